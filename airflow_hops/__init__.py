@@ -1,0 +1,17 @@
+"""End-to-end machine-learning pipelines in Apache Airflow.
+
+Importing this package imports neither Airflow nor TensorFlow: both environments share it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """What Airflow's provider manager reads: connection type, decorators, configuration, command line."""
+    from airflow_hops.provider_info import PROVIDER_INFO
+
+    return PROVIDER_INFO

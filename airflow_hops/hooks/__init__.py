@@ -1,0 +1,1 @@
+"""Hooks: the Airflow side's way to the runtime environment."""

@@ -1,0 +1,225 @@
+"""Runs steps: finds them in the cache, hands them to a launcher, streams what they say, reads their result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow.configuration import conf
+from airflow.sdk import BaseHook
+
+import airflow_hops
+from airflow_hops.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.hooks.code import package_fingerprint, pins_fingerprint, user_code_fingerprint
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.launchers.process import describe_exit
+from airflow_hops.protocol import Line, StepResult, StepSpec, parse_line
+from airflow_hops.store import ArtifactStore
+
+if TYPE_CHECKING:
+    from airflow_hops.launchers.process import StepProcess
+
+_LAST_LINES = 20
+
+
+class Launcher(Protocol):
+    """What starts a step's process."""
+
+    def start(self, spec_path: Path, code: Path, code_paths: tuple[str, ...]) -> StepProcess:
+        """Starts the step of a spec."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where things are: the ``hops`` connection's fields, completed from the ``[hops]`` configuration section."""
+
+    store: str
+    runtime: Path
+    tracking_uri: str
+    storage_options: Mapping[str, Any]
+    services: Mapping[str, str]
+
+
+class StepFailed(HopsError):
+    """A step ended without success; the message says how, and carries its last lines."""
+
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class RuntimeHook(BaseHook):
+    """Connection type ``hops``: the artifact store, the runtime environment, MLflow and the model server.
+
+    Args:
+        hops_conn_id: The connection; a missing one means the defaults of the ``[hops]`` section.
+    """
+
+    conn_name_attr = "hops_conn_id"
+    default_conn_name = "hops_default"
+    conn_type = "hops"
+    hook_name = "Hops"
+
+    def __init__(self, hops_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.hops_conn_id = hops_conn_id
+        self._process: StepProcess | None = None
+        self._killed = False
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The connection's fields, completed from the configuration and the defaults.
+
+        Raises:
+            BadInput: a field does not parse.
+        """
+        extra, host, port = self._connection_fields()
+        home = Path(os.environ.get("AIRFLOW_HOME") or Path("~/airflow").expanduser())
+
+        def setting(name: str, default: str) -> str:
+            return str(extra.get(name) or conf.get("hops", name, fallback="") or default)
+
+        options = extra.get("storage_options") or {}
+        if isinstance(options, str):
+            try:
+                options = json.loads(options)
+            except ValueError as error:
+                raise BadInput(
+                    f"connection {self.hops_conn_id!r}: field 'storage_options' is {options!r}, expected JSON ({error})"
+                ) from None
+        services = {"serving_host": host or "127.0.0.1", "serving_port": str(port or 8500)}
+        services |= {name: str(value) for name, value in extra.items() if name.startswith("serving_") and value}
+        tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
+        return Settings(
+            store=ArtifactStore(setting("store", str(home / "hops"))).root,
+            runtime=Path(setting("runtime", str(home / "hops-runtime"))).expanduser(),
+            tracking_uri=tracking_uri,
+            storage_options=options,
+            services={"tracking_uri": tracking_uri, **services},
+        )
+
+    @property
+    def store(self) -> ArtifactStore:
+        """The artifact store."""
+        return ArtifactStore(self.settings.store, storage_options=self.settings.storage_options)
+
+    def run(
+        self,
+        spec: StepSpec,
+        *,
+        launcher: Launcher | None = None,
+        cache: bool = True,
+        on_line: Callable[[Line], None] | None = None,
+    ) -> StepResult:
+        """Runs a step to its end, or takes its artifact from an earlier run of the same.
+
+        Args:
+            spec: The step; store, services and cache key parts are filled in here.
+            launcher: Where to run it; this machine by default.
+            cache: Whether an artifact that the same task made from the same parts will do.
+            on_line: Called with each line of output; by default lines go to the task's log at their level.
+
+        Raises:
+            StepFailed: the step failed, was killed, or left no result.
+            BadInput: the spec cannot be run.
+        """
+        settings = self.settings
+        spec = replace(
+            spec, store=settings.store, storage_options=settings.storage_options, services=settings.services
+        )
+        spec = replace(spec, cache_key_parts=self._cache_key_parts(spec))
+        if spec.output is not None and cache:
+            artifact, why = self.store.find_cached(spec.producer, spec.cache_key_parts)
+            if artifact is not None:
+                self.log.info("Cached: %s (%s)", artifact.uri, why)
+                return StepResult(value=artifact.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
+            self.log.info("Not cached: %s", why)
+        result = self._launch(spec, launcher or LocalLauncher(settings.runtime), on_line or self._log_line)
+        if spec.output is not None and cache and result.is_artifact:
+            self.store.record_cached(spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
+        return result
+
+    def kill(self) -> None:
+        """Ends the running step with all its processes."""
+        self._killed = True
+        if self._process is not None:
+            self._process.kill()
+
+    def _launch(self, spec: StepSpec, launcher: Launcher, on_line: Callable[[Line], None]) -> StepResult:
+        folder = Path(tempfile.mkdtemp(prefix=f"hops-step-{spec.step}-"))
+        last: deque[str] = deque(maxlen=_LAST_LINES)
+        try:
+            spec_path = folder / "spec.json"
+            spec_path.write_text(spec.to_json())
+            self._process = process = launcher.start(spec_path, _code_folder(folder), spec.code_paths)
+            if self._killed:
+                process.kill()
+            try:
+                for text in process.lines():
+                    line = parse_line(text)
+                    last.append(line.text)
+                    on_line(line)
+                code = process.wait()
+            finally:
+                # Also after success: a step owns its descendants, and leaves none behind.
+                process.kill()
+            result = StepResult.read(folder / "result.json")
+            if result is None:
+                raise StepFailed(
+                    f"step {spec.step!r} ended by {describe_exit(code)} without a result; its last lines:\n"
+                    + "\n".join(f"  {text}" for text in last),
+                    retryable=True,
+                )
+            if result.error is not None:
+                raise StepFailed(f"step {spec.step!r}: {result.error}", retryable=result.retryable)
+            return result
+        finally:
+            self._process = None
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _cache_key_parts(self, spec: StepSpec) -> dict[str, str]:
+        parts = {
+            "code": package_fingerprint(),
+            "runtime": pins_fingerprint(),
+            "parameters": hashlib.sha256(json.dumps(spec.params, sort_keys=True).encode()).hexdigest(),
+            "user code": user_code_fingerprint(spec),
+        }
+        for role, artifacts in spec.inputs.items():
+            parts[f"input {role}"] = ",".join(artifact.fingerprint for artifact in artifacts)
+        return {**parts, **spec.cache_key_parts}
+
+    def _connection_fields(self) -> tuple[dict[str, Any], str | None, int | None]:
+        from airflow.sdk.exceptions import AirflowNotFoundException
+
+        try:
+            connection = self.get_connection(self.hops_conn_id)
+        except AirflowNotFoundException:
+            if self.hops_conn_id != self.default_conn_name:
+                raise
+            return {}, None, None
+        return dict(connection.extra_dejson), connection.host, connection.port
+
+    def _log_line(self, line: Line) -> None:
+        if line.progress is None:
+            self.log.log(line.level, "%s", line.text)
+        else:
+            figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
+            self.log.info("%3.0f%% %s%s", 100 * line.progress, line.text, figures)
+
+
+def _code_folder(folder: Path) -> Path:
+    """A folder with a link to this very package and to nothing else of the environment that it is installed in."""
+    code = folder / "code"
+    code.mkdir()
+    (code / "airflow_hops").symlink_to(Path(airflow_hops.__file__).parent)
+    return code

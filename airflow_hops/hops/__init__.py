@@ -1,0 +1,1 @@
+"""The library that user code imports in the runtime environment."""

@@ -1,0 +1,82 @@
+"""Starts steps in the runtime environment of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.launchers.process import StepProcess
+
+
+class LocalLauncher:
+    """Runs ``python -m airflow_hops.runtime`` with the runtime environment's Python.
+
+    Args:
+        runtime: Folder of the runtime environment.
+    """
+
+    def __init__(self, runtime: Path) -> None:
+        self.runtime = runtime
+
+    def start(self, spec_path: Path, code: Path, code_paths: Sequence[str]) -> StepProcess:
+        """Starts the step of a spec.
+
+        Args:
+            spec_path: The step's ``spec.json``; its folder becomes the working directory.
+            code: Folder that holds this package, and nothing else of the Airflow environment.
+            code_paths: Folders of user code.
+
+        Raises:
+            BadInput: there is no runtime environment.
+        """
+        python = runtime_python(self.runtime)
+        return StepProcess(
+            [str(python), "-m", "airflow_hops.runtime", str(spec_path)],
+            env=step_environment(self.runtime, code, code_paths),
+            cwd=spec_path.parent,
+        )
+
+
+def runtime_python(runtime: Path) -> Path:
+    """The Python of a runtime environment.
+
+    Raises:
+        BadInput: there is none.
+    """
+    python = runtime / "bin" / "python"
+    if not python.exists():
+        raise BadInput(
+            f"runtime environment {str(runtime)!r}: there is no bin/python in it; make it with "
+            f"'airflow hops runtime create {runtime}', or name another in the connection's field 'runtime' or in "
+            "[hops] runtime"
+        )
+    return python
+
+
+def step_environment(runtime: Path, code: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
+    """The environment of a step: the worker's, less what would mix the two environments.
+
+    Args:
+        runtime: Folder of the runtime environment; its ``bin`` comes first on ``PATH``.
+        code: Folder that holds this package.
+        code_paths: Folders of user code, which come after the package.
+    """
+    kept = dict(os.environ)
+    for name in list(kept):
+        # The worker's secrets and settings are Airflow's; TensorFlow's and Spark's Python must find only their own.
+        if name.startswith(("AIRFLOW_", "AIRFLOW__", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")):
+            del kept[name]
+    return {
+        **kept,
+        "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}",
+        "PYTHONPATH": os.pathsep.join([str(code), *code_paths]),
+        "PYTHONUNBUFFERED": "1",
+        "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
+        "PYSPARK_DRIVER_PYTHON": str(runtime / "bin" / "python"),
+        "TF_CPP_MIN_LOG_LEVEL": kept.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+        "TF_ENABLE_ONEDNN_OPTS": kept.get("TF_ENABLE_ONEDNN_OPTS", "0"),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "GIT_PYTHON_REFRESH": "quiet",
+    }

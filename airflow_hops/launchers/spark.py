@@ -1,0 +1,73 @@
+"""Starts steps with spark-submit, as the Spark connection says, through the Spark provider's hook."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+from airflow_hops.launchers.local import runtime_python, step_environment
+from airflow_hops.launchers.process import StepProcess
+
+
+class SparkLauncher:
+    """Runs a step as a Spark application in client mode: the driver is a step process like any other.
+
+    Args:
+        runtime: Folder of the runtime environment, whose ``spark-submit`` and Python are used.
+        conn_id: The Spark connection.
+        conf: Spark properties.
+    """
+
+    def __init__(self, runtime: Path, conn_id: str, conf: dict[str, str] | None = None) -> None:
+        self.runtime, self.conn_id = runtime, conn_id
+        self.conf = {
+            "spark.ui.enabled": "false",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+            **(conf or {}),
+        }
+
+    def start(self, spec_path: Path, code: Path, code_paths: Sequence[str]) -> StepProcess:
+        """Starts the step of a spec; arguments as :meth:`airflow_hops.launchers.local.LocalLauncher.start`.
+
+        Raises:
+            BadInput: there is no runtime environment.
+            airflow.exceptions.AirflowNotFoundException: there is no such connection. (The provider's hook by itself
+                would take YARN.)
+        """
+        runtime_python(self.runtime)
+        SparkSubmitHook.get_connection(self.conn_id)
+        folder = spec_path.parent
+        archive = folder / "code.zip"
+        _zip_sources([code, *(Path(path) for path in code_paths)], archive)
+        # The stub stands apart from the package: Spark puts the script's own folder first on the path, and the
+        # package's stages bear names of the standard library (statistics).
+        driver = folder / "driver" / "step.py"
+        driver.parent.mkdir(exist_ok=True)
+        driver.write_text("import sys\n\nfrom airflow_hops.runtime.__main__ import main\n\nsys.exit(main())\n")
+        environment = step_environment(self.runtime, code, code_paths)
+        hook = SparkSubmitHook(
+            conn_id=self.conn_id,
+            conf=self.conf,
+            name=f"hops-{folder.name}",
+            py_files=str(archive),
+            application_args=[str(spec_path)],
+            env_vars={name: environment[name] for name in ("PATH", "PYSPARK_PYTHON")},
+        )
+        return StepProcess(hook._build_spark_submit_command(str(driver)), env=environment, cwd=folder)
+
+
+def _zip_sources(folders: Sequence[Path], archive: Path) -> None:
+    """Packs the Python sources below the folders for Spark's executors."""
+    with zipfile.ZipFile(archive, "w") as bundle:
+        packed: set[Path] = set()
+        for folder in folders:
+            for top in sorted(folder.iterdir()):  # rglob does not enter links, and the package may be one
+                for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
+                    name = path.relative_to(folder)
+                    if name.suffix == ".py" and name not in packed:
+                        packed.add(name)
+                        bundle.write(path, name)

@@ -1,0 +1,154 @@
+"""What every stage's operator shares: artifacts in, a step run, an artifact out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import Asset, BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_hops.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.protocol import Output, StepResult, StepSpec
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class HopsOperator(BaseOperator):
+    """Base of the stage operators.
+
+    A subclass names its ``entry`` and ``output_kind``, keeps its arguments as templated fields, and says in
+    :meth:`step_params` and :meth:`step_inputs` what of them the step gets.
+
+    Args:
+        hops_conn_id: Connection of type ``hops``.
+        cache: Whether an artifact that this task made before from the same code, parameters and inputs will do; None
+            means what ``[hops] cache`` says.
+    """
+
+    entry: ClassVar[str]
+    output_kind: ClassVar[str | None] = None
+    template_fields: Sequence[str] = ("hops_conn_id",)
+    ui_color = "#dbe9f6"
+
+    def __init__(
+        self, *, hops_conn_id: str = RuntimeHook.default_conn_name, cache: bool | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.hops_conn_id = hops_conn_id
+        self.cache = cache
+        if self.output_kind and self.has_dag():
+            dag_id = self.get_dag().dag_id
+            self._asset: Asset | None = Asset(
+                name=f"{dag_id}.{self.task_id}", uri=f"hops://{dag_id}/{self.task_id}", group="hops"
+            )
+            self.outlets = [*self.outlets, self._asset]
+        else:
+            self._asset = None
+        self._hook: RuntimeHook | None = None
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of the entry function; JSON values."""
+        return {}
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Upstream artifacts by role: an artifact's dict, a list of them, or None."""
+        return {}
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """What else decides whether the step's artifact can be reused."""
+        return {}
+
+    def output_uri(self, hook: RuntimeHook, producer: Producer) -> str:
+        """Where the artifact goes: by default an address of its own for each DAG run."""
+        assert self.output_kind is not None
+        return hook.store.address(producer, self.output_kind)
+
+    def launcher(self, hook: RuntimeHook) -> Launcher | None:
+        """Where the step runs; None means on this machine."""
+        return None
+
+    def execute(self, context: Context) -> Any:
+        """Runs the step and returns its value for XCom: an artifact's dict, or plain JSON."""
+        self._hook = hook = RuntimeHook(self.hops_conn_id)
+        try:
+            result = self.run_step(hook, context)
+        except HopsError as error:
+            failure = AirflowException if error.retryable else AirflowFailException
+            raise failure(str(error)) from error
+        finally:
+            self._hook = None
+        if result.is_artifact:
+            self._announce(context, Artifact.from_dict(result.value))
+        return result.value
+
+    def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
+        """Builds the spec and runs it."""
+        return hook.run(
+            self.build_spec(hook, context), launcher=self.launcher(hook), cache=self._cache_enabled() and self.cacheable
+        )
+
+    cacheable: ClassVar[bool] = True
+    """False for steps whose effect lies outside their artifact (a deployment)."""
+
+    def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
+        """The step, but for what the hook fills in.
+
+        Raises:
+            BadInput: an input is not an artifact.
+        """
+        ti = context["ti"]
+        producer = Producer(ti.dag_id, ti.run_id, ti.task_id, ti.map_index if ti.map_index is not None else -1)
+        return StepSpec(
+            step=self.task_id,
+            entry=self.entry,
+            params=self.step_params(context),
+            inputs={role: _artifacts(role, value) for role, value in self.step_inputs().items() if value is not None},
+            output=Output(self.output_uri(hook, producer), self.output_kind) if self.output_kind else None,
+            producer=Producer(producer.dag_id, producer.run_id, producer.task_id, producer.map_index, ti.try_number),
+            code_paths=_code_paths(context),
+            cache_key_parts=self.step_cache_key_parts(hook),
+        )
+
+    def on_kill(self) -> None:
+        """Ends the step with all its processes."""
+        if self._hook is not None:
+            self._hook.kill()
+
+    def _announce(self, context: Context, artifact: Artifact) -> None:
+        rows = " ".join(f"{name}: {c.rows_in} in, {c.rows_out} out" for name, c in artifact.rows.items())
+        self.log.info("Artifact %s %s %s", artifact.kind, artifact.uri, rows)
+        if self._asset is not None:
+            context["outlet_events"][self._asset].extra = {
+                "uri": artifact.uri,
+                "kind": artifact.kind,
+                "fingerprint": artifact.fingerprint,
+            }
+
+    def _cache_enabled(self) -> bool:
+        if self.cache is not None:
+            return self.cache
+        from airflow.configuration import conf
+
+        return conf.getboolean("hops", "cache", fallback=True)
+
+
+def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
+    values = value if isinstance(value, list | tuple) else [value]
+    try:
+        return tuple(v if isinstance(v, Artifact) else Artifact.from_dict(v) for v in values)
+    except BadInput as error:
+        raise BadInput(f"input {role!r}: {error}") from error
+
+
+def _code_paths(context: Context) -> tuple[str, ...]:
+    """The folders of user code: the DAG file's own, and its bundle's."""
+    fileloc = Path(context["dag"].fileloc).parent
+    bundle = getattr(context["ti"], "bundle_instance", None)
+    paths = [str(fileloc)]
+    if bundle is not None and str(bundle.path) not in paths:
+        paths.append(str(bundle.path))
+    return tuple(paths)

@@ -1,0 +1,163 @@
+"""The step protocol: how the Airflow side and a step's process talk.
+
+Standard library only; both sides import it. The Airflow side writes ``spec.json`` and starts
+``python -m airflow_hops.runtime spec.json`` in a process group of its own. The step writes lines to its standard
+output, plain text or *records* (a JSON object behind the ASCII record separator, as in RFC 7464), and, last,
+``result.json``. No exit without a result file is a success.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import Artifact, BadInput, Producer
+
+RECORD_SEPARATOR = "\x1e"
+STEP_ID_VARIABLE = "HOPS_STEP_ID"
+"""Environment variable that every process of a step inherits, by which none of them can hide from a kill."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a step publishes its artifact: address in the store, and kind."""
+
+    uri: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """All that a step needs to know.
+
+    Attributes:
+        step: Name for people: the stage or the task.
+        entry: ``module:function`` of the ML side, called as ``function(context, **params)``.
+        params: Keyword arguments of the entry; JSON values.
+        inputs: Upstream artifacts by role (``examples``, ``schema``); a role may hold several.
+        output: Where the artifact goes; None for a step that returns a plain value.
+        store: Root URI of the artifact store.
+        storage_options: fsspec options of the store.
+        producer: The Airflow task instance.
+        code_paths: Folders put on the step's import path (the DAG bundle's).
+        cache_key_parts: Recorded in the manifest.
+        services: Addresses that the step may use: ``tracking_uri`` of MLflow, the model server's ``serving_*``.
+    """
+
+    step: str
+    entry: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    output: Output | None = None
+    store: str = ""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    producer: Producer = Producer()
+    code_paths: tuple[str, ...] = ()
+    cache_key_parts: Mapping[str, str] = field(default_factory=dict)
+    services: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The text of ``spec.json``.
+
+        Raises:
+            BadInput: a parameter is not a JSON value.
+        """
+        try:
+            return json.dumps(asdict(self), indent=1)
+        except TypeError as error:
+            raise BadInput(f"step {self.step!r}: params must be JSON values ({error}); found {self.params!r}") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> StepSpec:
+        """The inverse of :meth:`to_json`."""
+        value = json.loads(text)
+        return cls(
+            **{
+                **value,
+                "inputs": {n: tuple(Artifact.from_dict(a) for a in refs) for n, refs in value["inputs"].items()},
+                "output": Output(**value["output"]) if value["output"] else None,
+                "producer": Producer(**value["producer"]),
+                "code_paths": tuple(value["code_paths"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step came to: a value (an artifact as its dict) or an error.
+
+    Attributes:
+        value: JSON value; for a step with an output, the artifact's dict.
+        is_artifact: Whether ``value`` is an artifact.
+        error_type: Class name of the exception that ended the step, or None.
+        error: Its message.
+        retryable: Whether a retry of the same input may succeed.
+        seconds: Wall-clock seconds by phase: ``start_up`` (interpreter and imports) and ``work``.
+    """
+
+    value: Any = None
+    is_artifact: bool = False
+    error_type: str | None = None
+    error: str | None = None
+    retryable: bool = True
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Writes the result file atomically."""
+        staging = path.with_suffix(".staging")
+        staging.write_text(json.dumps(asdict(self)))
+        staging.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> StepResult | None:
+        """The result in the file, or None when the step died before it wrote one."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a step's output.
+
+    Attributes:
+        level: A :mod:`logging` level; plain lines are INFO.
+        text: The message.
+        progress: Done share of the step, 0 to 1, or None for a log line.
+        metrics: Metrics reported with the line (loss, accuracy), by name.
+    """
+
+    level: int
+    text: str
+    progress: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def format_record(
+    text: str, *, level: int = logging.INFO, progress: float | None = None, metrics: Mapping[str, float] | None = None
+) -> str:
+    """One line of output that carries its level and, where given, progress and metrics."""
+    record: dict[str, Any] = {"level": logging.getLevelName(level), "text": text}
+    if progress is not None:
+        record["progress"] = progress
+    if metrics:
+        record["metrics"] = dict(metrics)
+    return RECORD_SEPARATOR + json.dumps(record)
+
+
+def parse_line(line: str) -> Line:
+    """Reads a line of a step's output; text that is not a record is a plain line at INFO."""
+    line = line.rstrip("\n")
+    if line.startswith(RECORD_SEPARATOR):
+        try:
+            record = json.loads(line[1:])
+            level = logging.getLevelNamesMapping().get(record["level"], logging.INFO)
+            return Line(level, record["text"], record.get("progress"), record.get("metrics") or {})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass
+    return Line(logging.INFO, line)

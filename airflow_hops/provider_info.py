@@ -1,0 +1,97 @@
+"""The provider information, as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _field(label: str, description: str, type_: str = "string", default: Any = None) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": [type_, "null"]}
+    if default is not None:
+        schema["default"] = default
+    return {"label": label, "description": description, "schema": schema}
+
+
+def _option(description: str, type_: str, default: str | None, example: str | None = None) -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": type_,
+        "example": example,
+        "default": default,
+    }
+
+
+PROVIDER_INFO: dict[str, Any] = {
+    "package-name": "airflow-hops",
+    "name": "Hops",
+    "description": "End-to-end machine-learning pipelines: TFDV, Spark, Horovod, MLflow, TensorFlow Serving's API.",
+    "integrations": [
+        {
+            "integration-name": "Hops",
+            "external-doc-url": "https://pypi.org/project/airflow-hops/",
+            "tags": ["software"],
+        }
+    ],
+    "operators": [{"integration-name": "Hops", "python-modules": ["airflow_hops.operators"]}],
+    "hooks": [{"integration-name": "Hops", "python-modules": ["airflow_hops.hooks.runtime"]}],
+    "connection-types": [
+        {
+            "connection-type": "hops",
+            "hook-class-name": "airflow_hops.hooks.runtime.RuntimeHook",
+            "hook-name": "Hops",
+            "ui-field-behaviour": {
+                "hidden-fields": ["schema", "login", "password"],
+                "relabeling": {"host": "Model server host", "port": "Model server gRPC port"},
+                "placeholders": {"host": "127.0.0.1", "port": "8500"},
+            },
+            "conn-fields": {
+                "store": _field("Artifact store", "URI of the artifact store: file://, s3://, gs://, hdfs://"),
+                "storage_options": _field("Storage options", "JSON passed to fsspec, e.g. an S3 endpoint_url"),
+                "runtime": _field("Runtime environment", "Folder of the environment that holds TensorFlow and Spark"),
+                "tracking_uri": _field("MLflow tracking URI", "Where runs and the model registry are kept"),
+                "serving_rest_port": _field("Model server REST port", "TensorFlow Serving's --rest_api_port", "integer"),
+                "serving_base_path": _field("Model base path", "Folder into which model versions are published"),
+                "serving_config_file": _field("Model config file", "TensorFlow Serving's --model_config_file"),
+                "serving_traffic_file": _field("Traffic config file", "The bundled server's --traffic_config_file"),
+                "serving_capture_path": _field("Capture path", "The bundled server's --capture_base_path"),
+            },
+        }
+    ],
+    "task-decorators": [{"name": "hops", "class-name": "airflow_hops.decorators.hops.hops_task"}],
+    "cli": ["airflow_hops.cli.definition.get_hops_cli_commands"],
+    "config": {
+        "hops": {
+            "description": "Defaults of airflow-hops, for connections that leave a field empty.",
+            "options": {
+                "store": _option(
+                    "URI of the artifact store. Empty: the folder ``hops`` in AIRFLOW_HOME.",
+                    "string",
+                    "",
+                    "s3://bucket/hops",
+                ),
+                "runtime": _option(
+                    "Folder of the runtime environment. Empty: the folder ``hops-runtime`` in AIRFLOW_HOME, which is "
+                    "where ``airflow hops runtime create`` makes it.",
+                    "string",
+                    "",
+                    "/opt/hops-runtime",
+                ),
+                "tracking_uri": _option(
+                    "MLflow tracking URI. Empty: SQLite in AIRFLOW_HOME.", "string", "", "http://mlflow:5000"
+                ),
+                "cache": _option(
+                    "Whether a step is skipped when the same task has already made the same artifact from the same "
+                    "code, parameters and inputs.",
+                    "boolean",
+                    "True",
+                ),
+                "warm_start": _option(
+                    "Whether local steps are forked from a warm process that has TensorFlow and TFDV imported already.",
+                    "boolean",
+                    "True",
+                ),
+            },
+        }
+    },
+}

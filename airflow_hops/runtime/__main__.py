@@ -1,0 +1,88 @@
+"""Runs one step: ``python -m airflow_hops.runtime spec.json``; the result goes to ``result.json`` beside it."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import logging
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from airflow_hops.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.protocol import StepResult, StepSpec
+from airflow_hops.runtime.context import RecordHandler, StepContext, resolve
+
+log = logging.getLogger("airflow_hops.step")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the step that a spec describes; returns the process's exit code."""
+    parser = argparse.ArgumentParser(prog="python -m airflow_hops.runtime", description=__doc__)
+    parser.add_argument("spec", type=Path, help="the step's spec.json")
+    spec_path: Path = parser.parse_args(arguments).spec
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RecordHandler()], force=True)
+    result = run_step(StepSpec.from_json(spec_path.read_text()), started=_process_started())
+    result.write(spec_path.with_name("result.json"))
+    return 0 if result.error is None else 1
+
+
+def run_step(spec: StepSpec, *, started: float | None = None) -> StepResult:
+    """Imports the entry, calls it, and turns whatever happens into a result.
+
+    Args:
+        spec: The step.
+        started: When its process started (``time.time()``), for the start-up's seconds.
+    """
+    started = started or time.time()
+    sys.path[:0] = [path for path in spec.code_paths if path not in sys.path]
+    begun = time.time()
+    try:
+        entry = resolve(spec.entry)
+        begun = time.time()
+        with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step}-") as scratch:
+            value = entry(StepContext(spec, Path(scratch)), **spec.params)
+    except BaseException as error:
+        log.error("%s", traceback.format_exc().rstrip())
+        return StepResult(
+            error_type=type(error).__name__,
+            error=_explain(error),
+            retryable=getattr(error, "retryable", True),
+            seconds={"start_up": begun - started, "work": time.time() - begun},
+        )
+    is_artifact = isinstance(value, Artifact)
+    return StepResult(
+        value=value.to_dict() if isinstance(value, Artifact) else value,
+        is_artifact=is_artifact,
+        seconds={"start_up": round(begun - started, 3), "work": round(time.time() - begun, 3)},
+    )
+
+
+def _explain(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space left on the device that holds {error.filename or 'the store'}; free some and retry ({error})"
+    if isinstance(error, HopsError | BadInput):
+        return str(error)
+    if "'MessageFactory' object has no attribute 'GetPrototype'" in str(error):
+        return (
+            f"{error}: the runtime environment holds a protobuf newer than its TensorFlow; make it anew with "
+            "'airflow hops runtime create'"
+        )
+    return f"{type(error).__name__}: {error}"
+
+
+def _process_started() -> float:
+    """When this process started, from the kernel's clock ticks since boot."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return time.time()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

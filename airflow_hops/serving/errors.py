@@ -1,0 +1,64 @@
+"""The one error type that carries a gRPC status code through the server."""
+
+from __future__ import annotations
+
+import grpc
+
+# TensorFlow Serving cuts messages here, so that a huge input never comes back inside its own error.
+MAX_MESSAGE_CHARS = 1024
+
+_HTTP_STATUS = {
+    grpc.StatusCode.OK: 200,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+_CODE_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class ServingError(Exception):
+    """A request or a load that failed, with the status code that the client sees.
+
+    Args:
+        code: gRPC status code.
+        message: What the client reads; cut to 1,024 characters.
+    """
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message[:MAX_MESSAGE_CHARS]
+
+    @property
+    def number(self) -> int:
+        """The code as the number that ``tensorflow.error.Code`` and gRPC share."""
+        return int(self.code.value[0])
+
+    @property
+    def http_status(self) -> int:
+        """The HTTP status that TensorFlow Serving's REST API gives this code."""
+        return _HTTP_STATUS.get(self.code, 500)
+
+
+def invalid_argument(message: str) -> ServingError:
+    """Returns the error for a request that is wrong in itself."""
+    return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def not_found(message: str) -> ServingError:
+    """Returns the error for a model, version or label that is not there."""
+    return ServingError(grpc.StatusCode.NOT_FOUND, message)
+
+
+def code_of(number: int) -> grpc.StatusCode:
+    """Returns the gRPC code of a TensorFlow error number (the two enumerations agree)."""
+    return _CODE_BY_NUMBER.get(number, grpc.StatusCode.UNKNOWN)

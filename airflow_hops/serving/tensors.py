@@ -1,0 +1,194 @@
+"""TensorProto to NumPy and back, in the fields that TensorFlow Serving uses.
+
+``tf.make_ndarray`` and ``tf.make_tensor_proto`` would need TensorFlow in the client, cost several times as much on small
+tensors, and ``make_tensor_proto`` writes ``tensor_content`` where TensorFlow Serving answers in typed fields.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# A few bytes of proto can ask for a tensor of any size, as the last value of a typed field fills what is missing.
+MAX_TENSOR_BYTES = 2**31
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """How one TensorFlow dtype is spelled, stored and sent.
+
+    Attributes:
+        number: Its value in ``tensorflow.DataType``.
+        name: TensorFlow's name for it, as in its messages.
+        numpy: The NumPy dtype; ``object`` (of ``bytes``) for strings.
+        field: The typed field of TensorProto.
+        packed_tag: The field's tag byte where the packed bytes are the array's own memory, else 0.
+    """
+
+    number: int
+    name: str
+    numpy: np.dtype[Any]
+    field: str
+    packed_tag: int = 0
+
+
+def _packed(field_number: int) -> int:
+    return field_number << 3 | 2
+
+
+_TYPES = (
+    TensorType(1, "float", np.dtype("<f4"), "float_val", _packed(5)),
+    TensorType(2, "double", np.dtype("<f8"), "double_val", _packed(6)),
+    TensorType(3, "int32", np.dtype("<i4"), "int_val"),
+    TensorType(4, "uint8", np.dtype("u1"), "int_val"),
+    TensorType(5, "int16", np.dtype("<i2"), "int_val"),
+    TensorType(6, "int8", np.dtype("i1"), "int_val"),
+    TensorType(7, "string", np.dtype(object), "string_val"),
+    TensorType(9, "int64", np.dtype("<i8"), "int64_val"),
+    TensorType(10, "bool", np.dtype("?"), "bool_val"),
+    TensorType(17, "uint16", np.dtype("<u2"), "int_val"),
+    TensorType(19, "half", np.dtype("<f2"), "half_val"),
+    TensorType(22, "uint32", np.dtype("<u4"), "uint32_val"),
+    TensorType(23, "uint64", np.dtype("<u8"), "uint64_val"),
+)
+BY_NUMBER = {tensor_type.number: tensor_type for tensor_type in _TYPES}
+_BY_NUMPY = {tensor_type.numpy: tensor_type for tensor_type in _TYPES}
+STRING = BY_NUMBER[7]
+
+
+class TensorError(ValueError):
+    """A TensorProto whose parts do not agree, or an array that no TensorProto can hold."""
+
+
+def type_of(array: np.ndarray) -> TensorType:
+    """Returns the TensorFlow type of an array.
+
+    Raises:
+        TensorError: The dtype has no counterpart that this module can send.
+    """
+    try:
+        return _BY_NUMPY[array.dtype]
+    except KeyError:
+        if array.dtype.kind in "SU":
+            return STRING
+        raise TensorError(f"dtype {array.dtype} has no TensorFlow type") from None
+
+
+def from_proto(proto: Any) -> np.ndarray:
+    """Decodes a TensorProto.
+
+    As in TensorFlow, a typed field with fewer values than elements is filled with its last value.
+
+    Raises:
+        TensorError: The dtype is unknown, or shape and content disagree.
+    """
+    tensor_type = BY_NUMBER.get(proto.dtype)
+    if tensor_type is None:
+        raise TensorError(f"dtype number {proto.dtype} is not supported")
+    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+    if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape):
+        raise TensorError(f"shape {list(shape)} is not fully known")
+    count = math.prod(shape)
+    if count * tensor_type.numpy.itemsize > MAX_TENSOR_BYTES:
+        raise TensorError(f"shape {list(shape)} of {tensor_type.name} is larger than {MAX_TENSOR_BYTES} bytes")
+    content = proto.tensor_content
+    if content:
+        if tensor_type is STRING:
+            return _strings_from_content(content, count).reshape(shape)
+        if len(content) != count * tensor_type.numpy.itemsize:
+            raise TensorError(f"{len(content)} bytes of content for shape {list(shape)} of {tensor_type.name}")
+        return np.frombuffer(content, tensor_type.numpy).reshape(shape)
+    return _from_values(getattr(proto, tensor_type.field), tensor_type, count).reshape(shape)
+
+
+def _from_values(values: Any, tensor_type: TensorType, count: int) -> np.ndarray:
+    given = len(values)
+    if given > count:
+        raise TensorError(f"{given} values for {count} elements")
+    if tensor_type is STRING:
+        array = np.empty(count, object)
+        array[:given] = values
+        array[given:] = values[-1] if given else b""
+        return array
+    if tensor_type.name == "half":
+        array = np.zeros(count, np.uint16)
+    else:
+        array = np.zeros(count, tensor_type.numpy)
+    if given:
+        try:
+            array[:given] = values
+        except OverflowError as error:
+            raise TensorError(f"a value does not fit {tensor_type.name}: {error}") from None
+        array[given:] = array[given - 1]
+    return array.view(tensor_type.numpy)
+
+
+def _strings_from_content(content: bytes, count: int) -> np.ndarray:
+    """Decodes TensorFlow's packed strings: all lengths as varints, then all bytes."""
+    lengths = []
+    position = 0
+    for _ in range(count):
+        length = shift = 0
+        while True:
+            if position >= len(content) or shift > 63:
+                raise TensorError(f"content ends within the lengths of {count} strings")
+            byte = content[position]
+            position += 1
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                break
+        lengths.append(length)
+    if sum(lengths) != len(content) - position:
+        raise TensorError(f"content holds {len(content) - position} bytes for strings of {sum(lengths)}")
+    array = np.empty(count, object)
+    for index, length in enumerate(lengths):
+        array[index] = content[position : position + length]
+        position += length
+    return array
+
+
+def fill_proto(proto: Any, array: np.ndarray) -> None:
+    """Encodes an array into an empty TensorProto, in typed fields.
+
+    Raises:
+        TensorError: The dtype cannot be sent.
+    """
+    tensor_type = type_of(array)
+    proto.dtype = tensor_type.number
+    proto.tensor_shape.SetInParent()
+    for size in array.shape:
+        proto.tensor_shape.dim.add().size = size
+    flat = array.ravel()
+    if tensor_type is STRING:
+        proto.string_val.extend(
+            [value if type(value) is bytes else _as_bytes(value) for value in flat.tolist()]
+        )
+    elif tensor_type.packed_tag and flat.size > 16:
+        # A packed field of fixed-width numbers is the array's own bytes: no number becomes a Python object.
+        content = np.ascontiguousarray(flat, tensor_type.numpy).tobytes()
+        proto.MergeFromString(bytes((tensor_type.packed_tag,)) + _varint(len(content)) + content)
+    elif tensor_type.name == "half":
+        proto.half_val.extend(flat.view(np.uint16).tolist())
+    else:
+        getattr(proto, tensor_type.field).extend(flat.tolist())
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, np.bytes_)):
+        return bytes(value)
+    raise TensorError(f"an array of objects holds {value!r} of type {type(value).__name__}; expected str or bytes")
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

@@ -1,0 +1,366 @@
+"""The artifact store: one directory per artifact, on anything that fsspec opens.
+
+A writer works in a local staging directory and publishes on :meth:`ArtifactWriter.commit`: on a local store by
+renaming the finished directory into place, elsewhere by uploading the files first and the manifest last. Readers
+therefore see a whole artifact or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote
+
+from airflow_hops.artifacts import (
+    MANIFEST_NAME,
+    Artifact,
+    BadInput,
+    FileEntry,
+    HopsError,
+    Manifest,
+    Producer,
+    RowCounts,
+    as_cached,
+    cache_key,
+)
+
+_CHUNK_BYTES = 1 << 20
+
+
+class ArtifactStore:
+    """Reads and writes the artifacts under one root.
+
+    Args:
+        root: URI of the store (``file:///var/hops``, ``s3://bucket/hops``) or a local path.
+        storage_options: Passed to fsspec (``endpoint_url`` of an S3-compatible service, for instance).
+        local_cache: Where artifacts of a remote store are kept for local readers; by fingerprint.
+    """
+
+    def __init__(
+        self, root: str, *, storage_options: Mapping[str, Any] | None = None, local_cache: str | None = None
+    ) -> None:
+        self.root = _as_uri(root).rstrip("/")
+        self.storage_options = dict(storage_options or {})
+        self.is_local = self.root.startswith("file://")
+        self._local_cache = Path(
+            local_cache or os.environ.get("HOPS_LOCAL_CACHE") or Path(tempfile.gettempdir()) / "hops-cache"
+        )
+
+    def address(self, producer: Producer, kind: str) -> str:
+        """The artifact address of a task: the same for every try, so that a retry replaces what it wrote.
+
+        Raises:
+            BadInput: an identifier would lead out of the store.
+        """
+        task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
+        return self.uri(producer.dag_id, producer.run_id, task, kind)
+
+    def uri(self, *segments: str) -> str:
+        """Joins path segments to the root, each made safe for any file system.
+
+        Raises:
+            BadInput: a segment is empty, ``.`` or ``..``.
+        """
+        for segment in segments:
+            if segment in ("", ".", ".."):
+                raise BadInput(f"store path segment {segment!r} of {'/'.join(segments)!r} would leave {self.root}")
+        return "/".join([self.root, *(re.sub(r"[^\w.+@-]", "_", segment) for segment in segments)])
+
+    def create(
+        self,
+        uri: str,
+        kind: str,
+        producer: Producer,
+        *,
+        inputs: Mapping[str, tuple[Artifact, ...]] | None = None,
+        cache_key_parts: Mapping[str, str] | None = None,
+    ) -> ArtifactWriter:
+        """Opens a writer for the artifact at ``uri``.
+
+        Raises:
+            BadInput: ``uri`` is not inside this store.
+        """
+        self._check_inside(uri)
+        return ArtifactWriter(self, uri, kind, producer, inputs or {}, cache_key_parts or {})
+
+    def manifest(self, uri: str) -> Manifest:
+        """The manifest of the artifact at ``uri``.
+
+        Raises:
+            BadInput: there is no artifact, or its manifest cannot be read.
+        """
+        self._check_inside(uri)
+        path = f"{uri}/{MANIFEST_NAME}"
+        try:
+            text = self._read_text(path)
+        except FileNotFoundError:
+            raise BadInput(
+                f"{uri}: no artifact there (no {MANIFEST_NAME}); the step that makes it has not finished, or it was "
+                "deleted"
+            ) from None
+        return Manifest.from_json(text, path)
+
+    def exists(self, uri: str) -> bool:
+        """Whether a whole artifact is at ``uri``."""
+        self._check_inside(uri)
+        return self._fs().exists(f"{uri}/{MANIFEST_NAME}")
+
+    def local(self, artifact: Artifact) -> Path:
+        """A local directory with the artifact's files: itself on a local store, else a verified download.
+
+        Raises:
+            BadInput: the artifact is missing.
+            HopsError: a file's checksum differs from its manifest's.
+        """
+        manifest = self.manifest(artifact.uri)
+        if self.is_local:
+            return _local_path(artifact.uri)
+        target = self._local_cache / manifest.fingerprint
+        if not target.exists():
+            staging = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
+            staging.mkdir(parents=True)
+            fs = self._fs()
+            for entry in manifest.files:
+                _check_relative(entry.path, artifact.uri)
+                path = staging / entry.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fs.get_file(f"{artifact.uri}/{entry.path}", str(path))
+            (staging / MANIFEST_NAME).write_text(manifest.to_json())
+            _verify(staging, manifest, artifact.uri)
+            try:
+                staging.rename(target)
+            except OSError:  # another process finished the same download first
+                shutil.rmtree(staging, ignore_errors=True)
+        return target
+
+    def verify(self, artifact: Artifact) -> Manifest:
+        """Re-reads every file of an artifact and compares sizes and checksums with the manifest.
+
+        Raises:
+            HopsError: a file is missing or differs.
+        """
+        manifest = self.manifest(artifact.uri)
+        _verify(self.local(artifact), manifest, artifact.uri)
+        return manifest
+
+    def find_cached(self, producer: Producer, parts: Mapping[str, str]) -> tuple[Artifact | None, str]:
+        """Looks for an artifact that the same task made from the same parts.
+
+        Returns:
+            The artifact, marked as cached, or None; and the explanation: where the hit came from, or which parts
+            differ from the task's last run.
+        """
+        folder = self.uri("_cache", producer.dag_id, producer.task_id)
+        path = f"{folder}/{cache_key(parts)}.json"
+        try:
+            entry = json.loads(self._read_text(path))
+            artifact = Artifact.from_dict(entry["artifact"])
+            if self.manifest(artifact.uri).fingerprint == artifact.fingerprint:
+                return as_cached(artifact), f"same {', '.join(sorted(parts))} as in run {entry['run_id']}"
+            return None, f"{artifact.uri} has changed since it was recorded"
+        except FileNotFoundError:
+            pass
+        except BadInput as error:
+            return None, str(error)
+        try:
+            latest = json.loads(self._read_text(f"{folder}/latest.json"))
+        except FileNotFoundError:
+            return None, "the task has not run before"
+        before = latest["parts"]
+        changed = sorted(name for name in {*before, *parts} if before.get(name) != parts.get(name))
+        return None, f"changed since run {latest['run_id']}: {', '.join(changed)}"
+
+    def record_cached(self, producer: Producer, parts: Mapping[str, str], artifact: Artifact) -> None:
+        """Remembers that ``parts`` made ``artifact``, for :meth:`find_cached`."""
+        folder = self.uri("_cache", producer.dag_id, producer.task_id)
+        entry = {"artifact": artifact.to_dict(), "parts": dict(parts), "run_id": producer.run_id}
+        self.write_text(f"{folder}/{cache_key(parts)}.json", json.dumps(entry))
+        self.write_text(f"{folder}/latest.json", json.dumps(entry))
+
+    def write_text(self, uri: str, text: str) -> None:
+        """Writes a small file atomically."""
+        self._check_inside(uri)
+        if self.is_local:
+            path = _local_path(uri)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staging = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            staging.write_text(text)
+            staging.replace(path)
+        else:
+            self._fs().pipe_file(uri, text.encode())
+
+    def read_text(self, uri: str) -> str:
+        """Reads a small file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        self._check_inside(uri)
+        return self._read_text(uri)
+
+    def _read_text(self, uri: str) -> str:
+        if self.is_local:
+            return _local_path(uri).read_text()
+        content: bytes = self._fs().cat_file(uri)
+        return content.decode()
+
+    def _fs(self) -> Any:
+        import fsspec
+
+        return fsspec.url_to_fs(self.root, **self.storage_options)[0]
+
+    def _check_inside(self, uri: str) -> None:
+        if not uri.startswith(f"{self.root}/") or ".." in PurePosixPath(uri).parts:
+            raise BadInput(f"artifact address {uri!r} is not inside the store {self.root!r}")
+
+
+class ArtifactWriter:
+    """A staging directory that becomes an artifact on :meth:`commit`, and nothing otherwise.
+
+    A context manager: leaving it without a commit removes what was staged.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        uri: str,
+        kind: str,
+        producer: Producer,
+        inputs: Mapping[str, tuple[Artifact, ...]],
+        cache_key_parts: Mapping[str, str],
+    ) -> None:
+        self.store, self.uri, self.kind = store, uri, kind
+        self._producer, self._inputs, self._parts = producer, inputs, cache_key_parts
+        if store.is_local:
+            target = _local_path(uri)
+            # A try that was killed leaves its staging directory; the next one clears it.
+            for rubbish in target.parent.glob(f"{target.name}.staging-*"):
+                shutil.rmtree(rubbish, ignore_errors=True)
+            self.path = target.parent / f"{target.name}.staging-{uuid.uuid4().hex[:8]}"
+        else:
+            self.path = Path(tempfile.mkdtemp(prefix="hops-artifact-"))
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> ArtifactWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        """Removes what was staged."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def commit(
+        self,
+        *,
+        rows: Mapping[str, RowCounts] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> Artifact:
+        """Publishes the staged files, the manifest last, replacing what an earlier try published.
+
+        Args:
+            rows: Row counts by table, split or window; each must be conserved.
+            metrics: Numbers worth showing without opening the artifact.
+            properties: Small JSON facts.
+
+        Raises:
+            RowsNotConserved: a row count does not add up.
+        """
+        for name, counts in (rows or {}).items():
+            counts.check(f"{self.kind} {name!r}")
+        manifest = Manifest(
+            kind=self.kind,
+            producer=self._producer,
+            inputs=self._inputs,
+            files=tuple(_describe_files(self.path)),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            rows=rows or {},
+            metrics=metrics or {},
+            properties=properties or {},
+            cache_key_parts=self._parts,
+        )
+        (self.path / MANIFEST_NAME).write_text(manifest.to_json())
+        if self.store.is_local:
+            self._publish_by_rename()
+        else:
+            self._publish_by_upload(manifest)
+        return manifest.reference(self.uri)
+
+    def _publish_by_rename(self) -> None:
+        target = _local_path(self.uri)
+        replaced = self.path.with_name(f"{target.name}.staging-replaced-{uuid.uuid4().hex[:8]}")
+        if target.exists():
+            target.rename(replaced)
+        self.path.rename(target)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+    def _publish_by_upload(self, manifest: Manifest) -> None:
+        fs = self.store._fs()
+        fs.invalidate_cache()
+        if fs.exists(self.uri):
+            if fs.exists(f"{self.uri}/{MANIFEST_NAME}"):
+                fs.rm_file(f"{self.uri}/{MANIFEST_NAME}")
+            fs.rm(self.uri, recursive=True)
+        for entry in manifest.files:
+            fs.put_file(str(self.path / entry.path), f"{self.uri}/{entry.path}")
+        fs.put_file(str(self.path / MANIFEST_NAME), f"{self.uri}/{MANIFEST_NAME}")
+        fs.invalidate_cache()
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 (hex) of a file, read in chunks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _describe_files(folder: Path) -> Iterable[FileEntry]:
+    for path in sorted(folder.rglob("*")):
+        # Hadoop leaves checksum files and markers beside its output; they are no part of the data.
+        if path.is_file() and not path.name.startswith("_SUCCESS") and not path.name.endswith(".crc"):
+            yield FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, sha256_of(path))
+
+
+def _verify(folder: Path, manifest: Manifest, uri: str) -> None:
+    for entry in manifest.files:
+        _check_relative(entry.path, uri)
+        path = folder / entry.path
+        if not path.exists():
+            raise HopsError(f"{uri}/{entry.path}: the manifest names it, but it is gone")
+        found = sha256_of(path)
+        if found != entry.sha256:
+            raise HopsError(
+                f"{uri}/{entry.path}: SHA-256 is {found[:12]}…, the manifest says {entry.sha256[:12]}…; "
+                "the file was changed or damaged after it was written"
+            )
+
+
+def _check_relative(path: str, uri: str) -> None:
+    parts = PurePosixPath(path).parts
+    if path.startswith("/") or ".." in parts:
+        raise BadInput(f"{uri}: the manifest names the file {path!r}, which is outside the artifact")
+
+
+def _as_uri(root: str) -> str:
+    return root if "://" in root else Path(root).expanduser().resolve().as_uri()
+
+
+def _local_path(uri: str) -> Path:
+    # Artifact addresses are made of safe characters; only the root may hold percent escapes.
+    return Path(unquote(uri.removeprefix("file://")))
