@@ -69,7 +69,9 @@ class StepSpec:
         try:
             return json.dumps(asdict(self), indent=1)
         except TypeError as error:
-            raise BadInput(f"step {self.step!r}: params must be JSON values ({error}); found {self.params!r}") from error
+            raise BadInput(
+                f"step {self.step!r}: params must be JSON values ({error}); found {self.params!r}"
+            ) from error
 
     @classmethod
     def from_json(cls, text: str) -> StepSpec:

@@ -50,7 +50,9 @@ PROVIDER_INFO: dict[str, Any] = {
                 "storage_options": _field("Storage options", "JSON passed to fsspec, e.g. an S3 endpoint_url"),
                 "runtime": _field("Runtime environment", "Folder of the environment that holds TensorFlow and Spark"),
                 "tracking_uri": _field("MLflow tracking URI", "Where runs and the model registry are kept"),
-                "serving_rest_port": _field("Model server REST port", "TensorFlow Serving's --rest_api_port", "integer"),
+                "serving_rest_port": _field(
+                    "Model server REST port", "TensorFlow Serving's --rest_api_port", "integer"
+                ),
                 "serving_base_path": _field("Model base path", "Folder into which model versions are published"),
                 "serving_config_file": _field("Model config file", "TensorFlow Serving's --model_config_file"),
                 "serving_traffic_file": _field("Traffic config file", "The bundled server's --traffic_config_file"),

@@ -134,9 +134,7 @@ class RuntimeHook(BaseHook):
             BadInput: the spec cannot be run.
         """
         settings = self.settings
-        spec = replace(
-            spec, store=settings.store, storage_options=settings.storage_options, services=settings.services
-        )
+        spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=settings.services)
         spec = replace(spec, cache_key_parts=self._cache_key_parts(spec))
         if spec.output is not None and cache:
             artifact, why = self.store.find_cached(spec.producer, spec.cache_key_parts)

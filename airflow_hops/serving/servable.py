@@ -267,4 +267,6 @@ def _load_error(error: Exception, path: Path) -> ServingError:
         return ServingError(code_of(error.error_code), error.message)
     if isinstance(error, (OSError, RuntimeError)):
         return ServingError(grpc.StatusCode.NOT_FOUND, f"Could not load SavedModel at {path}: {error}")
-    return ServingError(grpc.StatusCode.INTERNAL, f"Could not load SavedModel at {path}: {type(error).__name__}: {error}")
+    return ServingError(
+        grpc.StatusCode.INTERNAL, f"Could not load SavedModel at {path}: {type(error).__name__}: {error}"
+    )

@@ -164,9 +164,7 @@ def fill_proto(proto: Any, array: np.ndarray) -> None:
         proto.tensor_shape.dim.add().size = size
     flat = array.ravel()
     if tensor_type is STRING:
-        proto.string_val.extend(
-            [value if type(value) is bytes else _as_bytes(value) for value in flat.tolist()]
-        )
+        proto.string_val.extend([value if type(value) is bytes else _as_bytes(value) for value in flat.tolist()])
     elif tensor_type.packed_tag and flat.size > 16:
         # A packed field of fixed-width numbers is the array's own bytes: no number becomes a Python object.
         content = np.ascontiguousarray(flat, tensor_type.numpy).tobytes()

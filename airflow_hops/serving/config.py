@@ -1,0 +1,323 @@
+"""The two files that say what the model server serves: ModelServerConfig and the traffic split.
+
+The first is TensorFlow Serving's own ``ModelServerConfig`` in protobuf text format, so that the same file drives a
+``tensorflow_model_server``. The second is ours, JSON::
+
+    {"models": {"flights": {"1": 90, "2": 10}}}
+
+Percents are integers that sum to 100 for each model. Every change is read, changed and written under a lock beside the
+file, and appears by rename: two writers never lose each other's change, and a reader never sees half a file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+PathLike = str | os.PathLike[str]
+Traffic = dict[str, dict[int, int]]
+
+
+class ConfigError(ValueError):
+    """A config or traffic file, or a change to one, that cannot be taken."""
+
+
+def parse_config(text: str, source: str) -> Any:
+    """Parses and checks a ``ModelServerConfig``.
+
+    Args:
+        text: Protobuf text format; an empty text serves no model.
+        source: What to call the text in errors (a file name).
+
+    Returns:
+        The ``ModelServerConfig`` message.
+
+    Raises:
+        ConfigError: It does not parse, names a model twice or without a name, or gives a relative base path.
+    """
+    config = model_server_config_pb2.ModelServerConfig()
+    try:
+        text_format.Parse(text, config)
+    except text_format.ParseError as error:
+        raise ConfigError(
+            f"{source}: does not parse as a ModelServerConfig in protobuf text format: {error}"
+        ) from error
+    check_config(config, source)
+    return config
+
+
+def check_config(config: Any, source: str) -> None:
+    """Raises ConfigError where TensorFlow Serving would refuse a ``ModelServerConfig``."""
+    if config.WhichOneof("config") == "custom_model_config":
+        raise ConfigError(f"{source}: custom_model_config is not supported; expected model_config_list")
+    seen: set[str] = set()
+    for model in config.model_config_list.config:
+        if not model.name:
+            raise ConfigError(f"{source}: field 'name' of the model with base_path {model.base_path!r} is empty")
+        if model.name in seen:
+            raise ConfigError(f"{source}: Illegal to list model {model.name} multiple times in config list")
+        seen.add(model.name)
+        if not os.path.isabs(model.base_path):
+            raise ConfigError(
+                f"{source}: Expected model {model.name} to have an absolute path or URI; "
+                f"got base_path()={model.base_path}"
+            )
+        policy = model.model_version_policy
+        if policy.WhichOneof("policy_choice") == "specific" and not policy.specific.versions:
+            raise ConfigError(f"{source}: model {model.name}: field 'specific' names no version; expected one or more")
+        for label, version in model.version_labels.items():
+            if version <= 0:
+                raise ConfigError(
+                    f"{source}: model {model.name}: version_labels[{label!r}] is {version}; expected a positive version"
+                )
+
+
+def read_config(config_file: PathLike) -> Any:
+    """Reads and checks a ``ModelServerConfig`` file.
+
+    Raises:
+        ConfigError: The file is missing, unreadable, does not parse or is not valid.
+    """
+    return parse_config(_read_text(config_file), os.fspath(config_file))
+
+
+def init_config(config_file: PathLike) -> None:
+    """Writes a config that serves no model, unless the file is there: a server can start before the first deploy."""
+    with _locked(config_file):
+        if not Path(config_file).exists():
+            _write_atomically(config_file, "model_config_list {\n}\n")
+
+
+def set_model(
+    config_file: PathLike,
+    name: str,
+    base_path: PathLike,
+    versions: Sequence[int] | Literal["all", "latest"] = "latest",
+    labels: Mapping[str, int] | None = None,
+) -> Any:
+    """Adds a model to the config file or replaces its entry, leaving every other model as it is.
+
+    Args:
+        config_file: The server's ``--model_config_file``; made when it is missing.
+        name: Model name.
+        base_path: Absolute folder whose integer-named folders are the versions.
+        versions: Versions to serve, or a policy: "all", or "latest" (the highest alone).
+        labels: Label to version; None keeps the labels that the model has, {} removes them.
+
+    Returns:
+        The ``ModelConfig`` that was replaced, or None: write it back with ``restore_model`` to undo the change.
+
+    Raises:
+        ConfigError: An argument or the file is not valid; nothing is written then.
+    """
+    if not isinstance(versions, str):
+        bad = [version for version in versions if not _is_version(version)]
+        if bad or not versions:
+            raise ConfigError(
+                f"{config_file}: model {name}: versions is {list(versions)!r}; expected one or more positive integers"
+            )
+    elif versions not in ("all", "latest"):
+        raise ConfigError(f"{config_file}: model {name}: versions is {versions!r}; expected 'all', 'latest' or numbers")
+
+    def change(config: Any) -> Any:
+        previous = _take_out(config, name)
+        model = config.model_config_list.config.add(
+            name=name, base_path=os.fspath(base_path), model_platform="tensorflow"
+        )
+        if versions == "all":
+            model.model_version_policy.all.SetInParent()
+        elif versions == "latest":
+            model.model_version_policy.latest.num_versions = 1
+        else:
+            model.model_version_policy.specific.versions.extend(sorted(set(versions)))
+        kept = labels if labels is not None else (previous.version_labels if previous else {})
+        for label, version in kept.items():
+            model.version_labels[label] = version
+        return previous
+
+    return _change_config(config_file, change)
+
+
+def restore_model(config_file: PathLike, model: Any) -> None:
+    """Writes a ``ModelConfig`` back as ``set_model`` or ``remove_model`` returned it."""
+
+    def change(config: Any) -> Any:
+        previous = _take_out(config, model.name)
+        config.model_config_list.config.add().CopyFrom(model)
+        return previous
+
+    _change_config(config_file, change)
+
+
+def remove_model(config_file: PathLike, name: str) -> Any:
+    """Takes a model out of the config file; its server unloads it.
+
+    Returns:
+        The ``ModelConfig`` that was there, or None.
+    """
+    return _change_config(config_file, lambda config: _take_out(config, name))
+
+
+def parse_traffic(text: str, source: str) -> Traffic:
+    """Parses and checks a traffic file.
+
+    Args:
+        text: JSON as in the module's docstring; an empty text means no split.
+        source: What to call the text in errors.
+
+    Returns:
+        Model to version to percent.
+
+    Raises:
+        ConfigError: It is not JSON, or a model's percents are not integers that sum to 100.
+    """
+    if not text.strip():
+        return {}
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: is not JSON: {error}") from error
+    models = document.get("models") if isinstance(document, dict) else None
+    if not isinstance(models, dict) or len(document) != 1:
+        raise ConfigError(f'{source}: expected one field, {{"models": {{MODEL: {{VERSION: PERCENT}}}}}}')
+    traffic: Traffic = {}
+    for model, split in models.items():
+        if not isinstance(split, dict):
+            raise ConfigError(f"{source}: models.{model} is {split!r}; expected an object of version to percent")
+        for version in split:
+            if not (version.isascii() and version.isdigit() and int(version) > 0):
+                raise ConfigError(f"{source}: models.{model} names version {version!r}; expected a positive integer")
+        traffic[model] = {int(version): percent for version, percent in split.items()}
+        _check_split(traffic[model], f"{source}: models.{model}")
+    return traffic
+
+
+def read_traffic(traffic_file: PathLike) -> Traffic:
+    """Reads a traffic file; a missing one means that no model has a split.
+
+    Raises:
+        ConfigError: The file is not readable or not valid.
+    """
+    if not Path(traffic_file).exists():
+        return {}
+    return parse_traffic(_read_text(traffic_file), os.fspath(traffic_file))
+
+
+def set_traffic(traffic_file: PathLike, model: str, percents: Mapping[int, int] | None) -> dict[int, int] | None:
+    """Sets the split of one model, leaving every other model as it is.
+
+    Args:
+        traffic_file: The server's ``--traffic_config_file``; made when it is missing.
+        model: Model name.
+        percents: Version to percent, integers that sum to 100; None removes the split, so that the latest version
+            answers.
+
+    Returns:
+        The split that was replaced, or None where there was none: pass it back to undo the change.
+
+    Raises:
+        ConfigError: The split or the file is not valid; nothing is written then.
+    """
+    if percents is not None:
+        _check_split(percents, f"{os.fspath(traffic_file)}: models.{model}")
+    with _locked(traffic_file):
+        traffic = read_traffic(traffic_file)
+        previous = traffic.pop(model, None)
+        if percents is not None:
+            traffic[model] = dict(percents)
+        document = {
+            "models": {
+                name: {str(version): split[version] for version in sorted(split)}
+                for name, split in sorted(traffic.items())
+            }
+        }
+        _write_atomically(traffic_file, json.dumps(document, indent=2) + "\n")
+    return previous
+
+
+def _is_version(version: object) -> bool:
+    return isinstance(version, int) and not isinstance(version, bool) and version > 0
+
+
+def _check_split(split: Mapping[int, int], where: str) -> None:
+    for version, percent in split.items():
+        if not _is_version(version):
+            raise ConfigError(f"{where} names version {version!r}; expected a positive integer")
+        if not isinstance(percent, int) or isinstance(percent, bool) or not 0 <= percent <= 100:
+            raise ConfigError(f"{where}.{version} is {percent!r}; expected an integer percent from 0 to 100")
+    total = sum(split.values())
+    if total != 100:
+        shares = ", ".join(f"{version}: {percent}" for version, percent in split.items())
+        raise ConfigError(f"{where} has percents {{{shares}}} that sum to {total}; expected 100")
+
+
+def _take_out(config: Any, name: str) -> Any:
+    models = config.model_config_list.config
+    for index, model in enumerate(models):
+        if model.name == name:
+            taken = type(model)()
+            taken.CopyFrom(model)
+            del models[index]
+            return taken
+    return None
+
+
+def _change_config(config_file: PathLike, change: Any) -> Any:
+    with _locked(config_file):
+        if Path(config_file).exists():
+            config = read_config(config_file)
+        else:
+            config = model_server_config_pb2.ModelServerConfig()
+        result = change(config)
+        config.model_config_list.SetInParent()
+        check_config(config, os.fspath(config_file))
+        _write_atomically(config_file, text_format.MessageToString(config))
+    return result
+
+
+def _read_text(path: PathLike) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{os.fspath(path)}: no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{os.fspath(path)}: cannot be read: {error}") from error
+
+
+@contextmanager
+def _locked(path: PathLike) -> Iterator[None]:
+    """Holds the lock of a file that is replaced by rename, and so cannot carry the lock itself."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target.with_name(f".{target.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _write_atomically(path: PathLike, text: str) -> None:
+    target = Path(path)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), target.stat().st_mode & 0o777 if target.exists() else 0o644)
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

