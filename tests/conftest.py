@@ -23,6 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AIRFLOW_HOME"] = home
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
     os.environ["AIRFLOW__HOPS__RUNTIME"] = str(RUNTIME)
+    os.environ["AIRFLOW__HOPS__WARM_START"] = "False"
     os.environ["AIRFLOW_CONN_SPARK_LOCAL"] = '{"conn_type": "spark", "host": "local[2]"}'
     os.environ["AIRFLOW_CONN_HOPS_DEFAULT"] = '{"conn_type": "hops"}'
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))

@@ -22,6 +22,7 @@ from airflow_hops.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.hooks.code import package_fingerprint, pins_fingerprint, user_code_fingerprint
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import describe_exit
+from airflow_hops.launchers.warm import WarmStart
 from airflow_hops.protocol import Line, StepResult, StepSpec, parse_line
 from airflow_hops.store import ArtifactStore
 
@@ -142,10 +143,17 @@ class RuntimeHook(BaseHook):
                 self.log.info("Cached: %s (%s)", artifact.uri, why)
                 return StepResult(value=artifact.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
             self.log.info("Not cached: %s", why)
-        result = self._launch(spec, launcher or LocalLauncher(settings.runtime), on_line or self._log_line)
+        result = self._launch(spec, launcher or self.local_launcher(), on_line or self._log_line)
         if spec.output is not None and cache and result.is_artifact:
             self.store.record_cached(spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
         return result
+
+    def local_launcher(self) -> LocalLauncher:
+        """The launcher of steps on this machine, with a warm start unless ``[hops] warm_start`` says no."""
+        runtime = self.settings.runtime
+        if not conf.getboolean("hops", "warm_start", fallback=True):
+            return LocalLauncher(runtime)
+        return LocalLauncher(runtime, WarmStart(warm_socket(runtime), runtime / "bin" / "python"))
 
     def kill(self) -> None:
         """Ends the running step with all its processes."""
@@ -213,6 +221,12 @@ class RuntimeHook(BaseHook):
         else:
             figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
             self.log.info("%3.0f%% %s%s", 100 * line.progress, line.text, figures)
+
+
+def warm_socket(runtime: Path) -> Path:
+    """Where the warm process of a runtime environment listens: one for each state of the package, and each user."""
+    key = hashlib.sha256(f"{runtime.resolve()}\n{pins_fingerprint()}\n{package_fingerprint()}".encode()).hexdigest()
+    return Path(tempfile.gettempdir()) / f"hops-warm-{os.getuid()}" / f"{key[:16]}.sock"
 
 
 def _code_folder(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.launchers.process import StepProcess
+from airflow_hops.launchers.warm import WarmStart
 
 
 class LocalLauncher:
@@ -15,10 +16,11 @@ class LocalLauncher:
 
     Args:
         runtime: Folder of the runtime environment.
+        warm: Forks steps from a process that has imported the ML libraries; None starts each step from nothing.
     """
 
-    def __init__(self, runtime: Path) -> None:
-        self.runtime = runtime
+    def __init__(self, runtime: Path, warm: WarmStart | None = None) -> None:
+        self.runtime, self.warm = runtime, warm
 
     def start(self, spec_path: Path, code: Path, code_paths: Sequence[str]) -> StepProcess:
         """Starts the step of a spec.
@@ -32,11 +34,13 @@ class LocalLauncher:
             BadInput: there is no runtime environment.
         """
         python = runtime_python(self.runtime)
-        return StepProcess(
-            [str(python), "-m", "airflow_hops.runtime", str(spec_path)],
-            env=step_environment(self.runtime, code, code_paths),
-            cwd=spec_path.parent,
-        )
+        environment = step_environment(self.runtime, code, code_paths)
+        if self.warm is not None:
+            process = self.warm.start(spec_path, environment)
+            if process is not None:
+                return process
+        command = [str(python), "-m", "airflow_hops.runtime", str(spec_path)]
+        return StepProcess.start(command, env=environment, cwd=spec_path.parent)
 
 
 def runtime_python(runtime: Path) -> Path:
@@ -75,7 +79,9 @@ def step_environment(runtime: Path, code: Path, code_paths: Sequence[str] = ()) 
         "PYTHONUNBUFFERED": "1",
         "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
         "PYSPARK_DRIVER_PYTHON": str(runtime / "bin" / "python"),
-        "TF_CPP_MIN_LOG_LEVEL": kept.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+        # TensorFlow and Google's clients greet every import with lines that alarm and mean nothing; what fails raises.
+        "TF_CPP_MIN_LOG_LEVEL": kept.get("TF_CPP_MIN_LOG_LEVEL", "3"),
+        "PYTHONWARNINGS": "ignore::FutureWarning",
         "TF_ENABLE_ONEDNN_OPTS": kept.get("TF_ENABLE_ONEDNN_OPTS", "0"),
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "GIT_PYTHON_REFRESH": "quiet",

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,71 +20,105 @@ _DRAIN_S = 0.2
 
 
 class StepProcess:
-    """Starts a command as a step.
+    """A step's first process: its output, its end, and how to end it with all its descendants.
 
     Args:
-        command: Program and arguments.
-        env: The whole environment of the process; the step's id is added.
-        cwd: Its working directory.
+        step_id: Value of the environment variable that marks the step's processes.
+        pid: Process id, which is also the id of the process group and session.
+        output: Read end of the pipe that the process writes to; closed at the end of :meth:`lines`.
+        poll: Returns the exit code (negative: the signal's number), or None while the process runs.
     """
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> None:
-        self.step_id = uuid.uuid4().hex
-        self._process = subprocess.Popen(
-            list(command),
-            env={**env, STEP_ID_VARIABLE: self.step_id},
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    def __init__(self, step_id: str, pid: int, output: int, poll: Callable[[], int | None]) -> None:
+        self.step_id, self.pid = step_id, pid
+        self._output, self._poll = output, poll
 
-    @property
-    def pid(self) -> int:
-        """Process id, which is also the id of the process group."""
-        return self._process.pid
+    @classmethod
+    def start(cls, command: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> StepProcess:
+        """Starts a command as a step, in a session of its own.
+
+        Args:
+            command: Program and arguments.
+            env: The whole environment of the process; the step's id is added.
+            cwd: Its working directory.
+        """
+        step_id = new_step_id()
+        read_end, write_end = os.pipe()
+        try:
+            process = subprocess.Popen(
+                list(command),
+                env={**env, STEP_ID_VARIABLE: step_id},
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=write_end,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        return cls(step_id, process.pid, read_end, process.poll)
 
     def lines(self) -> Iterator[str]:
         """Yields the output line by line until the process has ended.
 
         A descendant that outlives the process and holds its output open does not keep this waiting.
         """
-        stream = self._process.stdout
-        assert stream is not None
-        os.set_blocking(stream.fileno(), False)
+        os.set_blocking(self._output, False)
         pending = b""
         ended_at: float | None = None
-        with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            while True:
-                selector.select(timeout=0.1)
-                chunk = stream.read(1 << 16)
-                if chunk == b"":
-                    break
-                if chunk:
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._output, selectors.EVENT_READ)
+                while True:
+                    selector.select(timeout=0.1)
+                    try:
+                        chunk = os.read(self._output, 1 << 16)
+                    except BlockingIOError:
+                        if self._poll() is not None:
+                            ended_at = ended_at or time.monotonic()
+                            if time.monotonic() - ended_at > _DRAIN_S:
+                                break
+                        continue
+                    if not chunk:
+                        break
                     *complete, pending = (pending + chunk).split(b"\n")
                     yield from (line.decode(errors="replace") for line in complete)
-                elif self._process.poll() is not None:
-                    ended_at = ended_at or time.monotonic()
-                    if time.monotonic() - ended_at > _DRAIN_S:
-                        break
-        if pending:
-            yield pending.decode(errors="replace")
+            if pending:
+                yield pending.decode(errors="replace")
+        finally:
+            os.close(self._output)
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Waits for the end.
 
         Returns:
             The exit code, or the negative number of the signal that ended the process.
+
+        Raises:
+            TimeoutError: it has not ended in time.
         """
-        return self._process.wait(timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s = 0.001
+        while (code := self._poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"process {self.pid} still runs after {timeout_s} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.05)
+        return code
 
     def kill(self, grace_s: float = 2.0) -> None:
         """Ends the process and all its descendants: SIGTERM, and SIGKILL for what is left after ``grace_s`` seconds."""
         kill_step(self.step_id, self.pid, grace_s=grace_s)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
+        with contextlib.suppress(TimeoutError):
+            self.wait(1)
+
+
+def new_step_id() -> str:
+    """An id that no other step has."""
+    return uuid.uuid4().hex
 
 
 def kill_step(step_id: str, pid: int | None, *, grace_s: float = 2.0) -> None:
@@ -92,13 +126,10 @@ def kill_step(step_id: str, pid: int | None, *, grace_s: float = 2.0) -> None:
 
     Args:
         step_id: Value of the step's environment variable, which all its processes inherit.
-        pid: The step's first process, whose group is signalled too.
+        pid: The step's first process, whose session counts too.
         grace_s: Seconds between SIGTERM and SIGKILL.
     """
     processes = _processes_of(step_id, pid)
-    if pid is not None and processes:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGTERM)
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.terminate()
@@ -115,19 +146,17 @@ def kill_step(step_id: str, pid: int | None, *, grace_s: float = 2.0) -> None:
 
 def _processes_of(step_id: str, pid: int | None) -> list[psutil.Process]:
     found: dict[int, psutil.Process] = {}
-    if pid is not None:
-        with contextlib.suppress(psutil.Error):
-            first = psutil.Process(pid)
-            for process in (first, *first.children(recursive=True)):
-                found[process.pid] = process
     marker = f"{STEP_ID_VARIABLE}={step_id}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         number = int(folder.name)
-        if number in found or number == os.getpid():
+        if number == os.getpid():
             continue
         with contextlib.suppress(OSError, psutil.Error):
-            if marker in (folder / "environ").read_bytes():
-                found[number] = psutil.Process(number)
+            # The session finds forks, whose recorded environment is their parent's; the marker finds those that left it.
+            if (pid is not None and os.getsid(number) == pid) or marker in (folder / "environ").read_bytes():
+                process = psutil.Process(number)
+                for member in (process, *process.children(recursive=True)):
+                    found[member.pid] = member
     return [p for p in found.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 

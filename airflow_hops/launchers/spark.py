@@ -57,7 +57,7 @@ class SparkLauncher:
             application_args=[str(spec_path)],
             env_vars={name: environment[name] for name in ("PATH", "PYSPARK_PYTHON")},
         )
-        return StepProcess(hook._build_spark_submit_command(str(driver)), env=environment, cwd=folder)
+        return StepProcess.start(hook._build_spark_submit_command(str(driver)), env=environment, cwd=folder)
 
 
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:

@@ -19,13 +19,21 @@ from airflow_hops.runtime.context import RecordHandler, StepContext, resolve
 log = logging.getLogger("airflow_hops.step")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the step that a spec describes; returns the process's exit code."""
+def main(arguments: list[str] | None = None, *, started: float | None = None) -> int:
+    """Runs the step that a spec describes.
+
+    Args:
+        arguments: The command line, less the program.
+        started: When the step started (``time.time()``); by default when this process did.
+
+    Returns:
+        The process's exit code.
+    """
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.runtime", description=__doc__)
     parser.add_argument("spec", type=Path, help="the step's spec.json")
     spec_path: Path = parser.parse_args(arguments).spec
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RecordHandler()], force=True)
-    result = run_step(StepSpec.from_json(spec_path.read_text()), started=_process_started())
+    result = run_step(StepSpec.from_json(spec_path.read_text()), started=started or _process_started())
     result.write(spec_path.with_name("result.json"))
     return 0 if result.error is None else 1
 

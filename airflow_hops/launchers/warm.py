@@ -1,0 +1,142 @@
+"""Has steps forked from a process that has imported the ML libraries already: milliseconds instead of seconds."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+from pathlib import Path
+
+import airflow_hops
+from airflow_hops.launchers.process import StepProcess, new_step_id
+from airflow_hops.protocol import STEP_ID_VARIABLE
+
+_CONNECT_TIMEOUT_S = 5.0
+
+
+class WarmStart:
+    """The client of ``airflow_hops.runtime.warm``.
+
+    Args:
+        path: The warm process's socket.
+        python: The runtime environment's Python. Where no warm process listens, one is started with it in the
+            background, for the steps that follow; it ends by itself when nobody has asked it for a while. None: only a
+            process that somebody else started is used.
+    """
+
+    def __init__(self, path: Path, python: Path | None = None) -> None:
+        self.path, self.python = path, python
+
+    def start(self, spec_path: Path, environment: dict[str, str]) -> StepProcess | None:
+        """Starts a step in a fork of the warm process.
+
+        Args:
+            spec_path: The step's ``spec.json``; its folder becomes the working directory.
+            environment: The whole environment of the step; the step's id is added.
+
+        Returns:
+            The step's process, or None where no warm process answers: the caller starts the step by itself.
+        """
+        step_id = new_step_id()
+        request = {
+            "spec": str(spec_path),
+            "cwd": str(spec_path.parent),
+            "env": {**environment, STEP_ID_VARIABLE: step_id},
+        }
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(_CONNECT_TIMEOUT_S)
+        read_end, write_end = os.pipe()
+        try:
+            connection.connect(str(self.path))
+            message = json.dumps(request).encode() + b"\n"
+            descriptors = array.array("i", [write_end])
+            sent = connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+            connection.sendall(message[sent:])
+            reply = _read_line(connection)
+        except OSError:
+            os.close(read_end)
+            connection.close()
+            self._start_warm_process()
+            return None
+        finally:
+            os.close(write_end)
+        return StepProcess(step_id, json.loads(reply)["pid"], read_end, _Status(connection).poll)
+
+    def _start_warm_process(self) -> None:
+        if self.python is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # One starter at a time: the lock is inherited, and held for as long as the process lives.
+        lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            subprocess.Popen(
+                warm_command(self.python, self.path),
+                env=warm_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[lock],
+                cwd="/",
+            )
+        except BlockingIOError:
+            pass  # another task is starting it
+        finally:
+            os.close(lock)
+
+
+def warm_command(python: Path, path: Path) -> list[str]:
+    """The command of a warm process that listens at ``path``."""
+    program = Path(airflow_hops.__file__).parent / "runtime" / "warm.py"
+    # -P: the script's folder holds modules named like the standard library's (statistics).
+    return [str(python), "-P", str(program), "--socket", str(path)]
+
+
+def warm_environment() -> dict[str, str]:
+    """The environment of a warm process: nothing of the worker's but paths; a step brings its own."""
+    kept = {
+        name: os.environ[name] for name in ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR") if name in os.environ
+    }
+    # Read by TensorFlow while it is imported, and so too late in a step.
+    return {
+        **kept,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONWARNINGS": "ignore::FutureWarning",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+    }
+
+
+class _Status:
+    """The exit status that the warm process will send on a connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, or None while the step runs."""
+        if self._code is None and select.select([self._connection], [], [], 0)[0]:
+            try:
+                self._code = os.waitstatus_to_exitcode(json.loads(_read_line(self._connection))["status"])
+            except (OSError, ValueError):
+                self._code = -9  # the warm process is gone, and its children with it
+            with contextlib.suppress(OSError):
+                self._connection.close()
+        return self._code
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise ConnectionError("the warm process closed the connection")
+        line += byte
+    return line
