@@ -153,12 +153,12 @@ class Catalog:
 
     def _find(self, model: str, version: int | None, label: str | None, request_id: str | None) -> Servable:
         view = self._views.get(model)
-        if view is None:
-            raise not_found(f"Servable not found for request: {_wanted(model, version)}")
         if version is None and label:
-            version = view.labels.get(label)
+            version = view.labels.get(label) if view else None
             if version is None:
                 raise invalid_argument(f"Unrecognized servable version label: {label}")
+        if view is None:
+            raise not_found(f"Servable not found for request: {_wanted(model, version)}")
         if version is None:
             if view.split is not None:
                 return view.servables[self._traffic.choose(model, view.split, request_id)]

@@ -66,7 +66,7 @@ def check_config(config: Any, source: str) -> None:
         if model.name in seen:
             raise ConfigError(f"{source}: Illegal to list model {model.name} multiple times in config list")
         seen.add(model.name)
-        if not os.path.isabs(model.base_path):
+        if not Path(model.base_path).is_absolute():
             raise ConfigError(
                 f"{source}: Expected model {model.name} to have an absolute path or URI; "
                 f"got base_path()={model.base_path}"
@@ -273,10 +273,7 @@ def _take_out(config: Any, name: str) -> Any:
 
 def _change_config(config_file: PathLike, change: Any) -> Any:
     with _locked(config_file):
-        if Path(config_file).exists():
-            config = read_config(config_file)
-        else:
-            config = model_server_config_pb2.ModelServerConfig()
+        config = read_config(config_file) if Path(config_file).exists() else parse_config("", "")
         result = change(config)
         config.model_config_list.SetInParent()
         check_config(config, os.fspath(config_file))
@@ -298,7 +295,7 @@ def _locked(path: PathLike) -> Iterator[None]:
     """Holds the lock of a file that is replaced by rename, and so cannot carry the lock itself."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target.with_name(f".{target.name}.lock"), "w") as lock:
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -312,7 +309,7 @@ def _write_atomically(path: PathLike, text: str) -> None:
             file.flush()
             os.fchmod(file.fileno(), target.stat().st_mode & 0o777 if target.exists() else 0o644)
             os.fsync(file.fileno())
-        os.replace(temporary, target)
+        Path(temporary).replace(target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

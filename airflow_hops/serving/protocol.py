@@ -5,7 +5,7 @@ too much for a step that only wants to ask a server a question. The few messages
 in a descriptor pool of their own, field by field as in TensorFlow Serving's ``.proto`` files; a test compares them with
 the originals. Enumerations are declared as int32, which is the same on the wire.
 
-The gRPC health protocol (``grpc.health.v1``) is here for the same reason: its package is not in the runtime environment.
+The gRPC health protocol (``grpc.health.v1``) is here too: its package is not in the runtime environment.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def _feeds(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.nd
             f"Sent extra: {{{_names(inputs.keys() - expected.keys())}}}. "
             f"Missing but required: {{{_names(expected.keys() - inputs.keys())}}}."
         )
-    feeds = []
+    feeds: list[np.ndarray] = []
     used = 0
     for alias, tensor_name in expected.items():
         value = inputs.get(alias)

@@ -1,7 +1,7 @@
 """TensorProto to NumPy and back, in the fields that TensorFlow Serving uses.
 
-``tf.make_ndarray`` and ``tf.make_tensor_proto`` would need TensorFlow in the client, cost several times as much on small
-tensors, and ``make_tensor_proto`` writes ``tensor_content`` where TensorFlow Serving answers in typed fields.
+``tf.make_ndarray`` and ``tf.make_tensor_proto`` would need TensorFlow in the client and cost several times as much on
+small tensors, and ``make_tensor_proto`` writes ``tensor_content`` where TensorFlow Serving answers in typed fields.
 """
 
 from __future__ import annotations
@@ -97,11 +97,15 @@ def from_proto(proto: Any) -> np.ndarray:
     content = proto.tensor_content
     if content:
         if tensor_type is STRING:
-            return _strings_from_content(content, count).reshape(shape)
-        if len(content) != count * tensor_type.numpy.itemsize:
+            flat = _strings_from_content(content, count)
+        elif len(content) != count * tensor_type.numpy.itemsize:
             raise TensorError(f"{len(content)} bytes of content for shape {list(shape)} of {tensor_type.name}")
-        return np.frombuffer(content, tensor_type.numpy).reshape(shape)
-    return _from_values(getattr(proto, tensor_type.field), tensor_type, count).reshape(shape)
+        else:
+            flat = np.frombuffer(content, tensor_type.numpy)
+    else:
+        flat = _from_values(getattr(proto, tensor_type.field), tensor_type, count)
+    array: np.ndarray = flat.reshape(shape)
+    return array
 
 
 def _from_values(values: Any, tensor_type: TensorType, count: int) -> np.ndarray:
@@ -109,14 +113,11 @@ def _from_values(values: Any, tensor_type: TensorType, count: int) -> np.ndarray
     if given > count:
         raise TensorError(f"{given} values for {count} elements")
     if tensor_type is STRING:
-        array = np.empty(count, object)
-        array[:given] = values
-        array[given:] = values[-1] if given else b""
-        return array
-    if tensor_type.name == "half":
-        array = np.zeros(count, np.uint16)
-    else:
-        array = np.zeros(count, tensor_type.numpy)
+        strings: np.ndarray = np.empty(count, object)
+        strings[:given] = values
+        strings[given:] = values[-1] if given else b""
+        return strings
+    array: np.ndarray = np.zeros(count, np.uint16 if tensor_type.name == "half" else tensor_type.numpy)
     if given:
         try:
             array[:given] = values
@@ -144,7 +145,7 @@ def _strings_from_content(content: bytes, count: int) -> np.ndarray:
         lengths.append(length)
     if sum(lengths) != len(content) - position:
         raise TensorError(f"content holds {len(content) - position} bytes for strings of {sum(lengths)}")
-    array = np.empty(count, object)
+    array: np.ndarray = np.empty(count, object)
     for index, length in enumerate(lengths):
         array[index] = content[position : position + length]
         position += length

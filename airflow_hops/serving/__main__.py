@@ -1,0 +1,44 @@
+"""``python -m airflow_hops.serving``: the bundled model server's command line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from importlib.metadata import version
+
+from airflow_hops import __version__
+from airflow_hops.serving.flags import parse_flags
+
+
+def main() -> int:
+    """Runs the server; returns its exit status."""
+    flags, notes = parse_flags(sys.argv[1:])
+    if flags.version:
+        print(f"airflow-hops model server: {__version__}\nTensorFlow Library: {version('tensorflow')}")
+        return 0
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for note in notes:
+        print(note, file=sys.stderr, flush=True)
+    # TensorFlow's notes on the CPU and on GPUs that are not there would bury the server's own lines.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="google")
+
+    from airflow_hops.serving.server import ModelServer, StartError
+
+    try:
+        ModelServer(flags).run()
+    except StartError as error:
+        print(f"airflow_hops.serving: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A version that is still loading in TensorFlow's threads must not turn a clean stop into a crash at exit.
+    os._exit(status)

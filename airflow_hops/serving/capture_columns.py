@@ -1,0 +1,131 @@
+"""Captured requests as columns of an Arrow table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class CapturedRequest:
+    """One answered request, as it waits to be written.
+
+    Attributes:
+        request_id: The client's id of the request, or one made for it.
+        model: Model name.
+        version: The version that answered.
+        signature: Signature name.
+        api: "grpc" or "rest".
+        at_us: Arrival, microseconds since 1970 UTC.
+        latency_ms: Milliseconds in the server.
+        rows: Rows of the request.
+        inputs: Alias to array, empty where inputs are not captured.
+        outputs: Alias to array, empty where predictions are not captured.
+    """
+
+    request_id: str
+    model: str
+    version: int
+    signature: str
+    api: str
+    at_us: int
+    latency_ms: float
+    rows: int
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """What the rows of one file have in common: model, version, signature and types of the columns."""
+        return (
+            self.model,
+            self.version,
+            self.signature,
+            *((name, array.dtype.str, _depth(array, self.rows)) for name, array in self.inputs.items()),
+            None,
+            *((name, array.dtype.str, _depth(array, self.rows)) for name, array in self.outputs.items()),
+        )
+
+
+def count_rows(inputs: Mapping[str, np.ndarray]) -> int:
+    """Returns the rows of a request: the first dimension of its inputs, 1 where they have none."""
+    for array in inputs.values():
+        if array.ndim:
+            return len(array)
+    return 1
+
+
+def to_table(requests: Sequence[CapturedRequest]) -> Any:
+    """Returns the requests, all of one ``key``, as one Arrow table with a row for each of their rows."""
+    import pyarrow as pa
+
+    rows = np.array([request.rows for request in requests])
+    total = int(rows.sum())
+
+    def repeated(values: list[Any], arrow_type: Any) -> Any:
+        return pa.array(values, arrow_type).take(pa.array(np.repeat(np.arange(len(requests)), rows)))
+
+    starts: np.ndarray = np.repeat(np.cumsum(rows) - rows, rows)
+    columns = {
+        "request_id": repeated([request.request_id for request in requests], pa.string()),
+        "row": pa.array((np.arange(total) - starts).astype(np.int32)),
+        "model": repeated([request.model for request in requests], pa.string()),
+        "version": repeated([request.version for request in requests], pa.int64()),
+        "signature": repeated([request.signature for request in requests], pa.string()),
+        "api": repeated([request.api for request in requests], pa.string()),
+        "captured_at": repeated([request.at_us for request in requests], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        "latency_ms": repeated([request.latency_ms for request in requests], pa.float64()),
+    }
+    for name in requests[0].inputs:
+        columns[f"input.{name}"] = _column([_by_row(r.inputs[name], r.rows) for r in requests])
+    for name in requests[0].outputs:
+        columns[f"output.{name}"] = _column([_by_row(r.outputs[name], r.rows) for r in requests])
+    return pa.table(columns)
+
+
+def _by_row(array: np.ndarray, rows: int) -> np.ndarray:
+    """An array with one entry a row: a tensor without a batch dimension belongs to every row."""
+    if array.ndim and len(array) == rows:
+        return array
+    spread: np.ndarray = np.broadcast_to(array, (rows, *array.shape))
+    return spread
+
+
+def _depth(array: np.ndarray, rows: int) -> int:
+    """How deep lists are nested in the column: 0 for shapes [batch] and [batch, 1]."""
+    shape = array.shape[1:] if array.ndim and len(array) == rows else array.shape
+    return 0 if shape in ((), (1,)) else len(shape)
+
+
+def _column(arrays: list[np.ndarray]) -> Any:
+    """One Arrow array over the arrays of all requests; their inner dimensions may differ, their number may not."""
+    import pyarrow as pa
+
+    flats = [array.reshape(-1) for array in arrays]
+    flat = _flat(np.concatenate(flats) if len(flats) > 1 else flats[0])
+    if all(array.shape[1:] in ((), (1,)) for array in arrays):
+        return flat
+    for axis in range(arrays[0].ndim - 1, 0, -1):
+        sizes = np.concatenate(
+            [np.full(int(np.prod(array.shape[:axis])), array.shape[axis], np.int32) for array in arrays]
+        )
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        flat = pa.ListArray.from_arrays(pa.array(offsets), flat)
+    return flat
+
+
+def _flat(values: np.ndarray) -> Any:
+    """Strings become UTF-8 text where all of them are valid UTF-8, else stay binary."""
+    import pyarrow as pa
+
+    if values.dtype != object:
+        return pa.array(values)
+    binary = pa.array(values.tolist(), pa.binary())
+    try:
+        return binary.cast(pa.string())
+    except pa.ArrowInvalid:
+        return binary

@@ -1,0 +1,317 @@
+"""A small gRPC client of TensorFlow Serving's API, without TensorFlow.
+
+Example::
+
+    with ModelServerClient("127.0.0.1:8500") as client:
+        client.wait_until_available("flights", 3, timeout_s=60)
+        result = client.predict("flights", {"carrier": ["AA"], "distance": [733.0]})
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import numpy as np
+
+from airflow_hops.serving import protocol, tensors
+
+STATES = {0: "UNKNOWN", 10: "START", 20: "LOADING", 30: "AVAILABLE", 40: "UNLOADING", 50: "END"}
+
+
+@dataclass(frozen=True)
+class PredictResult:
+    """An answer.
+
+    Attributes:
+        outputs: Alias to array; strings are arrays of bytes.
+        version: The version that answered.
+        request_id: The id under which the request was captured, where the server names one.
+    """
+
+    outputs: dict[str, np.ndarray]
+    version: int
+    request_id: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """State of one version of a model.
+
+    Attributes:
+        version: Its number.
+        state: START, LOADING, AVAILABLE, UNLOADING or END.
+        error: Why it did not load; empty where nothing is wrong.
+    """
+
+    version: int
+    state: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a signature: TensorFlow's name of the dtype, and the shape (-1 where it is open)."""
+
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class SignatureSpec:
+    """Inputs and outputs of a signature by alias."""
+
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a version of a model takes and gives."""
+
+    model: str
+    version: int
+    signatures: dict[str, SignatureSpec]
+
+
+class ModelServerError(Exception):
+    """The server refused a request, cannot be reached, or did not make a version available.
+
+    Attributes:
+        code: gRPC status code.
+    """
+
+    def __init__(self, message: str, code: grpc.StatusCode) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ModelServerClient:
+    """Talks to the bundled server or to any ``tensorflow_model_server``.
+
+    Args:
+        address: ``host:port`` of the gRPC port.
+        timeout_s: Deadline of each call, seconds.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(
+            address,
+            options=[
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+                # gRPC would wait up to two minutes before it looks for a server that has come back.
+                ("grpc.max_reconnect_backoff_ms", 1000),
+            ],
+        )
+        self._predict = self._method(protocol.PREDICT, protocol.PredictResponse)
+        self._metadata = self._method(protocol.GET_MODEL_METADATA, protocol.GetModelMetadataResponse)
+        self._status = self._method(protocol.GET_MODEL_STATUS, protocol.GetModelStatusResponse)
+        self._input_types: dict[tuple[str, str], dict[str, np.dtype[Any]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._channel.close()
+
+    def predict(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str | None = None,
+        request_id: str | None = None,
+    ) -> PredictResult:
+        """Asks for a prediction.
+
+        Args:
+            model: Model name.
+            inputs: Alias to array-like; values are converted to the dtype that the model's signature names.
+            version: Version to ask; None leaves the choice to label, traffic split or the latest.
+            label: Label to ask, where no version is given.
+            signature: Signature name; None for the default.
+            request_id: Sent as ``x-request-id``: kept with the captured rows, and equal ids go to one version.
+
+        Returns:
+            The outputs, and the version that gave them.
+
+        Raises:
+            ModelServerError: The server refused or cannot be reached.
+            ValueError: An input cannot be converted to the signature's dtype.
+        """
+        request = protocol.PredictRequest()
+        _fill_spec(request.model_spec, model, version, label)
+        request.model_spec.signature_name = signature or ""
+        for alias, value in self._converted(model, version, label, signature, inputs).items():
+            tensors.fill_proto(request.inputs[alias], value)
+        headers = (("x-request-id", request_id),) if request_id else None
+        try:
+            response, call = self._predict.with_call(request, timeout=self.timeout_s, metadata=headers)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+        named = dict(call.trailing_metadata() or ()).get("x-request-id")
+        return PredictResult(
+            outputs={alias: tensors.from_proto(response.outputs[alias]) for alias in response.outputs},
+            version=response.model_spec.version.value,
+            request_id=named or request_id,
+        )
+
+    def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
+        """Returns the states of a model's versions, or of one.
+
+        Raises:
+            ModelServerError: There is no such model or version (code NOT_FOUND), or the server cannot be reached.
+        """
+        request = protocol.GetModelStatusRequest()
+        _fill_spec(request.model_spec, model, version, None)
+        response = self._call(self._status, request)
+        return [
+            ModelVersion(entry.version, STATES.get(entry.state, str(entry.state)), entry.status.error_message)
+            for entry in response.model_version_status
+        ]
+
+    def wait_until_available(self, model: str, version: int, timeout_s: float) -> None:
+        """Waits until a version answers requests.
+
+        Args:
+            model: Model name.
+            version: Version number.
+            timeout_s: How long to wait, seconds; also for the server itself to come up.
+
+        Raises:
+            ModelServerError: The version did not load (with the server's own message), or not within the time.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        last = "the server has not answered yet"
+        code = grpc.StatusCode.DEADLINE_EXCEEDED
+        while True:
+            try:
+                state = self.status(model, version)[0]
+            except ModelServerError as error:
+                if error.code not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE):
+                    raise
+                last = str(error)
+            else:
+                if state.state == "AVAILABLE":
+                    return
+                last = f"{state.state}{': ' + state.error if state.error else ''}"
+                if state.state == "END" and state.error:
+                    raise ModelServerError(
+                        f"model {model} version {version} did not load at {self.address}: {state.error}",
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                    )
+            if time.monotonic() >= deadline_s:
+                raise ModelServerError(
+                    f"model {model} version {version} is not available at {self.address} after {timeout_s:g} s; "
+                    f"its last state: {last}",
+                    code,
+                )
+            time.sleep(min(0.1, max(0.0, deadline_s - time.monotonic())))
+
+    def metadata(self, model: str, *, version: int | None = None, label: str | None = None) -> ModelMetadata:
+        """Returns the signatures of a version.
+
+        Args:
+            model: Model name.
+            version: Version number; None for the latest, or what the traffic split chooses.
+            label: Label, where no version is given.
+
+        Raises:
+            ModelServerError: There is no such model, version or label, or the server cannot be reached.
+        """
+        request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
+        _fill_spec(request.model_spec, model, version, label)
+        response = self._call(self._metadata, request)
+        signatures = protocol.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+        return ModelMetadata(
+            model=model,
+            version=response.model_spec.version.value,
+            signatures={
+                name: SignatureSpec(_specs(definition.inputs), _specs(definition.outputs))
+                for name, definition in signatures.signature_def.items()
+            },
+        )
+
+    def _converted(
+        self, model: str, version: int | None, label: str | None, signature: str | None, inputs: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        key = (model, signature or "serving_default")
+        types = self._input_types.get(key)
+        if types is None or not types.keys() >= inputs.keys():
+            types = self._read_input_types(key, version, label)
+        return {alias: _as_array(alias, value, types.get(alias)) for alias, value in inputs.items()}
+
+    def _read_input_types(
+        self, key: tuple[str, str], version: int | None, label: str | None
+    ) -> dict[str, np.dtype[Any]]:
+        specs = self.metadata(key[0], version=version, label=label).signatures.get(key[1])
+        by_name = {tensor_type.name: tensor_type.numpy for tensor_type in tensors.BY_NUMBER.values()}
+        # A signature that is not there is left to the server to refuse, in its own words.
+        types = (
+            {}
+            if specs is None
+            else {alias: by_name[spec.dtype] for alias, spec in specs.inputs.items() if spec.dtype in by_name}
+        )
+        self._input_types[key] = types
+        return types
+
+    def _method(self, name: str, response: Any) -> Any:
+        return self._channel.unary_unary(
+            name,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response.FromString,
+        )
+
+    def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return method(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    def _error(self, error: grpc.RpcError) -> ModelServerError:
+        return ModelServerError(f"{error.code().name} from {self.address}: {error.details()}", error.code())
+
+
+def _fill_spec(spec: Any, model: str, version: int | None, label: str | None) -> None:
+    spec.name = model
+    if version is not None:
+        spec.version.value = version
+    elif label is not None:
+        spec.version_label = label
+
+
+def _specs(infos: Any) -> dict[str, TensorSpec]:
+    specs = {}
+    for alias, info in infos.items():
+        known = tensors.BY_NUMBER.get(info.dtype)
+        shape = None if info.tensor_shape.unknown_rank else tuple(dim.size for dim in info.tensor_shape.dim)
+        specs[alias] = TensorSpec(known.name if known else f"DataType {info.dtype}", shape)
+    return specs
+
+
+def _as_array(alias: str, value: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
+    array: np.ndarray = np.asarray(value)
+    if array.dtype.kind in "SU":
+        array = array.astype(object)
+    if dtype is None or array.dtype == dtype:
+        return array
+    if "O" in (dtype.kind, array.dtype.kind) or not np.can_cast(array.dtype, dtype, "same_kind"):
+        wanted = "strings" if dtype.kind == "O" else str(dtype)
+        raise ValueError(f"input {alias!r} has dtype {array.dtype}; the model's signature takes {wanted}")
+    converted: np.ndarray = array.astype(dtype)
+    return converted

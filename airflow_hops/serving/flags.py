@@ -1,0 +1,234 @@
+"""The command line: TensorFlow Serving's flags by their own names, and a few of ours."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from airflow_hops.serving.capture import CAPTURE_MODES, CaptureMode
+
+# TensorFlow Serving's flags that this server knows of and does not act on yet: saying so beats silence.
+_NOT_YET = (
+    "batching_parameters_file",
+    "enable_batching",
+    "enable_model_warmup",
+    "enable_per_model_batching_parameters",
+    "enable_profiler",
+    "enable_serialization_as_tensor_content",
+    "flush_filesystem_caches",
+    "grpc_channel_arguments",
+    "grpc_socket_path",
+    "monitoring_config_file",
+    "num_unload_threads",
+    "per_process_gpu_memory_fraction",
+    "prefer_tflite_model",
+    "rest_api_enable_cors_support",
+    "rest_api_timeout_in_ms",
+    "ssl_config_file",
+    "use_tflite_model",
+)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Parsed flags; names and defaults are TensorFlow Serving's where it has the flag."""
+
+    host: str = "127.0.0.1"
+    port: int = 8500
+    rest_api_port: int | None = None
+    model_name: str = "default"
+    model_base_path: str = ""
+    model_config_file: str = ""
+    model_config_file_poll_wait_seconds: float = 0
+    file_system_poll_wait_seconds: float = 1
+    max_num_load_retries: int = 5
+    load_retry_interval_micros: int = 60_000_000
+    num_load_threads: int = 0
+    grpc_max_threads: int = 0
+    rest_api_num_threads: int = 0
+    saved_model_tags: str = "serve"
+    allow_version_labels_for_unavailable_models: bool = False
+    tensorflow_intra_op_parallelism: int = 0
+    tensorflow_inter_op_parallelism: int = 0
+    traffic_config_file: str = ""
+    traffic_config_file_poll_wait_seconds: float = 1
+    capture_base_path: str = ""
+    capture_mode: CaptureMode = "all"
+    capture_sampling_percent: float = 100
+    capture_roll_rows: int = 100_000
+    capture_roll_seconds: float = 60
+    capture_buffer_rows: int = 500_000
+    drain_seconds: float = 30
+    ready_file: str = ""
+    version: bool = False
+
+    @property
+    def request_threads(self) -> int:
+        """Requests that run at once, by default four a core as in TensorFlow Serving, eight at least."""
+        return self.grpc_max_threads or max(8, 4 * (os.cpu_count() or 1))
+
+    @property
+    def capture_path(self) -> Path | None:
+        """Folder of the captured requests, or None."""
+        return Path(self.capture_base_path).absolute() if self.capture_base_path else None
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
+    """Parses a command line.
+
+    Args:
+        arguments: Without the program's name.
+
+    Returns:
+        The flags, and one line for each argument that was ignored.
+
+    Raises:
+        SystemExit: A value is not valid (status 2, one line on stderr), or ``--help`` was asked for (status 0).
+    """
+    parser = _parser()
+    namespace, rest = parser.parse_known_args(arguments)
+    notes = []
+    for argument in rest:
+        name = argument.lstrip("-").partition("=")[0]
+        if name in _NOT_YET:
+            notes.append(f"flag --{name} is TensorFlow Serving's; this server does not act on it yet, and ignores it")
+        else:
+            notes.append(f"unknown argument: {argument}")
+    values = vars(namespace)
+    flags = Flags(**values)
+    if not (flags.model_base_path or flags.model_config_file or flags.version):
+        parser.error("--model_base_path and --model_config_file are both empty; expected one of them")
+    if flags.model_base_path and not Path(flags.model_base_path).is_absolute():
+        parser.error(
+            f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
+            f"or URI; got base_path()={flags.model_base_path}"
+        )
+    return flags, notes
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m airflow_hops.serving",
+        description="Serves SavedModels over TensorFlow Serving's gRPC and REST API. An unknown flag is printed and "
+        "ignored, as TensorFlow Serving does.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    served = parser.add_argument_group("TensorFlow Serving's flags")
+    served.add_argument("--port", type=_port, help="gRPC port; 0 takes a free one (default 8500)")
+    served.add_argument(
+        "--rest_api_port", type=_rest_port, help="REST port; 0 is off, 'auto' takes a free one (default 0)"
+    )
+    served.add_argument("--model_name", help="name of the model at --model_base_path (default 'default')")
+    served.add_argument("--model_base_path", help="absolute folder of the versions of one model")
+    served.add_argument("--model_config_file", help="ModelServerConfig in text format; beats --model_base_path")
+    served.add_argument(
+        "--model_config_file_poll_wait_seconds", type=float, help="seconds between looks at it; 0 never (default 0)"
+    )
+    served.add_argument(
+        "--file_system_poll_wait_seconds",
+        type=float,
+        help="seconds between looks for versions; 0 once, negative never (default 1)",
+    )
+    served.add_argument("--max_num_load_retries", type=_count, help="tries after a load that failed (default 5)")
+    served.add_argument("--load_retry_interval_micros", type=_count, help="between those tries (default 60000000)")
+    served.add_argument("--num_load_threads", type=_count, help="versions loaded at once (default 2)")
+    served.add_argument("--grpc_max_threads", type=_count, help="requests at once (default 4 a core, 8 at least)")
+    served.add_argument("--rest_api_num_threads", type=_count, help="REST requests at once (default as for gRPC)")
+    served.add_argument("--saved_model_tags", help="comma-separated tags of the meta graph (default 'serve')")
+    served.add_argument(
+        "--allow_version_labels_for_unavailable_models",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        help="a label may name a version that is not loaded (default false)",
+    )
+    served.add_argument(
+        "--tensorflow_intra_op_parallelism", type=_count, help="threads of one operation (default auto)"
+    )
+    served.add_argument("--tensorflow_inter_op_parallelism", type=_count, help="threads over operations (default auto)")
+    served.add_argument("--version", action="store_true", help="prints the versions and exits")
+    own = parser.add_argument_group("beyond TensorFlow Serving")
+    own.add_argument(
+        "--host",
+        help="address to listen at (default 127.0.0.1: whoever reaches the server may use and reconfigure it; "
+        "0.0.0.0 for every address)",
+    )
+    own.add_argument("--traffic_config_file", help="JSON: shares of the versions of a model, in percent")
+    own.add_argument(
+        "--traffic_config_file_poll_wait_seconds", type=float, help="seconds between looks at it; 0 never (default 1)"
+    )
+    own.add_argument("--capture_base_path", help="folder for captured requests, in Parquet; empty captures nothing")
+    own.add_argument("--capture_mode", choices=CAPTURE_MODES, help="what is captured (default all)")
+    own.add_argument("--capture_sampling_percent", type=_percent, help="share of the requests captured (default 100)")
+    own.add_argument("--capture_roll_rows", type=_positive, help="rows after which a file is closed (default 100000)")
+    own.add_argument("--capture_roll_seconds", type=_seconds, help="age at which a file is closed (default 60)")
+    own.add_argument("--capture_buffer_rows", type=_positive, help="rows in memory at most (default 500000)")
+    own.add_argument("--drain_seconds", type=_seconds, help="wait for requests in flight on SIGTERM (default 30)")
+    own.add_argument("--ready_file", help="JSON {pid, grpc_port, rest_api_port}, written when the server is ready")
+    return parser
+
+
+def _number(text: str, low: float, high: float, expected: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"value is {text!r}; expected {expected}")
+    return value
+
+
+def _port(text: str) -> int:
+    return _number(text, 0, 65535, "a port from 0 to 65535")
+
+
+def _rest_port(text: str) -> int | None:
+    """None is off, 0 any free port."""
+    if text == "auto":
+        return 0
+    return _number(text, 0, 65535, "a port from 0 to 65535, or 'auto'") or None
+
+
+def _count(text: str) -> int:
+    return _number(text, 0, math.inf, "a whole number, 0 or more")
+
+
+def _positive(text: str) -> int:
+    return _number(text, 1, math.inf, "a whole number, 1 or more")
+
+
+def _float(text: str, low: float, high: float, expected: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"value is {text!r}; expected {expected}")
+    return value
+
+
+def _percent(text: str) -> float:
+    return _float(text, 0, 100, "a percent from 0 to 100")
+
+
+def _seconds(text: str) -> float:
+    return _float(text, 0, 1e9, "seconds, 0 or more")
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "1"):
+        return True
+    if text.lower() in ("false", "0"):
+        return False
+    raise argparse.ArgumentTypeError(f"value is {text!r}; expected true or false")

@@ -1,0 +1,391 @@
+"""Keeps what is loaded equal to what the config and the disk ask for, without ever interrupting requests."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from airflow_hops.serving.catalog import Catalog, State, VersionStatus
+from airflow_hops.serving.config import ConfigError, check_config, parse_config
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.servable import LoadOptions, Servable
+from airflow_hops.serving.storage import Fingerprint, StorageLog, VersionFolder, find_versions, wanted_versions
+
+log = logging.getLogger(__name__)
+
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """When to look and how often to try.
+
+    Attributes:
+        file_system_poll_s: Seconds between looks at the base paths; 0 looks once, negative never.
+        config_poll_s: Seconds between looks at the config file; 0 never looks again.
+        traffic_poll_s: Seconds between looks at the traffic file; 0 never looks again.
+        max_load_retries: Tries after the first one that failed.
+        retry_interval_s: Seconds between tries.
+        load_threads: Versions loaded at once.
+        labels_for_unavailable: Whether a label may name a version that is not loaded.
+        load: How a SavedModel is loaded.
+    """
+
+    file_system_poll_s: float = 1.0
+    config_poll_s: float = 0.0
+    traffic_poll_s: float = 1.0
+    max_load_retries: int = 5
+    retry_interval_s: float = 60.0
+    load_threads: int = 2
+    labels_for_unavailable: bool = False
+    load: LoadOptions = field(default_factory=LoadOptions)
+
+
+@dataclass
+class _Version:
+    """A version that is wanted or still loaded; touched only under the loader's lock."""
+
+    folder: VersionFolder
+    wanted: bool = True
+    loading: bool = False
+    attempts: int = 0
+    next_attempt_s: float = 0.0
+    fingerprint: Fingerprint = ()
+    servable: Servable | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.servable is not None and self.servable.path == self.folder.path
+
+
+@dataclass
+class _Model:
+    config: Any
+    versions: dict[int, _Version] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def loaded(self) -> dict[int, Servable]:
+        return {number: version.servable for number, version in self.versions.items() if version.servable}
+
+
+class Loader:
+    """Loads and unloads versions in threads of its own.
+
+    Transitions preserve availability, as TensorFlow Serving's do by default: a version that is no longer wanted stays
+    until a wanted one is available. A model that is missing or does not load never holds up another.
+
+    Args:
+        catalog: Where available versions are published.
+        options: When to look and how often to try.
+        config: The ``ModelServerConfig`` to start with.
+        config_file: The file that it came from, if it is to be watched.
+    """
+
+    def __init__(
+        self, catalog: Catalog, options: LoaderOptions, config: Any, config_file: str | os.PathLike[str] | None = None
+    ) -> None:
+        self._catalog = catalog
+        self._options = options
+        self._config_file = Path(config_file) if config_file else None
+        self._config_text = self._config_file.read_bytes() if self._config_file else b""
+        self._changed = threading.Condition()
+        self._models: dict[str, _Model] = {}
+        self._storage_log = StorageLog()
+        self._scan_due_s = 0.0
+        self._scans = 0
+        self._config_due_s = _after(options.config_poll_s)
+        self._traffic_due_s = _after(options.traffic_poll_s)
+        self._stopping = False
+        self._pool = ThreadPoolExecutor(max(1, options.load_threads), "load")
+        self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
+        self._set_config(config)
+
+    def start(self) -> None:
+        """Starts watching and loading."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops watching; versions stay loaded and no further load begins."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Waits until every wanted version was tried once.
+
+        Args:
+            stop: Asked now and then; True ends the wait early.
+        """
+        with self._changed:
+            while not (self._scans and self._all_tried()) and not stop():
+                self._changed.wait(0.2)
+
+    def reload(self, config: Any) -> None:
+        """Takes a new config, the whole truth from now on, and waits until what it adds was tried once.
+
+        Args:
+            config: A ``ModelServerConfig``.
+
+        Raises:
+            ServingError: The config is not valid (nothing changes then), a version does not load, or a label names a
+                version that is not available (the labels of that model stay as they were).
+        """
+        if config.WhichOneof("config") != "model_config_list":
+            raise invalid_argument(
+                "ServerConfig type not supported by HandleReloadConfigRequest. "
+                "Only ModelConfigList is currently supported"
+            )
+        try:
+            check_config(config, "HandleReloadConfigRequest")
+        except ConfigError as error:
+            raise invalid_argument(str(error)) from error
+        with self._changed:
+            self._set_config(config)
+            scans = self._scans
+            while not (self._scans > scans and self._all_tried()) and not self._stopping:
+                self._changed.wait(0.2)
+            self._raise_for_labels(config)
+            self._raise_for_failed_models(config)
+
+    def _raise_for_labels(self, config: Any) -> None:
+        for wanted in config.model_config_list.config:
+            model = self._models.get(wanted.name)
+            if model is None:
+                continue
+            for label, version in wanted.version_labels.items():
+                if model.labels.get(label) != version:
+                    for name in list(model.config.version_labels):
+                        if name not in model.labels:
+                            del model.config.version_labels[name]
+                    model.config.version_labels.update(model.labels)
+                    raise ServingError(
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                        f"Request to assign label {label} to version {version} of model {wanted.name}, which is not "
+                        f"currently available for inference",
+                    )
+
+    def _raise_for_failed_models(self, config: Any) -> None:
+        for wanted in config.model_config_list.config:
+            model = self._models.get(wanted.name)
+            if model is None or model.loaded:
+                continue
+            for status in self._statuses(wanted.name):
+                if status.error is not None:
+                    raise ServingError(
+                        status.error.code,
+                        f"Model {wanted.name} version {status.version} did not load: {status.error.message}",
+                    )
+
+    def _statuses(self, model: str) -> list[VersionStatus]:
+        try:
+            return self._catalog.statuses(model)
+        except ServingError:
+            return []
+
+    def _set_config(self, config: Any) -> None:
+        with self._changed:
+            wanted = {model.name: model for model in config.model_config_list.config}
+            for name, model_config in wanted.items():
+                own = type(model_config)()
+                own.CopyFrom(model_config)
+                self._models.setdefault(name, _Model(own)).config = own
+            for name, model in self._models.items():
+                if name not in wanted:
+                    for version in model.versions.values():
+                        version.wanted = False
+                    model.config = None
+            self._scan_due_s = 0.0
+            self._changed.notify_all()
+
+    def _all_tried(self) -> bool:
+        return all(
+            version.attempts or not version.wanted
+            for model in self._models.values()
+            for version in model.versions.values()
+        )
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._stopping:
+                try:
+                    due_s = self._step()
+                except Exception:
+                    log.exception("the loader failed in a round; it goes on with the next")
+                    due_s = time.monotonic() + 1.0
+                # A round of its own after each change: reload() and the first round wait for it.
+                self._changed.notify_all()
+                if not self._stopping:
+                    self._changed.wait(max(0.0, min(due_s - time.monotonic(), 3600.0)))
+
+    def _step(self) -> float:
+        now_s = time.monotonic()
+        if now_s >= self._config_due_s:
+            self._config_due_s = _after(self._options.config_poll_s)
+            self._reload_config_file()
+        if now_s >= self._traffic_due_s:
+            self._traffic_due_s = _after(self._options.traffic_poll_s)
+            self._catalog.reload_traffic()
+        if now_s >= self._scan_due_s:
+            self._scan_due_s = _after(self._options.file_system_poll_s)
+            if self._options.file_system_poll_s >= 0:
+                self._scan()
+            self._scans += 1
+        for name in list(self._models):
+            self._reconcile(name, self._models[name])
+        retries = (
+            version.next_attempt_s
+            for model in self._models.values()
+            for version in model.versions.values()
+            if version.wanted and not version.loading and not version.is_loaded
+        )
+        return min(self._config_due_s, self._traffic_due_s, self._scan_due_s, *retries, _NEVER)
+
+    def _reload_config_file(self) -> None:
+        if self._config_file is None:
+            return
+        try:
+            content = self._config_file.read_bytes()
+            if content == self._config_text:
+                return
+            self._config_text = content
+            config = parse_config(content.decode("utf-8"), str(self._config_file))
+        except (ConfigError, OSError, UnicodeDecodeError) as error:
+            log.error("model config file ignored, the models stay as they were: %s", error)
+            return
+        log.info("model config file %s changed: applied", self._config_file)
+        self._set_config(config)
+
+    def _scan(self) -> None:
+        for model in self._models.values():
+            if model.config is None:
+                continue
+            try:
+                found = find_versions(model.config.base_path)
+            except OSError as error:
+                self._storage_log.check(model.config, error)
+                # A base path that is away for a while must not unload what is serving.
+                continue
+            self._storage_log.check(model.config, found)
+            wanted = wanted_versions(model.config, found)
+            for number, version in model.versions.items():
+                version.wanted = number in wanted
+            for number, folder in wanted.items():
+                version = model.versions.setdefault(number, _Version(folder))
+                version.wanted = True
+                if version.folder.path != folder.path:
+                    version.folder, version.attempts, version.next_attempt_s = folder, 0, 0.0
+                failed = version.attempts and not version.is_loaded and not version.loading
+                if failed and folder.fingerprint() != version.fingerprint:
+                    log.info("model %s version %d changed on disk: trying it again", model.config.name, number)
+                    version.attempts, version.next_attempt_s = 0, 0.0
+
+    def _reconcile(self, name: str, model: _Model) -> None:
+        now_s = time.monotonic()
+        for number in sorted(model.versions, reverse=True):
+            version = model.versions[number]
+            if version.wanted and not version.is_loaded and not version.loading and version.next_attempt_s <= now_s:
+                version.loading = True
+                self._catalog.set_status(name, VersionStatus(number, State.LOADING))
+                self._pool.submit(self._load, name, number, version)
+        any_wanted = any(version.wanted for version in model.versions.values())
+        wanted_ready = any(version.wanted and version.servable for version in model.versions.values())
+        gone: list[tuple[int, Servable]] = []
+        for number, version in list(model.versions.items()):
+            if version.wanted or version.loading:
+                continue
+            if version.servable is None:
+                del model.versions[number]
+                self._catalog.set_status(name, VersionStatus(number, State.END))
+            elif wanted_ready or not any_wanted:
+                gone.append((number, version.servable))
+                del model.versions[number]
+        labels = self._labels(model)
+        if gone or labels != model.labels:
+            model.labels = labels
+            self._catalog.publish(name, model.loaded, labels)
+        for number, servable in gone:
+            self._catalog.set_status(name, VersionStatus(number, State.UNLOADING))
+            self._pool.submit(self._unload, name, number, servable)
+        if model.config is None and not model.versions:
+            del self._models[name]
+
+    def _labels(self, model: _Model) -> dict[str, int]:
+        """Labels in effect: one that names a version still loading stays where it was until that is available."""
+        if model.config is None:
+            return {}
+        loaded = model.loaded
+        labels = {}
+        for label, version in model.config.version_labels.items():
+            if version in loaded or self._options.labels_for_unavailable:
+                labels[label] = version
+            elif model.labels.get(label) in loaded:
+                labels[label] = model.labels[label]
+        return labels
+
+    def _load(self, name: str, number: int, version: _Version) -> None:
+        folder = version.folder
+        fingerprint = folder.fingerprint()
+        servable: Servable | None = None
+        error: ServingError | None = None
+        try:
+            servable = Servable(name, number, folder.path, self._options.load)
+        except ServingError as load_error:
+            error = load_error
+        except Exception as load_error:
+            error = ServingError(grpc.StatusCode.INTERNAL, f"{type(load_error).__name__}: {load_error}")
+        with self._changed:
+            version.loading = False
+            version.attempts += 1
+            version.fingerprint = fingerprint
+            replaced = version.servable if servable else None
+            if servable is not None and not version.wanted:
+                replaced = servable
+            elif servable is not None:
+                log.info("model %s version %d loaded in %.2f s from %s", name, number, servable.load_s, folder.path)
+                version.servable = servable
+                model = self._models[name]
+                model.labels = self._labels(model)
+                self._catalog.publish(name, model.loaded, model.labels)
+                self._catalog.set_status(name, VersionStatus(number, State.AVAILABLE))
+            elif version.wanted:
+                self._record_failure(name, number, version, error)
+            self._changed.notify_all()
+        if replaced is not None:
+            replaced.close()
+
+    def _record_failure(self, name: str, number: int, version: _Version, error: ServingError | None) -> None:
+        last = version.attempts > self._options.max_load_retries
+        version.next_attempt_s = _NEVER if last else time.monotonic() + self._options.retry_interval_s
+        self._catalog.set_status(name, VersionStatus(number, State.END if last else State.LOADING, error))
+        log.error(
+            "model %s version %d did not load (try %d of %d): %s",
+            name,
+            number,
+            version.attempts,
+            self._options.max_load_retries + 1,
+            error,
+        )
+
+    def _unload(self, name: str, number: int, servable: Servable) -> None:
+        servable.close()
+        log.info("model %s version %d unloaded", name, number)
+        with self._changed:
+            model = self._models.get(name)
+            if model is None or number not in model.versions:
+                self._catalog.set_status(name, VersionStatus(number, State.END))
+            self._changed.notify_all()
+
+
+def _after(interval_s: float) -> float:
+    return time.monotonic() + interval_s if interval_s > 0 else _NEVER

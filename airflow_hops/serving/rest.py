@@ -1,0 +1,215 @@
+"""TensorFlow Serving's REST API over aiohttp, and a few routes of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import re
+import socket
+import threading
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import numpy as np
+from aiohttp import web
+from google.protobuf import json_format
+from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
+
+from airflow_hops.serving import rest_json
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.grpc_service import REQUEST_ID, model_metadata, model_status
+from airflow_hops.serving.prediction import Predictor, Target
+from airflow_hops.serving.servable import DEFAULT_SIGNATURE, Servable, Signature
+
+log = logging.getLogger(__name__)
+
+_MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+_VERB = re.compile(_MODEL + r":(?P<verb>classify|regress|predict)", re.IGNORECASE)
+_STATUS = re.compile(_MODEL, re.IGNORECASE)
+_METADATA = re.compile(_MODEL + r"/metadata", re.IGNORECASE)
+_MAX_BODY_BYTES = 2**30
+
+Status = Callable[[], tuple[bool, dict[str, Any]]]
+
+
+class RestServer:
+    """The REST API, on an event loop in a thread of its own; models run in a pool of threads.
+
+    Args:
+        listener: A bound socket.
+        predictor: Answers predict requests.
+        readiness: Whether the server is ready, and what to say about it.
+        max_threads: Predict requests that run at once.
+    """
+
+    def __init__(self, listener: socket.socket, predictor: Predictor, readiness: Status, max_threads: int) -> None:
+        self._listener = listener
+        self._predictor = predictor
+        self._readiness = readiness
+        self._pool = ThreadPoolExecutor(max_threads, "rest")
+        self._loop = asyncio.new_event_loop()
+        self._runner: web.AppRunner | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rest", daemon=True)
+
+    def start(self) -> None:
+        """Starts answering."""
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+
+    def stop(self, drain_s: float) -> None:
+        """Takes no new request and waits for those in flight.
+
+        Args:
+            drain_s: How long to wait.
+        """
+        asyncio.run_coroutine_threadsafe(self._stop(drain_s), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._pool.shutdown(wait=False)
+
+    async def _start(self) -> None:
+        application = web.Application(client_max_size=_MAX_BODY_BYTES)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/v1/stats", self._stats)
+        application.router.add_get("/v1/capture", self._capture_status)
+        application.router.add_post("/v1/capture:flush", self._capture_flush)
+        application.router.add_route("*", "/{path:.*}", self._dispatch)
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._listener).start()
+
+    async def _stop(self, drain_s: float) -> None:
+        if self._runner is not None:
+            # aiohttp reads the drain time from the sites and the server it has made.
+            self._runner._shutdown_timeout = drain_s
+            await self._runner.cleanup()
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        ready, details = self._readiness()
+        return web.json_response({"ready": ready, **details}, status=200 if ready else 503)
+
+    async def _stats(self, request: web.Request) -> web.Response:
+        return web.json_response(self._predictor.stats_report())
+
+    async def _capture_status(self, request: web.Request) -> web.Response:
+        return web.json_response(self._predictor.capture.status())
+
+    async def _capture_flush(self, request: web.Request) -> web.Response:
+        capture = self._predictor.capture
+        done = await self._loop.run_in_executor(None, capture.flush)
+        return web.json_response({"flushed": done, **capture.status()}, status=200 if done else 503)
+
+    async def _dispatch(self, request: web.Request) -> web.Response:
+        try:
+            return await self._answer(request)
+        except ServingError as error:
+            return _error(error)
+        except web.HTTPException:
+            raise
+        except Exception as error:
+            log.exception("%s %s failed", request.method, request.path)
+            return _error(ServingError(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"))
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        path = request.path
+        verb = _VERB.fullmatch(path) if request.method == "POST" else None
+        if verb is not None:
+            target = _target(verb, request.headers.get(REQUEST_ID))
+            if verb["verb"].lower() != "predict":
+                raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"{verb['verb'].lower()} is not implemented")
+            body = await _body(request)
+            return await self._loop.run_in_executor(self._pool, self._predict, target, body)
+        if request.method == "GET":
+            for pattern, answer in ((_METADATA, self._metadata), (_STATUS, self._status)):
+                match = pattern.fullmatch(path)
+                if match is not None:
+                    return web.Response(text=answer(_target(match, None)), content_type="application/json")
+        if path.lower().startswith("/v1/"):
+            raise invalid_argument(f"Malformed request: {request.method} {path}")
+        return web.json_response({"error": f"Not found: {path}"}, status=404)
+
+    def _predict(self, target: Target, body: bytes) -> web.Response:
+        parsed = rest_json.parse_body(body)
+        target = Target(target.model, target.version, target.label, parsed.signature, target.request_id)
+
+        def decode(servable: Servable, signature: Signature) -> dict[str, np.ndarray]:
+            return rest_json.read_tensors(parsed, signature.input_types)
+
+        try:
+            prediction = self._predictor.predict(target, "rest", decode)
+        except ServingError as error:
+            if error.code is grpc.StatusCode.FAILED_PRECONDITION and error.message.startswith("Serving signature key"):
+                name = parsed.signature or DEFAULT_SIGNATURE
+                raise invalid_argument(f'Serving signature name: "{name}" not found in signature def') from None
+            raise
+        headers = {REQUEST_ID: prediction.request_id} if prediction.request_id else None
+        answer = rest_json.write_outputs(prediction.outputs, parsed.format)
+        return web.Response(body=answer, content_type="application/json", headers=headers)
+
+    def _status(self, target: Target) -> str:
+        request = get_model_status_pb2.GetModelStatusRequest()
+        _fill_spec(request.model_spec, target)
+        return _proto_json(model_status(self._predictor.catalog, request))
+
+    def _metadata(self, target: Target) -> str:
+        request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+        _fill_spec(request.model_spec, target)
+        response = model_metadata(self._predictor.catalog, request)
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        response.metadata["signature_def"].Unpack(signatures)
+        spec = {
+            "name": response.model_spec.name,
+            "signature_name": response.model_spec.signature_name,
+            "version": str(response.model_spec.version.value),
+        }
+        document = {"model_spec": spec, "metadata": {"signature_def": json.loads(_proto_json(signatures))}}
+        return json.dumps(document, indent=1)
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"Request body too large: {error.text}") from None
+    # aiohttp's parser has already inflated a body whose encoding it knows.
+    if body[:2] == b"\x1f\x8b":
+        try:
+            return gzip.decompress(body)
+        except (OSError, EOFError, zlib.error) as error:
+            raise invalid_argument(f"Body is not valid gzip: {error}") from None
+    return body
+
+
+def _target(match: re.Match[str], request_id: str | None) -> Target:
+    version = match["version"]
+    if version is not None and int(version) >= 2**63:
+        raise invalid_argument(f"Failed to convert version: {version} to numeric.")
+    return Target(match["model"], int(version) if version else None, match["label"], "", request_id)
+
+
+def _fill_spec(spec: Any, target: Target) -> None:
+    spec.name = target.model
+    if target.version is not None:
+        spec.version.value = target.version
+    elif target.label is not None:
+        spec.version_label = target.label
+
+
+def _proto_json(message: Any) -> str:
+    text: str = json_format.MessageToJson(
+        message, preserving_proto_field_name=True, including_default_value_fields=True, indent=1
+    )
+    return text
+
+
+def _error(error: ServingError) -> web.Response:
+    return web.json_response({"error": error.message}, status=error.http_status)

@@ -1,0 +1,384 @@
+"""JSON bodies of predict requests and answers, with TensorFlow Serving's checks and messages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+import orjson  # type: ignore[import-not-found]
+
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.tensors import STRING, TensorType
+
+Format = Literal["row", "columnar"]
+InputTypes = Mapping[str, TensorType | None]
+
+_JSON_TYPE = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number", type(None): "Null"}
+_INTEGERS_KEPT = {"float": 2**24, "double": 2**53, "half": 2**11}
+
+
+@dataclass(frozen=True)
+class PredictBody:
+    """A parsed predict request whose tensors are not read yet, as that takes the signature.
+
+    Attributes:
+        signature: Signature name; empty for the default.
+        format: "row" (``instances``) or "columnar" (``inputs``).
+        values: What stands under that key.
+    """
+
+    signature: str
+    format: Format
+    values: Any
+
+
+def parse_body(body: bytes) -> PredictBody:
+    """Parses the body of a predict request.
+
+    Raises:
+        ServingError: It is not a JSON object with exactly one of ``instances`` and ``inputs``.
+    """
+    document = _parse(body)
+    if not isinstance(document, dict):
+        raise invalid_argument(f"JSON Value: {_shown(document)} Is not object")
+    signature = document.get("signature_name", "")
+    if not isinstance(signature, str):
+        raise invalid_argument(
+            f"JSON Value: {_shown(document)} not formatted correctly. 'signature_name' key must be a string value."
+        )
+    if "instances" in document and "inputs" in document:
+        raise invalid_argument(
+            f"JSON Value: {_shown(document)} Not formatted correctly expecting only one of 'inputs' or 'instances' "
+            f"keys to exist "
+        )
+    if "instances" in document:
+        instances = document["instances"]
+        if not isinstance(instances, list):
+            raise invalid_argument(f"JSON Value: {_shown(document)} Excepting 'instances' to be an list/array")
+        if not instances:
+            raise invalid_argument(f"JSON Value: {_shown(document)} No values in 'instances' array")
+        return PredictBody(signature, "row", instances)
+    if "inputs" in document:
+        return PredictBody(signature, "columnar", document["inputs"])
+    raise invalid_argument("Missing 'inputs' or 'instances' key")
+
+
+def _parse(body: bytes) -> Any:
+    if not body:
+        raise invalid_argument("JSON Parse error: The document is empty")
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        # NaN and Infinity stand bare in TensorFlow Serving's JSON, which orjson does not read.
+        return json.loads(body)
+    except json.JSONDecodeError as error:
+        raise invalid_argument(f"JSON Parse error: {error.msg} at offset: {error.pos}") from None
+    except UnicodeDecodeError as error:
+        raise invalid_argument(f"JSON Parse error: {error.reason} at offset: {error.start}") from None
+    except RecursionError:
+        raise invalid_argument("JSON Parse error: nested too deeply") from None
+
+
+def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]:
+    """Returns the tensors of a request by input alias.
+
+    Args:
+        body: The parsed request.
+        inputs: Alias to type, from the signature.
+
+    Raises:
+        ServingError: The values do not fit the signature.
+    """
+    if body.format == "row":
+        return _read_rows(body.values, inputs)
+    return _read_columns(body.values, inputs)
+
+
+def _read_rows(instances: list[Any], inputs: InputTypes) -> dict[str, np.ndarray]:
+    first = instances[0]
+    if not isinstance(first, dict) and len(inputs) > 1:
+        raise invalid_argument(
+            "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
+            "tensorinfo_map"
+        )
+    if not _is_named(first):
+        for index, instance in enumerate(instances):
+            if _is_named(instance):
+                raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
+        name = next(iter(inputs))
+        return {name: _read_batch(name, instances, inputs[name], named=False)}
+    keys = inputs.keys()
+    for index, instance in enumerate(instances):
+        if not _is_named(instance):
+            raise invalid_argument(f"Expecting object but got list at item {index} of input list")
+        if instance.keys() != keys:
+            for name in instance:
+                if name not in inputs:
+                    raise invalid_argument(
+                        f"Failed to process element: {index} key: {name} of 'instances' list. Error: "
+                        f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
+                    )
+            raise invalid_argument(
+                f"Failed to process element: {index} of 'instances' list. JSON object: {_shown(instance)} keys must "
+                f"be equal to: {','.join(sorted(keys))}"
+            )
+    return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
+
+
+def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> np.ndarray:
+    """Reads one value a row; the rows must be of one shape."""
+    try:
+        return _read_tensor(values, _shape(values), tensor_type)
+    except ServingError:
+        # The fast way reads all rows at once; only this one says which row is wrong.
+        _explain(name, values, tensor_type, named)
+        raise
+
+
+def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> None:
+    expected: tuple[int, ...] | None = None
+    for index, value in enumerate(values):
+        where = f"Failed to process element: {index}{f' key: {name}' if named else ''} of 'instances' list."
+        try:
+            shape = _shape(value)
+            array = _read_tensor(value, shape, tensor_type)
+        except ServingError as error:
+            raise invalid_argument(f"{where} Error: INVALID_ARGUMENT: {error.message}") from None
+        if expected is None:
+            expected = shape
+        elif array.size != np.prod(expected, dtype=np.int64):
+            raise invalid_argument(
+                f"{where} Error: INVALID_ARGUMENT: Expecting tensor size: {int(np.prod(expected, dtype=np.int64))} "
+                f"but got: {array.size}"
+            )
+        elif shape != expected:
+            raise invalid_argument(
+                f"{where} Error: INVALID_ARGUMENT: Expecting shape {_shape_text(expected)} but got: "
+                f"{_shape_text(shape)}"
+            )
+
+
+def _read_columns(values: Any, inputs: InputTypes) -> dict[str, np.ndarray]:
+    if not _is_named(values):
+        if len(inputs) > 1:
+            raise invalid_argument(
+                "inputs is a plain value/list, but expecting an object as multiple input tensors required as per "
+                "tensorinfo_map"
+            )
+        name = next(iter(inputs))
+        return {name: _read_tensor(values, _shape(values), inputs[name])}
+    arrays = {}
+    for name, tensor_type in inputs.items():
+        if name not in values:
+            raise invalid_argument(f"Missing named input: {name} in 'inputs' object.")
+        arrays[name] = _read_tensor(values[name], _shape(values[name]), tensor_type)
+    return arrays
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    shape = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        if not value:
+            break
+        value = value[0]
+    return tuple(shape)
+
+
+def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | None) -> np.ndarray:
+    if tensor_type is None:
+        raise ServingError(*_unreadable())
+    flat = [value]
+    for level, size in enumerate(shape):
+        for item in flat:
+            if not isinstance(item, list):
+                raise invalid_argument(
+                    f"JSON Value: {_shown(item)} found at incorrect level: {level + 1} in the JSON DOM. "
+                    f"Expected at level: {len(shape)}"
+                )
+            if len(item) != size:
+                raise invalid_argument(
+                    f"Encountered list at unexpected size: {len(item)} at level: {level} expected size: {size}"
+                )
+        flat = list(chain.from_iterable(flat))
+    array: np.ndarray = _read_values(flat, len(shape), tensor_type).reshape(shape)
+    return array
+
+
+def _unreadable() -> tuple[Any, str]:
+    import grpc
+
+    return grpc.StatusCode.UNIMPLEMENTED, "Conversion of JSON to the type of this input is not supported"
+
+
+def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
+    kinds = set(map(type, flat))
+    if list in kinds:
+        raise invalid_argument(f"Encountered list at unexpected level: {rank} expected < {rank}")
+    if tensor_type is STRING:
+        return _read_strings(flat, kinds)
+    kind = tensor_type.numpy.kind
+    by_kind: dict[str, set[type]] = {"f": {int, float}, "b": {bool}}
+    allowed = by_kind.get(kind, {int})
+    if not kinds <= allowed:
+        raise _type_error(next(value for value in flat if type(value) not in allowed), tensor_type)
+    if kind == "f":
+        return _read_floats(flat, int in kinds, tensor_type)
+    if kind in "iu":
+        limits = np.iinfo(tensor_type.numpy)
+        for value in flat:
+            if not limits.min <= value <= limits.max:
+                raise _type_error(value, tensor_type)
+    array: np.ndarray = np.array(flat, tensor_type.numpy)
+    return array
+
+
+def _read_floats(flat: list[Any], has_integers: bool, tensor_type: TensorType) -> np.ndarray:
+    try:
+        wide = np.array(flat, np.float64)
+    except OverflowError:
+        raise _lossy(max(flat, key=abs), tensor_type) from None
+    if has_integers:
+        kept = _INTEGERS_KEPT[tensor_type.name]
+        for value in flat:
+            if type(value) is int and abs(value) >= kept:
+                raise _lossy(value, tensor_type)
+    largest = np.finfo(tensor_type.numpy).max
+    too_large = np.isfinite(wide) & (np.abs(wide) > largest)
+    if too_large.any():
+        raise _lossy(flat[int(np.argmax(too_large))], tensor_type)
+    floats: np.ndarray = wide.astype(tensor_type.numpy)
+    return floats
+
+
+def _read_strings(flat: list[Any], kinds: set[type]) -> np.ndarray:
+    array: np.ndarray = np.empty(len(flat), object)
+    if kinds <= {str}:
+        array[:] = [value.encode() for value in flat]
+        return array
+    for index, value in enumerate(flat):
+        if isinstance(value, str):
+            array[index] = value.encode()
+        elif isinstance(value, dict):
+            array[index] = _base64_bytes(value)
+        else:
+            raise _type_error(value, STRING)
+    return array
+
+
+def _is_base64(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and not _is_base64(value)
+
+
+def _base64_bytes(value: dict[str, Any]) -> bytes:
+    if not _is_base64(value):
+        raise invalid_argument(f"JSON Value: {_shown(value)} not formatted correctly for base64 data")
+    text = value["b64"]
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid_argument("Unable to base64 decode") from None
+
+
+def _type_error(value: Any, tensor_type: TensorType) -> ServingError:
+    kind = str(value) if isinstance(value, bool) else _JSON_TYPE.get(type(value), "Unknown")
+    return invalid_argument(f"JSON Value: {_shown(value)} Type: {kind} is not of expected type: {tensor_type.name}")
+
+
+def _lossy(value: Any, tensor_type: TensorType) -> ServingError:
+    return invalid_argument(
+        f"Cannot convert JSON value: {_shown(value)} to {tensor_type.name} without loss of precision."
+    )
+
+
+def _shown(value: Any) -> str:
+    """The value as TensorFlow Serving prints it in errors, which are cut to 1,024 characters anyway."""
+    return json.dumps(value, indent=4, ensure_ascii=False)[:1024]
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def write_outputs(outputs: Mapping[str, np.ndarray], body_format: Format) -> bytes:
+    """Returns the body of an answer: ``predictions`` for rows, ``outputs`` for columns.
+
+    Raises:
+        ServingError: The outputs have no common batch dimension, as rows need.
+    """
+    columns = {name: _plain(name, array) for name, array in outputs.items()}
+    single = next(iter(columns.values())) if len(columns) == 1 else None
+    if body_format == "columnar":
+        return _dump({"outputs": columns if single is None else single}, columns)
+    rows: int | None = None
+    for name, array in outputs.items():
+        if not array.ndim:
+            raise invalid_argument(f"Tensor name: {name} has no shape information ")
+        if rows is not None and len(array) != rows:
+            raise invalid_argument(f"Tensor name: {name} has inconsistent batch size: {len(array)} expecting: {rows}")
+        rows = len(array)
+    if single is not None:
+        return _dump({"predictions": single}, columns)
+    names = list(columns)
+    return _dump(
+        {"predictions": [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]},
+        columns,
+    )
+
+
+def _plain(name: str, array: np.ndarray) -> Any:
+    """What orjson writes for a tensor: arrays as they are, strings as text or base64, NaN as Python floats."""
+    if array.dtype == object:
+        encode = _as_base64 if name.endswith("_bytes") else _as_text
+        values: np.ndarray = np.empty(array.size, object)
+        values[:] = [encode(value) for value in array.ravel().tolist()]
+        return values.reshape(array.shape).tolist()
+    if array.dtype.kind == "f":
+        if array.dtype.itemsize == 2:
+            array = array.astype(np.float32)
+        if not np.isfinite(array).all():
+            # repr of a NumPy float is its shortest form; orjson would write null for NaN.
+            shortest = np.array([float(str(value)) for value in array.ravel()])
+            return shortest.reshape(array.shape).tolist()
+    return np.ascontiguousarray(array) if array.ndim else array.item()
+
+
+def _as_text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _as_base64(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode("ascii")}
+
+
+def _dump(document: Any, columns: Mapping[str, Any]) -> bytes:
+    if any(isinstance(column, list) and _has_non_finite(column) for column in columns.values()):
+        return json.dumps(document, default=_jsonable).encode()
+    encoded: bytes = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY, default=_jsonable)
+    return encoded
+
+
+def _has_non_finite(column: Any) -> bool:
+    while isinstance(column, list) and column:
+        if isinstance(column[0], float):
+            return True
+        column = column[0]
+    return isinstance(column, float)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
