@@ -1,0 +1,1 @@
+"""The flights pipeline's own code: joins (Spark), features (TensorFlow), model (Keras)."""

@@ -1,0 +1,116 @@
+"""The few calls of Airflow's REST API (v2) that the demo and the benchmarks make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import httpx
+
+FINISHED = ("success", "failed")
+
+
+class AirflowApi:
+    """A client of an Airflow that asks for no login.
+
+    Args:
+        url: Base URL of the API server.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=30, trust_env=False)
+
+    def _request(self, method: str, path: str, **kwargs: Any) -> Any:
+        for attempt in range(5):
+            try:
+                response = self._client.request(method, path, **kwargs)
+                break
+            except httpx.TransportError:
+                if attempt == 4 or method != "GET":
+                    raise
+                time.sleep(0.5)
+        response.raise_for_status()
+        return response.json()
+
+    def health(self) -> dict[str, Any]:
+        """State of metadata database, scheduler, triggerer and DAG processor."""
+        answer: dict[str, Any] = self._request("GET", "/monitor/health")
+        return answer
+
+    def wait_for_dag(self, dag_id: str, timeout_s: float = 90) -> None:
+        """Returns when the DAG has been parsed.
+
+        Raises:
+            TimeoutError: it has not; the message carries the import errors.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                self._request("GET", f"/dags/{dag_id}")
+                return
+            except httpx.HTTPStatusError:
+                time.sleep(0.3)
+        errors = self._request("GET", "/importErrors")["import_errors"]
+        raise TimeoutError(
+            f"DAG {dag_id!r} is not there after {timeout_s:.0f} s\n" + "\n".join(e["stack_trace"] for e in errors)
+        )
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+        """Starts a run; returns its id."""
+        run = self._request("POST", f"/dags/{dag_id}/dagRuns", json={"logical_date": None, "conf": dict(conf or {})})
+        return str(run["dag_run_id"])
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """The DAG's runs, oldest first."""
+        answer = self._request("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "run_after", "limit": 100})
+        return list(answer["dag_runs"])
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """One run."""
+        return dict(self._request("GET", f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}"))
+
+    def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """The task instances of a run."""
+        answer = self._request("GET", f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances")
+        return list(answer["task_instances"])
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
+        """The value that a task returned, or None."""
+        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/xcomEntries/return_value"
+        try:
+            return self._request("GET", path, params={"deserialize": "false", "stringify": "false"})["value"]
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == 404:
+                return None
+            raise
+
+    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> list[str]:
+        """The lines of a task's log."""
+        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{try_number}"
+        lines = []
+        for entry in self._request("GET", path, params={"full_content": "true"})["content"]:
+            if isinstance(entry, str):
+                lines.append(entry)
+            else:
+                lines.append(str(entry.get("event", "")))
+                lines += [
+                    f"{detail.get('exc_type')}: {detail.get('exc_value')}" for detail in entry.get("error_detail") or []
+                ]
+        return lines
+
+
+def seconds_of(instance: Mapping[str, Any]) -> float:
+    """Wall-clock seconds of a task instance or a DAG run, from start to end."""
+    if not instance.get("start_date") or not instance.get("end_date"):
+        return 0.0
+    start, end = (datetime.fromisoformat(instance[name].replace("Z", "+00:00")) for name in ("start_date", "end_date"))
+    return (end - start).total_seconds()
+
+
+def _quoted(run_id: str) -> str:
+    from urllib.parse import quote
+
+    return quote(run_id, safe="")

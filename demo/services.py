@@ -1,0 +1,252 @@
+"""Starts what the demo and the benchmarks run on: Airflow, the model server and the warm process; and stops them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from airflow_hops.hooks.runtime import warm_socket
+from airflow_hops.launchers.local import step_environment
+from airflow_hops.launchers.warm import warm_command, warm_environment
+from demo.airflow_api import AirflowApi
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+STARTUP_TIMEOUT_S = 180.0
+STOP_GRACE_S = 20.0
+
+
+class ServiceFailed(Exception):
+    """A service did not start, or ended by itself; the message carries the last lines of its log."""
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Service:
+    """A process group that this program started, and its log."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def check(self) -> None:
+        """Raises ServiceFailed when the process has ended."""
+        if self.process.poll() is not None:
+            raise ServiceFailed(
+                f"{self.name} ended with exit code {self.process.returncode}; the end of {self.log}:\n{self.tail()}"
+            )
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of the log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """Ends the process and its group: asks first, then insists."""
+        for number, patience_s in ((signal.SIGTERM, STOP_GRACE_S), (signal.SIGKILL, 5.0)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience_s)
+        # The leader may end before the others of its group do.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+@dataclass
+class Stack:
+    """Airflow, the model server and a warm process, on free ports, with all their state in one folder.
+
+    Args:
+        home: Folder of all state; AIRFLOW_HOME is ``airflow`` in it.
+        runtime: Folder of the runtime environment.
+        dags: The DAG folder.
+        say: Called with a line about each thing that is started.
+    """
+
+    home: Path
+    runtime: Path
+    dags: Path
+    say: Callable[[str], None] = print
+    services: list[Service] = field(default_factory=list)
+    grpc_port: int = 0
+    rest_port: int = 0
+
+    def __enter__(self) -> Stack:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def store(self) -> Path:
+        """The artifact store."""
+        return self.home / "store"
+
+    @property
+    def serving(self) -> Path:
+        """Folder of the model server's models, configuration and captured requests."""
+        return self.home / "serving"
+
+    @property
+    def capture(self) -> Path:
+        """Folder of the captured requests."""
+        return self.serving / "capture"
+
+    def start(self) -> AirflowApi:
+        """Starts everything; returns when all of it answers.
+
+        Raises:
+            ServiceFailed: something did not start.
+        """
+        for folder in (self.home / "logs", self.store, self.serving / "models", self.capture):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._start_warm_process()
+        self.start_model_server()
+        return self._start_airflow()
+
+    def stop(self) -> None:
+        """Stops what was started, in reverse order."""
+        while self.services:
+            service = self.services.pop()
+            self.say(f"stopping {service.name}")
+            service.stop()
+
+    def start_model_server(self) -> None:
+        """Starts the bundled model server with an empty configuration, unless an earlier run left one."""
+        config, ready = self.serving / "models.config", self.serving / "ready.json"
+        if not config.exists():
+            config.write_text("model_config_list {}\n")
+        ready.unlink(missing_ok=True)
+        self.rest_port = free_port()
+        command = [
+            str(self.runtime / "bin" / "python"),
+            "-m",
+            "airflow_hops.serving",
+            "--port=0",
+            f"--rest_api_port={self.rest_port}",
+            f"--model_config_file={config}",
+            "--model_config_file_poll_wait_seconds=1",
+            "--file_system_poll_wait_seconds=1",
+            f"--traffic_config_file={self.serving / 'traffic.json'}",
+            f"--capture_base_path={self.capture}",
+            "--capture_mode=all",
+            f"--ready_file={ready}",
+        ]
+        service = self._launch("model server", command, step_environment(self.runtime, REPOSITORY))
+        self._wait(service, ready.exists)
+        self.grpc_port = json.loads(ready.read_text())["grpc_port"]
+        self.say(f"model server: gRPC 127.0.0.1:{self.grpc_port}, REST http://127.0.0.1:{self.rest_port}")
+
+    def airflow_environment(self, port: int) -> dict[str, str]:
+        """Airflow's settings, as environment variables."""
+        connection = {
+            "conn_type": "hops",
+            "host": "127.0.0.1",
+            "port": self.grpc_port,
+            "extra": {
+                "store": self.store.as_uri(),
+                "runtime": str(self.runtime),
+                "tracking_uri": f"sqlite:///{self.home}/mlflow.db",
+                "serving_rest_port": self.rest_port,
+                "serving_base_path": str(self.serving / "models"),
+                "serving_config_file": str(self.serving / "models.config"),
+                "serving_traffic_file": str(self.serving / "traffic.json"),
+                "serving_capture_path": str(self.capture),
+            },
+        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
+        return {
+            **kept,
+            "PATH": f"{Path(sys.executable).parent}:{kept.get('PATH', os.defpath)}",
+            "AIRFLOW_HOME": str(self.home / "airflow"),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+            # A task follows its upstream at once, not at the next full second.
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+            "AIRFLOW__TRIGGERER__CAPACITY": "50",
+            "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
+
+    def _start_airflow(self) -> AirflowApi:
+        port = free_port()
+        environment = self.airflow_environment(port)
+        command = [sys.executable, "-m", "airflow", "standalone"]
+        service = self._launch("Airflow", command, environment)
+        api = AirflowApi(f"http://127.0.0.1:{port}")
+
+        def healthy() -> bool:
+            try:
+                health = api.health()
+            except httpx.HTTPError:
+                return False
+            parts = ("metadatabase", "scheduler", "dag_processor")
+            return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
+
+        self._wait(service, healthy)
+        self.say(f"Airflow: {api.url}")
+        return api
+
+    def _start_warm_process(self) -> None:
+        path = warm_socket(self.runtime)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        command = [*warm_command(self.runtime / "bin" / "python", path), "--idle-timeout-s", "86400"]
+        self._launch("warm process", command, warm_environment())
+
+    def _launch(self, name: str, command: list[str], environment: Mapping[str, str]) -> Service:
+        log = self.home / "logs" / f"{name.replace(' ', '-').lower()}.log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        service = Service(name, process, log)
+        self.services.append(service)
+        return service
+
+    def _wait(self, service: Service, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + STARTUP_TIMEOUT_S
+        while not ready():
+            service.check()
+            if time.monotonic() > deadline:
+                raise ServiceFailed(
+                    f"{service.name} is not ready after {STARTUP_TIMEOUT_S:.0f} s; the end of {service.log}:\n"
+                    f"{service.tail()}"
+                )
+            time.sleep(0.2)
