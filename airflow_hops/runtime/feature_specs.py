@@ -1,0 +1,129 @@
+"""``features.json``: what goes into a transform graph and what comes out of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import BadInput
+
+_DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
+"""Dtype by ``tensorflow_metadata.proto.v0.schema_pb2.FeatureType`` (BYTES, INT, FLOAT)."""
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """An output of the preprocessing function.
+
+    Attributes:
+        dtype: TensorFlow's name of it.
+        width: Columns of an output of shape ``[batch, width]``; None for one of shape ``[batch]``.
+        vocabulary_size: Number of ids, for the ids of a vocabulary; an embedding needs as many rows.
+    """
+
+    dtype: str
+    width: int | None = None
+    vocabulary_size: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value; ``vocabulary_size`` only where there is one."""
+        value: dict[str, Any] = {"dtype": self.dtype, "width": self.width}
+        return value if self.vocabulary_size is None else {**value, "vocabulary_size": self.vocabulary_size}
+
+
+@dataclass(frozen=True)
+class FeatureSpecs:
+    """The columns of a transform.
+
+    Attributes:
+        features: Raw features in the schema's order, with their dtypes: int64, float32 or string.
+        label: Name of the label column.
+        key: Name of the key column, or None.
+        time: Name of the time column (int64, seconds since the epoch), or None.
+        outputs: The preprocessing function's outputs by name.
+    """
+
+    features: Mapping[str, str]
+    label: str
+    key: str | None
+    time: str | None
+    outputs: Mapping[str, OutputSpec]
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """What the graph takes, by name: the raw features and, last, the time column; dtypes."""
+        return {**self.features, **({self.time: "int64"} if self.time else {})}
+
+    def to_json(self) -> str:
+        """The text of ``features.json``."""
+        value = {
+            "features": {name: {"dtype": dtype} for name, dtype in self.features.items()},
+            "label": self.label,
+            "key": self.key,
+            "time": self.time,
+            "outputs": {name: output.to_dict() for name, output in self.outputs.items()},
+        }
+        return json.dumps(value, indent=1)
+
+    @classmethod
+    def read(cls, path: Path) -> FeatureSpecs:
+        """Reads ``features.json``.
+
+        Raises:
+            BadInput: the file is missing or is something else.
+        """
+        try:
+            value = json.loads(path.read_text())
+            return cls(
+                features={name: spec["dtype"] for name, spec in value["features"].items()},
+                label=value["label"],
+                key=value["key"],
+                time=value["time"],
+                outputs={name: OutputSpec(**spec) for name, spec in value["outputs"].items()},
+            )
+        except FileNotFoundError:
+            raise BadInput(f"{path}: there is no such file; transform writes it beside its transform graph") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"{path}: not the features.json of a transform ({type(error).__name__}: {error})") from None
+
+
+def read_raw_features(schema_path: Path, *, label: str, key: str | None, time: str | None) -> dict[str, str]:
+    """The raw features of a schema in its order: every feature but label, key and time.
+
+    Args:
+        schema_path: ``schema.pbtxt``, a ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
+        label: Name of the label column.
+        key: Name of the key column.
+        time: Name of the time column.
+
+    Returns:
+        Dtype by name: INT is int64, FLOAT float32, BYTES string.
+
+    Raises:
+        BadInput: there is no schema, or a feature of another type.
+    """
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    try:
+        schema = text_format.Parse(schema_path.read_text(), schema_pb2.Schema())
+    except FileNotFoundError:
+        raise BadInput(f"{schema_path}: there is no schema") from None
+    except text_format.ParseError as error:
+        raise BadInput(f"{schema_path}: not a schema ({error})") from None
+    features: dict[str, str] = {}
+    for feature in schema.feature:
+        if feature.name in (label, key, time) or feature.lifecycle_stage == schema_pb2.DEPRECATED:
+            continue
+        if feature.type not in _DTYPE_OF_TYPE:
+            raise BadInput(
+                f"{schema_path}: feature {feature.name!r} is {schema_pb2.FeatureType.Name(feature.type)}; expected "
+                "BYTES, INT or FLOAT"
+            )
+        features[feature.name] = _DTYPE_OF_TYPE[feature.type]
+    if not features:
+        raise BadInput(f"{schema_path}: it has no feature besides label, key and time")
+    return features

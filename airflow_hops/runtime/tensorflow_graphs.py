@@ -1,0 +1,45 @@
+"""Imports TensorFlow for running graphs: without Keras, in two fifths of the time.
+
+TensorFlow 2.16 imports Keras, and with it scikit-learn, matplotlib and pandas, only to register its optimizers; and
+Google's API client for cloud machines. A process that loads and runs SavedModels needs neither. (Measured: 2.6 s with,
+1.05 s without.) Keras stays importable afterwards, also as ``tf.keras``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+_LEFT_OUT = ("keras", "googleapiclient")
+
+
+def import_tensorflow() -> Any:
+    """The module ``tensorflow``; where nothing has imported it yet, without what running graphs does not need."""
+    if "tensorflow" in sys.modules:
+        return importlib.import_module("tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    left_out = [name for name in _LEFT_OUT if name not in sys.modules]
+    for name in left_out:
+        sys.modules[name] = None  # type: ignore[assignment]  # an import of it raises ImportError, which is expected
+    try:
+        tensorflow = importlib.import_module("tensorflow")
+    finally:
+        for name in left_out:
+            if sys.modules.get(name, ...) is None:
+                del sys.modules[name]
+    _restore_keras_paths(tensorflow)
+    return tensorflow
+
+
+def _restore_keras_paths(tensorflow: Any) -> None:
+    """Lets ``import tensorflow.keras`` find Keras, which TensorFlow looked for in vain."""
+    keras = importlib.util.find_spec("keras")
+    if keras is None or keras.origin is None:
+        return
+    folder = Path(keras.origin).parent
+    found = [str(folder / "api" / "_v2"), str(folder / "_tf_keras")]
+    tensorflow.__path__ = [*found, *(path for path in tensorflow.__path__ if path and path not in found)]
