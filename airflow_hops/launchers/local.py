@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_hops.artifacts import BadInput
+from airflow_hops.java import find_java
 from airflow_hops.launchers.process import StepProcess
 from airflow_hops.launchers.warm import WarmStart
 
@@ -72,6 +73,9 @@ def step_environment(runtime: Path, code: Path, code_paths: Sequence[str] = ()) 
         # The worker's secrets and settings are Airflow's; TensorFlow's and Spark's Python must find only their own.
         if name.startswith(("AIRFLOW_", "AIRFLOW__", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")):
             del kept[name]
+    java = find_java(runtime, kept)
+    if java is not None:
+        kept["JAVA_HOME"] = str(java.home)
     return {
         **kept,
         "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}",

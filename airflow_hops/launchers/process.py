@@ -152,7 +152,7 @@ def _processes_of(step_id: str, pid: int | None) -> list[psutil.Process]:
         if number == os.getpid():
             continue
         with contextlib.suppress(OSError, psutil.Error):
-            # The session finds forks, whose recorded environment is their parent's; the marker finds those that left it.
+            # The session finds forks, whose recorded environment is their parent's; the marker those that left it.
             if (pid is not None and os.getsid(number) == pid) or marker in (folder / "environ").read_bytes():
                 process = psutil.Process(number)
                 for member in (process, *process.children(recursive=True)):

@@ -72,7 +72,11 @@ class HopsOperator(BaseOperator):
         return None
 
     def execute(self, context: Context) -> Any:
-        """Runs the step and returns its value for XCom: an artifact's dict, or plain JSON."""
+        """Runs the step and returns its value for XCom.
+
+        Returns:
+            An artifact's dict, with the step's ``seconds`` by phase beside it; or plain JSON.
+        """
         self._hook = hook = RuntimeHook(self.hops_conn_id)
         try:
             result = self.run_step(hook, context)
@@ -83,6 +87,7 @@ class HopsOperator(BaseOperator):
             self._hook = None
         if result.is_artifact:
             self._announce(context, Artifact.from_dict(result.value))
+            return {**result.value, "seconds": dict(result.seconds)}
         return result.value
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:

