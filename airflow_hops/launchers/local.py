@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_hops.artifacts import BadInput
+from airflow_hops.environments import environment_state
+from airflow_hops.hooks.code import pins_fingerprint
 from airflow_hops.java import find_java
 from airflow_hops.launchers.process import StepProcess
 from airflow_hops.launchers.warm import WarmStart
@@ -48,7 +50,7 @@ def runtime_python(runtime: Path) -> Path:
     """The Python of a runtime environment.
 
     Raises:
-        BadInput: there is none.
+        BadInput: there is none, its installation did not finish, or it is one of other pins.
     """
     python = runtime / "bin" / "python"
     if not python.exists():
@@ -56,6 +58,11 @@ def runtime_python(runtime: Path) -> Path:
             f"runtime environment {str(runtime)!r}: there is no bin/python in it; make it with "
             f"'airflow hops runtime create {runtime}', or name another in the connection's field 'runtime' or in "
             "[hops] runtime"
+        )
+    state = environment_state(runtime, pins_fingerprint())
+    if state.name in ("unfinished", "stale"):
+        raise BadInput(
+            f"runtime environment {str(runtime)!r}: {state.detail}; run 'airflow hops runtime create {runtime}'"
         )
     return python
 

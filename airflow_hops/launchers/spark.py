@@ -8,6 +8,8 @@ from pathlib import Path
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_hops.artifacts import BadInput
+from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.process import StepProcess
 
@@ -34,11 +36,18 @@ class SparkLauncher:
         """Starts the step of a spec; arguments as :meth:`airflow_hops.launchers.local.LocalLauncher.start`.
 
         Raises:
-            BadInput: there is no runtime environment.
+            BadInput: there is no runtime environment, or no Java that Spark runs on.
             airflow.exceptions.AirflowNotFoundException: there is no such connection. (The provider's hook by itself
                 would take YARN.)
         """
         runtime_python(self.runtime)
+        java = find_java(self.runtime)
+        if java is None or not java.supported:
+            found = f"Java {java.version} in {java.home}" if java else "none"
+            raise BadInput(
+                f"Spark 3.5 needs Java {', '.join(map(str, SUPPORTED_VERSIONS))}, found {found}; install one, or run "
+                f"'airflow hops runtime create {self.runtime}', which brings it along"
+            )
         SparkSubmitHook.get_connection(self.conn_id)
         folder = spec_path.parent
         archive = folder / "code.zip"

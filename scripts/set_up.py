@@ -1,0 +1,192 @@
+"""Makes the two environments of a checkout: ``.venv`` for Airflow, ``.venv-runtime`` for TensorFlow and Spark.
+
+Needs Python 3.11 and its standard library. What is good already is left alone: a second run takes a moment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from airflow_hops.artifacts import HopsError  # noqa: E402
+from airflow_hops.environments import (  # noqa: E402
+    PYTHON_VERSION,
+    build_tools_missing,
+    create_environment,
+    environment_state,
+    fingerprint,
+)
+from airflow_hops.java import find_java  # noqa: E402
+
+UV_FOLDER = ROOT / ".uv"
+AIRFLOW = ROOT / ".venv"
+RUNTIME = ROOT / ".venv-runtime"
+REQUIREMENTS = ROOT / "requirements"
+PACKAGE_STAMP = AIRFLOW / "hops-package.sha256"
+
+
+def main() -> int:
+    """Runs the stages in order; returns the exit code."""
+    if sys.version_info[:2] != PYTHON_VERSION:
+        return fail(f"Python 3.11 is needed, this is {sys.version.split()[0]} ({sys.executable})")
+    if " " in str(ROOT):
+        return fail(f"the checkout's path has a space in it ({ROOT}); Spark's start scripts do not bear one: move it")
+    begun = time.monotonic()
+    done = False
+    try:
+        for name, stage in STAGES.items():
+            started = time.monotonic()
+            if stage():
+                done = True
+                say(f"{name}: {time.monotonic() - started:.1f} s", indent=0)
+    except HopsError as error:
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return fail("interrupted; run it again to continue")
+    state = "done" if done else "everything is there already"
+    say(f"{state} ({time.monotonic() - begun:.1f} s)", indent=0)
+    return 0
+
+
+def uv_program() -> Path:
+    """Where this checkout's own uv is."""
+    return UV_FOLDER / "bin" / "uv"
+
+
+def bring_uv() -> bool:
+    """Installs the pinned uv into ``.uv``, through the system's pip or venv, without touching the system's Python."""
+    pin = re.search(r"^uv==\S+", (REQUIREMENTS / "airflow.txt").read_text(), re.MULTILINE)
+    assert pin is not None
+    if succeeds([str(uv_program()), "--version"], says=pin[0].replace("==", " ")):
+        return False
+    say(f"{pin[0]} into {UV_FOLDER.name}", indent=0)
+    shutil.rmtree(UV_FOLDER, ignore_errors=True)
+    python = str(UV_FOLDER / "bin" / "python")
+    if succeeds([sys.executable, "-m", "ensurepip", "--version"]):
+        made = succeeds([sys.executable, "-m", "venv", str(UV_FOLDER)])
+        made = made and run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", pin[0]])
+    else:  # Debian splits ensurepip off into python3-venv, but python3-pip can serve another environment
+        made = succeeds([sys.executable, "-m", "venv", "--without-pip", str(UV_FOLDER)])
+        made = made and run(
+            [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check", pin[0]]
+        )
+    if not made:
+        if install_debian_packages(["python3-venv"]):
+            return bring_uv()
+        raise HopsError("uv could not be installed; Debian's Python needs python3-venv: apt-get install python3-venv")
+    return True
+
+
+def make_airflow_environment() -> bool:
+    """``.venv``: Airflow, the providers and the development tools, from ``requirements/airflow.txt``."""
+    pins = REQUIREMENTS / "airflow.txt"
+    announce(AIRFLOW, pins)
+    made = create_environment(AIRFLOW, pins, uv=str(uv_program()), python=sys.executable, say=say)
+    package = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    if made or not PACKAGE_STAMP.exists() or PACKAGE_STAMP.read_text() != package:
+        target = ["--python", str(AIRFLOW / "bin" / "python")]
+        command = [str(uv_program()), "pip", "install", "--quiet", *target, "--no-deps", "--editable", str(ROOT)]
+        if not run(command):
+            raise HopsError("the package itself could not be installed; what uv said stands above")
+        PACKAGE_STAMP.write_text(package)
+        return True
+    return False
+
+
+def check_build_tools() -> bool:
+    """Sees to it that Horovod can be built, if the runtime environment is still to be made."""
+    if environment_state(RUNTIME, fingerprint(REQUIREMENTS / "runtime.txt")).good:
+        return False
+    missing = build_tools_missing()
+    if not missing:
+        return False
+    if install_debian_packages(missing):
+        return True
+    say(f"{' and '.join(missing)} not found: unless uv has built Horovod before, first: apt-get install g++ make")
+    return False
+
+
+def make_runtime_environment() -> bool:
+    """``.venv-runtime``: TensorFlow, TFDV, Horovod, Spark, MLflow, from ``requirements/runtime.txt``."""
+    pins = REQUIREMENTS / "runtime.txt"
+    if announce(RUNTIME, pins):
+        say("the first time, Horovod is compiled for this machine: some minutes, and uv keeps the result")
+    java = REQUIREMENTS / "java.txt"
+    return create_environment(RUNTIME, pins, uv=str(uv_program()), python=sys.executable, java=java, say=say)
+
+
+def check_java() -> bool:
+    """Makes sure that Spark has a Java."""
+    java = find_java(RUNTIME)
+    if java is None or not java.supported:
+        found = "none" if java is None else f"version {java.version} in {java.home}"
+        raise HopsError(f"Spark 3.5 needs Java 17, found {found}: apt-get install openjdk-17-jre-headless")
+    return False
+
+
+STAGES = {
+    "uv": bring_uv,
+    "Airflow environment": make_airflow_environment,
+    "build tools": check_build_tools,
+    "runtime environment": make_runtime_environment,
+    "Java": check_java,
+}
+
+
+def announce(path: Path, pins: Path) -> bool:
+    """Says what is about to be made, if anything is."""
+    state = environment_state(path, fingerprint(pins))
+    if not state.good:
+        count = sum(1 for line in pins.read_text().splitlines() if "==" in line and not line.startswith((" ", "#")))
+        say(f"{path.name}: {count} packages from {pins.relative_to(ROOT)} ({state.detail})", indent=0)
+    return not state.good
+
+
+def install_debian_packages(names: list[str]) -> bool:
+    """Installs Debian packages where that needs nobody's password: as root, as in a container."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return False
+    say(f"as root on Debian: apt-get install {' '.join(names)}", indent=0)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "--quiet", "--quiet", "--yes", "--no-install-recommends", *names]
+    return run(install, environment) or (run(["apt-get", "update", "--quiet"], environment) and run(install, environment))
+
+
+def run(command: list[str], environment: dict[str, str] | None = None) -> bool:
+    """Runs a command whose output is for people; whether it succeeded."""
+    dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    kept = {name: value for name, value in (environment or os.environ).items() if name not in dropped}
+    return subprocess.run(command, env=kept, stdin=subprocess.DEVNULL).returncode == 0
+
+
+def succeeds(command: list[str], *, says: str = "") -> bool:
+    """Whether a command can be run, succeeds, and says a text."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError:
+        return False
+    return result.returncode == 0 and says in result.stdout
+
+
+def say(text: str, *, indent: int = 2) -> None:
+    """Prints a line of progress at once."""
+    print(f"[setup] {' ' * indent}{text}", flush=True)
+
+
+def fail(text: str) -> int:
+    """Prints why it does not go on; returns the exit code."""
+    print(f"[setup] {text}", file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
