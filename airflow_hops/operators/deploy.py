@@ -1,0 +1,87 @@
+"""Registers a blessed model and has the model server take it, as champion or as canary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_hops.operators.base import HopsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class DeployModelOperator(HopsOperator):
+    """Deploys a model that was blessed; skips one that was not.
+
+    The first model of a name becomes the champion and gets all the traffic. Later ones are served beside the champion,
+    as a canary with a share of the traffic, until a :class:`~airflow_hops.operators.rollout.RolloutOperator` promotes
+    them or rolls them back.
+
+    Args:
+        model: Output of the training task. (templated)
+        model_name: Name of the model in MLflow's registry and on the server. (templated)
+        evaluation: Output of the evaluation task; a model that it does not bless is skipped. (templated)
+        infra_blessing: Output of the infra-validation task; likewise. (templated)
+        canary_percent: Share of the traffic that the canary gets, 1 to 100.
+        available_timeout_s: Seconds that the server may take to load the version.
+    """
+
+    entry: ClassVar[str] = "airflow_hops.runtime.deploy:run"
+    output_kind = "deployment"
+    cacheable: ClassVar[bool] = False
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "model",
+        "model_name",
+        "evaluation",
+        "infra_blessing",
+    )
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        model_name: str = "flights",
+        evaluation: Any = None,
+        infra_blessing: Any = None,
+        canary_percent: int = 20,
+        available_timeout_s: float = 120.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.model = model
+        self.model_name = model_name
+        self.evaluation = evaluation
+        self.infra_blessing = infra_blessing
+        self.canary_percent = canary_percent
+        self.available_timeout_s = available_timeout_s
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of the entry function."""
+        return {
+            "model_name": self.model_name,
+            "canary_percent": self.canary_percent,
+            "available_timeout_s": self.available_timeout_s,
+        }
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Upstream artifacts by role."""
+        return {"model": self.model, "evaluation": self.evaluation, "infra_blessing": self.infra_blessing}
+
+    def execute(self, context: Context) -> Any:
+        """Deploys the model and returns the deployment.
+
+        Raises:
+            AirflowSkipException: the evaluation or the infra-validation did not bless the model.
+        """
+        for role in ("evaluation", "infra_blessing"):
+            verdict = getattr(self, role)
+            if isinstance(verdict, Mapping):
+                properties = verdict.get("properties") or {}
+                if not properties.get("blessed"):
+                    reasons = "; ".join(str(reason) for reason in properties.get("reasons") or ["no reason given"])
+                    raise AirflowSkipException(f"{role}: not blessed: {reasons}")
+        return super().execute(context)
