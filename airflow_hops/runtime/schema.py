@@ -1,0 +1,145 @@
+"""The schema: inferred once from the statistics of the training split, and frozen for the pipeline's later runs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import Artifact, BadInput
+from airflow_hops.runtime import tfdv_extension
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.runtime.statistics_summary import common_statistics, feature_name
+
+log = logging.getLogger(__name__)
+
+SCHEMA_FILE = "schema.pbtxt"
+TRAINING = "TRAINING"
+SERVING = "SERVING"
+INFINITY_NORM = 0.05
+"""Default threshold of strings. Windows of 5,000 unchanged flights score up to 0.016, of 1,000 up to 0.047."""
+JENSEN_SHANNON = 0.2
+"""Default threshold of numbers. Windows of 5,000 unchanged flights score up to 0.12, of 1,000 up to 0.32."""
+MAX_DOMAIN_VALUES = 200
+PRESENCE_TOLERANCE = 0.1
+
+
+def infer_schema(
+    statistics: Any,
+    *,
+    label: str | None = None,
+    key: str | None = None,
+    time: str | None = None,
+    infinity_norm: float = INFINITY_NORM,
+    jensen_shannon: float = JENSEN_SHANNON,
+    max_domain_values: int = MAX_DOMAIN_VALUES,
+    presence_tolerance: float = PRESENCE_TOLERANCE,
+) -> Any:
+    """Infers a schema as TFDV does, and completes it with what TFDV leaves to its users.
+
+    On top of ``tfdv.infer_schema``: a share of rows in which an optional feature must be present; the environments
+    TRAINING and SERVING, the label being absent from the latter; drift and skew comparators of every feature but
+    label, key and time; 0 and 1 as the only values of a label that has no other.
+
+    Args:
+        statistics: ``DatasetFeatureStatisticsList`` of the training split.
+        label: Name of the label column.
+        key: Name of the key column.
+        time: Name of the time column.
+        infinity_norm: Threshold of the comparators of string features: L-infinity distance of the shares, 0 to 1.
+        jensen_shannon: Threshold of the comparators of numeric features: Jensen-Shannon divergence, 0 to 1.
+        max_domain_values: A string feature with at most so many distinct values gets a domain, the list of them.
+        presence_tolerance: How far the share of present values of an optional feature may fall below what it is in
+            the statistics, 0 to 1. A feature that is never missing is required in every row.
+
+    Returns:
+        ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
+
+    Raises:
+        BadInput: the label is not in the statistics, or a threshold is outside of 0 to 1.
+    """
+    thresholds = {
+        "infinity_norm": infinity_norm,
+        "jensen_shannon": jensen_shannon,
+        "presence_tolerance": presence_tolerance,
+    }
+    for name, value in thresholds.items():
+        if not 0 <= value <= 1:
+            raise BadInput(f"{name} is {value}, expected 0 to 1")
+    features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
+    if label is not None and label not in features:
+        raise BadInput(f"label {label!r} is not in the statistics; there are {', '.join(sorted(features))}")
+    schema = tfdv_extension.infer_schema(statistics, max_string_domain_size=max_domain_values)
+    schema.default_environment.extend([TRAINING, SERVING])
+    rows = statistics.datasets[0].num_examples
+    for feature in schema.feature:
+        found = features[feature.name]
+        present = common_statistics(found).num_non_missing / rows if rows else 0.0
+        if 0 < present < 1:
+            feature.presence.min_fraction = round(max(0.0, present - presence_tolerance), 4)
+        if feature.name == label:
+            feature.not_in_environment.append(SERVING)
+            if found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}:
+                feature.int_domain.min, feature.int_domain.max = 0, 1
+        elif feature.name not in (key, time):
+            _add_comparators(feature, found, infinity_norm, jensen_shannon)
+    return schema
+
+
+def run(context: StepContext, **thresholds: Any) -> Artifact:
+    """The step: infers the schema and freezes it; where there is a frozen one, returns that untouched.
+
+    Args:
+        context: The step's context; input ``statistics``, whose split ``train`` counts.
+        **thresholds: As :func:`infer_schema`.
+    """
+    statistics = context.input("statistics")
+    output = context.spec.output
+    if output is not None and context.store.exists(output.uri):
+        return context.store.manifest(output.uri).reference(output.uri)
+    path = context.local("statistics") / "train" / STATISTICS_FILE
+    if not path.exists():
+        raise BadInput(f"{statistics.uri}: no statistics of the split 'train', from which the schema is inferred")
+    columns: dict[str, Any] = {name: statistics.properties.get(name) for name in ("label", "key", "time")}
+    schema = infer_schema(load_statistics(path), **columns, **thresholds)
+    with context.output() as writer:
+        (writer.path / SCHEMA_FILE).write_text(to_text(schema))
+        log.info("Inferred and frozen: %d features, %d with a domain", len(schema.feature), len(schema.string_domain))
+        return writer.commit(
+            metrics={"features": len(schema.feature)},
+            properties={**columns, "features": [feature.name for feature in schema.feature]},
+        )
+
+
+def to_text(schema: Any) -> str:
+    """The schema as protobuf text."""
+    from google.protobuf import text_format
+
+    return str(text_format.MessageToString(schema))
+
+
+def load_schema(path: Path) -> Any:
+    """Reads a ``schema.pbtxt``.
+
+    Raises:
+        BadInput: there is none, or it does not parse.
+    """
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    try:
+        return text_format.Parse(path.read_text(), schema_pb2.Schema())
+    except FileNotFoundError:
+        raise BadInput(f"{path}: there is no schema") from None
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: not a schema in protobuf text ({error})") from None
+
+
+def _add_comparators(feature: Any, found: Any, infinity_norm: float, jensen_shannon: float) -> None:
+    kind = found.WhichOneof("stats")
+    for comparator in (feature.drift_comparator, feature.skew_comparator):
+        if kind == "num_stats":
+            comparator.jensen_shannon_divergence.threshold = jensen_shannon
+        elif kind == "string_stats":
+            comparator.infinity_norm.threshold = infinity_norm

@@ -1,0 +1,92 @@
+"""TFDV statistics as a small JSON value, for people and pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TOP_VALUES = 20
+"""The most frequent values that are listed of a string feature."""
+
+
+def summarize(statistics: Any) -> dict[str, Any]:
+    """The JSON twin of a ``DatasetFeatureStatisticsList`` with one data set.
+
+    Returns:
+        ``rows``, and ``features``: by name, ``type`` (INT, FLOAT, STRING), ``count`` (values that are there) and
+        ``missing``; of a number ``mean``, ``std``, ``min``, ``max``, ``median``, ``zeros``, ``quantiles`` (boundaries
+        of equally filled buckets) and ``histogram`` (``[low, high, count]`` of equally wide buckets); of a string
+        ``unique``, ``average_length`` and ``top_values`` (``[value, count]``).
+    """
+    dataset = statistics.datasets[0]
+    return {
+        "rows": int(dataset.num_examples),
+        "features": {
+            feature_name(feature): _summarize_feature(feature, int(dataset.num_examples))
+            for feature in dataset.features
+        },
+    }
+
+
+def feature_name(feature: Any) -> str:
+    """The name of a feature; steps of a path are joined by a dot."""
+    return feature.name or ".".join(feature.path.step)
+
+
+def common_statistics(feature: Any) -> Any:
+    """The ``CommonStatistics`` of a feature, whatever its type."""
+    return getattr(feature, feature.WhichOneof("stats")).common_stats
+
+
+def type_name(feature: Any) -> str:
+    """INT, FLOAT, STRING, BYTES or STRUCT."""
+    return str(type(feature).Type.Name(feature.type))
+
+
+def histogram(feature: Any) -> list[list[Any]]:
+    """The distribution: ``[low, high, count]`` of a number's buckets, ``[value, count]`` of a string's values."""
+    if feature.WhichOneof("stats") == "num_stats":
+        return [
+            [bucket.low_value, bucket.high_value, bucket.sample_count]
+            for histogram in feature.num_stats.histograms
+            if histogram.type == histogram.STANDARD
+            for bucket in histogram.buckets
+        ]
+    if feature.WhichOneof("stats") == "string_stats":
+        buckets = feature.string_stats.rank_histogram.buckets[:TOP_VALUES]
+        return [[bucket.label, bucket.sample_count] for bucket in buckets]
+    return []
+
+
+def _summarize_feature(feature: Any, rows: int) -> dict[str, Any]:
+    common = common_statistics(feature)
+    summary: dict[str, Any] = {
+        "type": type_name(feature),
+        "count": int(common.num_non_missing),
+        "missing": max(0, rows - int(common.num_non_missing)),
+    }
+    if feature.WhichOneof("stats") == "num_stats":
+        number = feature.num_stats
+        if common.num_non_missing:
+            quantiles = [
+                bucket
+                for histogram in number.histograms
+                if histogram.type == histogram.QUANTILES
+                for bucket in histogram.buckets
+            ]
+            summary |= {
+                "mean": number.mean,
+                "std": number.std_dev,
+                "min": number.min,
+                "max": number.max,
+                "median": number.median,
+                "zeros": int(number.num_zeros),
+                "quantiles": [bucket.low_value for bucket in quantiles] + [b.high_value for b in quantiles[-1:]],
+                "histogram": histogram(feature),
+            }
+    elif feature.WhichOneof("stats") == "string_stats":
+        summary |= {
+            "unique": int(feature.string_stats.unique),
+            "average_length": round(feature.string_stats.avg_length, 3),
+            "top_values": histogram(feature),
+        }
+    return summary

@@ -1,0 +1,245 @@
+"""Validation of examples: the statistics of each split against the frozen schema."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from airflow_hops.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.runtime import tfdv_extension
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.schema import SCHEMA_FILE, TRAINING, load_schema
+from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.runtime.statistics_summary import common_statistics, feature_name
+
+log = logging.getLogger(__name__)
+
+ANOMALIES_FILE = "anomalies.json"
+FEW = 0.05
+"""Share of the rows up to which unexpected values or missing values are a warning; beyond it they are an error."""
+
+WARNING_TYPES = frozenset(
+    {
+        # The data says something new, and what is in the schema still holds.
+        "SCHEMA_NEW_COLUMN",
+        "SEMANTIC_DOMAIN_UPDATE",
+        # The world moves; whether the model suffers is for its evaluation to say.
+        "COMPARATOR_L_INFTY_HIGH",
+        "COMPARATOR_JENSEN_SHANNON_DIVERGENCE_HIGH",
+        "COMPARATOR_NORMALIZED_ABSOLUTE_DIFFERENCE_HIGH",
+        "COMPARATOR_LOW_NUM_EXAMPLES",
+        "COMPARATOR_HIGH_NUM_EXAMPLES",
+        "DATASET_HIGH_NUM_EXAMPLES",
+        "FEATURE_TYPE_HIGH_UNIQUE",
+        "FEATURE_TYPE_LOW_UNIQUE",
+    }
+)
+"""TFDV's anomaly types that are warnings wherever they occur."""
+
+FEW_TYPES = frozenset({"ENUM_TYPE_UNEXPECTED_STRING_VALUES", "FEATURE_TYPE_LOW_FRACTION_PRESENT"})
+"""Anomaly types that are warnings while few rows have them. All other types are errors."""
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """An anomaly of one feature in one split.
+
+    Attributes:
+        split: The split.
+        feature: Name of the feature; empty where the whole data set is meant.
+        severity: "error" or "warning".
+        types: TFDV's names of the reasons.
+        summary: TFDV's short description.
+        description: TFDV's description.
+    """
+
+    split: str
+    feature: str
+    severity: Severity
+    types: tuple[str, ...]
+    summary: str
+    description: str
+
+    def __str__(self) -> str:
+        subject = f"feature {self.feature!r}" if self.feature else "the data set"
+        return f"{self.severity} in split {self.split!r}, {subject}: {self.summary}: {self.description}"
+
+
+def validate_statistics(
+    statistics: Any,
+    schema: Any,
+    *,
+    environment: str = TRAINING,
+    previous: Any = None,
+    label: str | None = None,
+) -> Any:
+    """TFDV's validation, with severities that say whether to go on.
+
+    TFDV calls nearly everything an error. Here a value outside of its domain and a missing value are a warning while
+    at most :data:`FEW` of the rows have one; new columns and drift are warnings; the rest are errors. A label with a
+    single class is an error that TFDV does not know.
+
+    Args:
+        statistics: ``DatasetFeatureStatisticsList`` of the rows in question.
+        schema: ``Schema``.
+        environment: One of the schema's environments; ignored where the schema has none.
+        previous: Statistics of an earlier span, for the schema's drift comparators.
+        label: Name of the label column, which must have two classes.
+
+    Returns:
+        ``Anomalies``, whose ``severity`` fields are as described.
+    """
+    known = list(schema.default_environment)
+    if known and environment not in known:
+        raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
+    anomalies = tfdv_extension.validate_statistics(
+        statistics, schema, environment=environment if known else "", previous=previous
+    )
+    features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
+    rows = statistics.datasets[0].num_examples
+    for name, info in anomalies.anomaly_info.items():
+        severe = any(_is_error(reason, name, features.get(name), schema, rows) for reason in info.reason)
+        info.severity = info.ERROR if severe or name == label else info.WARNING
+    if label in features and features[label].WhichOneof("stats") == "num_stats":
+        _check_classes(anomalies, label, features[label].num_stats)
+    return anomalies
+
+
+def run(context: StepContext, *, splits: Sequence[str] | None = None) -> Artifact:
+    """The step: validates the splits; finds anomalies, and leaves what to do about them to the caller.
+
+    Args:
+        context: The step's context; inputs ``statistics`` and ``schema``, optionally ``previous``, the statistics of
+            an earlier span.
+        splits: Splits to validate; None for all.
+    """
+    statistics, folder = context.input("statistics"), context.local("statistics")
+    schema = load_schema(context.local("schema") / SCHEMA_FILE)
+    previous = context.local("previous") if context.has_input("previous") else None
+    names = list(
+        splits or statistics.properties.get("splits") or sorted(p.name for p in folder.iterdir() if p.is_dir())
+    )
+    found: list[Anomaly] = []
+    drift: dict[str, dict[str, float]] = {}
+    rows: dict[str, RowCounts] = {}
+    with context.output() as writer:
+        for split in names:
+            current = load_statistics(folder / split / STATISTICS_FILE)
+            earlier = previous / split / STATISTICS_FILE if previous else None
+            anomalies = validate_statistics(
+                current,
+                schema,
+                previous=load_statistics(earlier) if earlier and earlier.exists() else None,
+                label=statistics.properties.get("label"),
+            )
+            (writer.path / f"{split}.pbtxt").write_text(to_text(anomalies))
+            found += list_anomalies(anomalies, split)
+            drift[split] = {
+                ".".join(info.path.step): round(measurement.value, 6)
+                for info in anomalies.drift_skew_info
+                for measurement in info.drift_measurements
+            }
+            counted = int(current.datasets[0].num_examples)
+            rows[split] = RowCounts(counted, counted)
+        for anomaly in found:
+            log.log(logging.ERROR if anomaly.severity == "error" else logging.WARNING, "%s", anomaly)
+        errors = [str(anomaly) for anomaly in found if anomaly.severity == "error"]
+        warnings = [str(anomaly) for anomaly in found if anomaly.severity == "warning"]
+        report = {
+            "errors": len(errors),
+            "warnings": len(warnings),
+            "anomalies": [asdict(anomaly) for anomaly in found],
+            "drift": drift,
+            "rows": {split: counts.rows_in for split, counts in rows.items()},
+        }
+        (writer.path / ANOMALIES_FILE).write_text(json.dumps(report, indent=1))
+        return writer.commit(
+            rows=rows,
+            metrics={"errors": len(errors), "warnings": len(warnings)},
+            # The first few are enough for a task's log; the artifact has them all.
+            properties={"splits": names, "errors": errors[:20], "warnings": warnings[:20]},
+        )
+
+
+def list_anomalies(anomalies: Any, split: str) -> list[Anomaly]:
+    """The anomalies as plain values, errors first."""
+    from tensorflow_metadata.proto.v0 import anomalies_pb2
+
+    def anomaly(feature: str, info: Any) -> Anomaly:
+        return Anomaly(
+            split=split,
+            feature=feature,
+            severity="error" if info.severity == info.ERROR else "warning",
+            types=tuple(anomalies_pb2.AnomalyInfo.Type.Name(reason.type) for reason in info.reason),
+            summary=info.short_description,
+            description=info.description.strip(),
+        )
+
+    found = [anomaly(name, info) for name, info in sorted(anomalies.anomaly_info.items())]
+    if anomalies.HasField("dataset_anomaly_info"):
+        found.append(anomaly("", anomalies.dataset_anomaly_info))
+    return sorted(found, key=lambda anomaly: anomaly.severity != "error")
+
+
+def to_text(anomalies: Any) -> str:
+    """The anomalies as protobuf text, less the copy of the schema that they carry."""
+    from google.protobuf import text_format
+
+    bare = type(anomalies)()
+    bare.CopyFrom(anomalies)
+    bare.ClearField("baseline")
+    return str(text_format.MessageToString(bare))
+
+
+def _is_error(reason: Any, name: str, feature: Any, schema: Any, rows: float) -> bool:
+    from tensorflow_metadata.proto.v0 import anomalies_pb2
+
+    kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
+    if kind in WARNING_TYPES:
+        return False
+    if kind not in FEW_TYPES or feature is None or not rows:
+        return True
+    (expected,) = [f for f in schema.feature if f.name == name] or (None,)
+    if expected is None:
+        return True
+    if kind == "FEATURE_TYPE_LOW_FRACTION_PRESENT":
+        present = common_statistics(feature).num_non_missing / rows
+        return bool(expected.presence.min_fraction - present > FEW)
+    return _outside_domain(feature, expected, schema) > FEW
+
+
+def _outside_domain(feature: Any, expected: Any, schema: Any) -> float:
+    """The share of values that the feature's domain does not list."""
+    domains = {domain.name: domain for domain in schema.string_domain}
+    domain = expected.string_domain if expected.HasField("string_domain") else domains.get(expected.domain)
+    if domain is None or feature.WhichOneof("stats") != "string_stats":
+        return 1.0
+    values = set(domain.value)
+    buckets = feature.string_stats.rank_histogram.buckets
+    total = common_statistics(feature).num_non_missing
+    listed = sum(bucket.sample_count for bucket in buckets if bucket.label in values)
+    return 1.0 - listed / total if total else 0.0
+
+
+def _check_classes(anomalies: Any, label: str, numbers: Any) -> None:
+    from tensorflow_metadata.proto.v0 import anomalies_pb2
+
+    rows = numbers.common_stats.num_non_missing
+    if not rows or numbers.min != numbers.max:
+        return
+    info = anomalies.anomaly_info[label]
+    reason = info.reason.add()
+    reason.type = anomalies_pb2.AnomalyInfo.CUSTOM_VALIDATION
+    reason.short_description = "Label has one class"
+    reason.description = (
+        f"All {rows} rows have the label {numbers.min:g}; expected both 0 and 1. Choose a wider window, or another "
+        "split."
+    )
+    info.severity = info.ERROR
+    info.short_description = reason.short_description if len(info.reason) == 1 else "Multiple errors"
+    info.description = f"{info.description} {reason.description}".strip()
