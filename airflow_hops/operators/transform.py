@@ -1,0 +1,74 @@
+"""Preprocessing of examples, by one TensorFlow graph in Spark executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.operators.base import HopsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class TransformOperator(HopsOperator):
+    """Runs a preprocessing function over every split of ``examples``, on Spark.
+
+    The artifact ``transformed_examples`` holds ``<split>/*.parquet`` and ``<split>/*.tfrecord.gz``, the graph in
+    ``transform_graph/``, which the model is exported with, ``features.json`` and ``constants.json``.
+
+    Args:
+        preprocess: ``module:function`` of ``preprocess(features, constants)``, which lives beside the DAG file
+            (templated).
+        examples: The output of ``PrepareOperator`` (templated).
+        statistics: The output of ``StatisticsOperator``; the constants are those of its split ``train`` (templated).
+        schema: The output of ``SchemaOperator``: names and types of the raw features (templated).
+        spark_conn_id: The Spark connection (templated).
+        conf: Spark properties (templated).
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.runtime.transform:run"
+    output_kind = "transformed_examples"
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "preprocess",
+        "examples",
+        "statistics",
+        "schema",
+        "spark_conn_id",
+        "conf",
+    )
+
+    def __init__(
+        self,
+        *,
+        preprocess: str,
+        examples: Any,
+        statistics: Any,
+        schema: Any,
+        spark_conn_id: str = "spark_default",
+        conf: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.preprocess = preprocess
+        self.examples = examples
+        self.statistics = statistics
+        self.schema = schema
+        self.spark_conn_id = spark_conn_id
+        self.conf = conf
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Examples, statistics and schema."""
+        return {"examples": self.examples, "statistics": self.statistics, "schema": self.schema}
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """The preprocessing function's name."""
+        return {"preprocess": self.preprocess}
+
+    def launcher(self, hook: RuntimeHook) -> Launcher:
+        """Spark, as the connection says."""
+        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}))

@@ -1,0 +1,235 @@
+"""Transforms examples: traces the preprocessing function to a graph, and runs that graph in Spark executors."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.runtime.constants import Constants
+from airflow_hops.runtime.context import StepContext, resolve
+from airflow_hops.runtime.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
+from airflow_hops.runtime.raw_features import check_columns, example_files
+from airflow_hops.runtime.transform_batches import (
+    SPLIT_COLUMN,
+    SUMMARY_FIELD,
+    TaskSummary,
+    TransformPlan,
+    shapes_differ,
+    transform_task,
+)
+from airflow_hops.runtime.transform_graph import Preprocess, trace_transform
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS = 65_536
+"""Rows of an Arrow batch that Spark hands to a Python worker."""
+
+
+def run(context: StepContext, *, preprocess: str) -> Artifact:
+    """The step: writes the artifact ``transformed_examples``.
+
+    Args:
+        context: The step's context; inputs ``examples``, ``statistics`` (with the split ``train``) and ``schema``.
+        preprocess: ``module:function`` of the preprocessing function.
+
+    Raises:
+        BadInput: examples, statistics and schema do not go together, or the preprocessing function is at fault.
+        HopsError: Spark failed.
+    """
+    examples = context.input("examples")
+    facts = examples.properties
+    with ThreadPoolExecutor(1) as pool, context.output() as writer:
+        # The JVM makes its Spark context while this process imports TensorFlow and traces.
+        spark = pool.submit(_spark_session)
+        raw = read_raw_features(
+            context.local("schema") / "schema.pbtxt", label=facts["label"], key=facts.get("key"), time=facts.get("time")
+        )
+        specs = FeatureSpecs(raw, facts["label"], facts.get("key"), facts.get("time"), outputs={})
+        constants = Constants.read(context.local("statistics") / "train" / "FeatureStats.pb")
+        splits = {name: example_files(context.local("examples"), name) for name in facts["splits"]}
+        specs, summaries = transform_examples(
+            resolve(preprocess),
+            splits,
+            writer.path,
+            specs,
+            constants,
+            spark,
+            name=preprocess,
+            progress=context.progress,
+        )
+        rows = count_rows(splits, specs, summaries)
+        not_finite = _warn_of_not_finite(summaries)
+        return writer.commit(
+            rows=rows,
+            metrics={f"not_finite_rows_{name}": float(count) for name, count in not_finite.items()},
+            properties={
+                "label": specs.label,
+                "key": specs.key,
+                "time": specs.time,
+                "features": list(specs.features),
+                "window": facts.get("window"),
+                "splits": list(splits),
+                "outputs": {name: output.to_dict() for name, output in specs.outputs.items()},
+            },
+        )
+
+
+def transform_examples(
+    preprocess: Preprocess,
+    splits: Mapping[str, Sequence[Path]],
+    target: Path,
+    specs: FeatureSpecs,
+    constants: Constants,
+    spark: Future[Any] | Any,
+    *,
+    name: str = "preprocess",
+    progress: Callable[[float, str], None] = lambda fraction, text: None,
+) -> tuple[FeatureSpecs, list[TaskSummary]]:
+    """Writes ``transform_graph/``, ``constants.json``, ``features.json`` and the splits below ``target``.
+
+    Args:
+        preprocess: The preprocessing function.
+        splits: Parquet files of examples by split.
+        target: Folder to write to; Spark's executors must see it under the same path.
+        specs: The columns of the examples, without outputs.
+        constants: Figures of the training split.
+        spark: A SparkSession, or a future of one.
+        name: How messages call the function.
+        progress: Told the done share and what is done.
+
+    Returns:
+        The columns with the outputs; and what each Spark task did.
+
+    Raises:
+        BadInput: as :func:`run`.
+    """
+    checked = [
+        (split, path, *check_columns(path, specs.inputs, specs.label)) for split, ps in splits.items() for path in ps
+    ]
+    traced = trace_transform(preprocess, specs.inputs, constants, name=name)
+    if specs.label in traced.outputs:
+        raise BadInput(f"preprocessing function {name!r}: output {specs.label!r} has the name of the label")
+    graph = target / "transform_graph"
+    traced.save(graph)
+    (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
+    progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
+    plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.label)
+    session = spark.result() if isinstance(spark, Future) else spark
+    summaries = _run_on_spark(session, plan, [(split, path, schema) for split, path, schema, _ in checked])
+    specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
+    (target / "features.json").write_text(specs.to_json())
+    for split in splits:
+        if not any(summary.split == split for summary in summaries):
+            _write_empty_split(target / split, specs)
+    return specs, summaries
+
+
+def count_rows(
+    splits: Mapping[str, Sequence[Path]], specs: FeatureSpecs, summaries: Sequence[TaskSummary]
+) -> dict[str, RowCounts]:
+    """Rows in, by the files' footers, and out, by what the tasks wrote, for each split."""
+    return {
+        split: RowCounts(
+            sum(pq.read_metadata(path).num_rows for path in paths),
+            sum(summary.rows for summary in summaries if summary.split == split),
+        )
+        for split, paths in splits.items()
+    }
+
+
+def _spark_session() -> Any:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+def _run_on_spark(spark: Any, plan: TransformPlan, files: Sequence[tuple[str, Path, Any]]) -> list[TaskSummary]:
+    """One Spark job over all splits; a task sees rows of one split only."""
+    from functools import reduce
+
+    from pyspark.sql import functions
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
+    frames = []
+    for (split, schema), paths in _grouped(files):
+        # The schema is given: Spark would start a job of its own to look for it.
+        frame = spark.read.schema(from_arrow_schema(schema)).parquet(*(path.as_uri() for path in paths))
+        frames.append(frame.withColumn(SPLIT_COLUMN, functions.lit(split)))
+    columns = frames[0].columns
+    table = reduce(lambda left, right: left.unionAll(right), [frame.select(columns) for frame in frames])
+    try:
+        rows = table.mapInArrow(partial(transform_task, plan), f"{SUMMARY_FIELD} string").collect()
+    except Exception as error:  # Spark's errors have no base class of their own: Py4J's, PySpark's
+        raise HopsError(f"Spark failed: {_last_words(error)}") from error
+    summaries = [TaskSummary(**json.loads(row[SUMMARY_FIELD])) for row in rows]
+    for summary in summaries:
+        if summary.error is not None:
+            raise (HopsError if summary.no_space else BadInput)(summary.error)
+    return [summary for summary in summaries if summary.rows]
+
+
+def _grouped(files: Sequence[tuple[str, Path, Any]]) -> list[tuple[tuple[str, Any], list[Path]]]:
+    groups: list[tuple[tuple[str, Any], list[Path]]] = []
+    for split, path, schema in files:
+        if groups and groups[-1][0][0] == split and groups[-1][0][1].equals(schema):
+            groups[-1][1].append(path)
+        else:
+            groups.append(((split, schema), [path]))
+    return groups
+
+
+def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[TaskSummary]) -> dict[str, OutputSpec]:
+    """Fills in the widths that the graph left open, which must be the same in every task."""
+    settled = dict(outputs)
+    for name, output in outputs.items():
+        found = {summary.split: summary.widths[name] for summary in summaries if name in summary.widths}
+        widths = sorted({-1 if width is None else width for width in found.values()})
+        if len(widths) > 1:
+            raise BadInput(shapes_differ(name, *(None if w == -1 else w for w in widths[:2]), "the splits"))
+        if output.width == -1:
+            settled[name] = replace(output, width=next(iter(found.values()), None))
+    return settled
+
+
+def _write_empty_split(folder: Path, specs: FeatureSpecs) -> None:
+    """A Parquet file with the columns and no rows, so that readers need no special case."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = []
+    for name, output in specs.outputs.items():
+        item = pa.binary() if output.dtype == "string" else pa.from_numpy_dtype(output.dtype)
+        fields.append(pa.field(name, item if output.width is None else pa.list_(item, output.width)))
+    schema = pa.schema([*fields, pa.field(specs.label, pa.int64())])
+    pq.write_table(schema.empty_table(), folder / "part-00000.parquet")
+
+
+def _warn_of_not_finite(summaries: Iterable[TaskSummary]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for summary in summaries:
+        for name, count in summary.not_finite.items():
+            log.warning(
+                "preprocessing output %r is NaN or infinite in %d of %d rows of split %r; a loss over them is NaN",
+                name,
+                count,
+                summary.rows,
+                summary.split,
+            )
+            totals[name] = totals.get(name, 0) + count
+    return totals
+
+
+def _last_words(error: Exception) -> str:
+    """The part of a Spark error that says something: a Python worker's own last line comes before the JVM's stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith(("at ", "...", "File "))]
+    return " | ".join(own[:6])[:2000] or type(error).__name__
