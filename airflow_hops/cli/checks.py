@@ -1,0 +1,302 @@
+"""The checks behind ``airflow hops doctor``: each returns what it found, and what to do where that will not do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote
+
+import psutil
+
+import airflow_hops
+from airflow_hops.artifacts import BadInput
+from airflow_hops.environments import environment_state
+from airflow_hops.hooks.code import pins_fingerprint
+from airflow_hops.hooks.runtime import RuntimeHook, Settings
+from airflow_hops.java import SUPPORTED_VERSIONS, find_java
+from airflow_hops.launchers.local import step_environment
+
+Status = Literal["ok", "warn", "fail"]
+
+_PROBE_TIMEOUT_S = 60
+_PROBES = ("training", "data")
+_LOW_DISK_BYTES = 5 << 30
+_NO_DISK_BYTES = 500 << 20
+_LOW_MEMORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the doctor's table.
+
+    Attributes:
+        name: What was looked at.
+        status: ``ok``; ``warn``, where something works less well or only in part; ``fail``, where pipelines will.
+        found: What was found.
+        advice: What to do; empty where all is well.
+    """
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
+    """Runs every check, in the order in which one would repair things.
+
+    Args:
+        hops_conn_id: Connection of type ``hops``.
+        spark_conn_id: Spark connection.
+    """
+    yield check_python()
+    yield check_airflow()
+    yield check_provider()
+    yield check_plugin()
+    yield check_spark_connection(spark_conn_id)
+    try:
+        settings = RuntimeHook(hops_conn_id).settings
+    except Exception as error:
+        advice = f"airflow connections add {hops_conn_id} --conn-type hops, or name another with --hops-conn-id"
+        yield Check(f"connection {hops_conn_id}", "fail", f"{type(error).__name__}: {error}", advice)
+        return
+    yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}")
+    yield check_java(settings.runtime)
+    runtime = check_runtime(settings.runtime)
+    yield runtime
+    if runtime.status != "fail":
+        yield from check_libraries(settings.runtime)
+    yield check_gpu()
+    yield from check_serving(settings)
+    yield from check_disk(settings)
+    yield check_memory()
+
+
+def check_python() -> Check:
+    """Python's version: this package's wheels and the runtime environment are for 3.11."""
+    found = f"{sys.version.split()[0]} at {sys.executable}"
+    good = sys.version_info[:2] == (3, 11)
+    return Check("Python", "ok" if good else "fail", found, "" if good else "install Airflow on Python 3.11")
+
+
+def check_airflow() -> Check:
+    """Airflow's version."""
+    version = metadata.version("apache-airflow-core")
+    good = version.startswith("3.3.")
+    return Check("Airflow", "ok" if good else "warn", version, "" if good else "this package is tested on Airflow 3.3")
+
+
+def check_provider() -> Check:
+    """Whether Airflow has found the provider, its connection type and its decorator."""
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    provider = manager.providers.get("airflow-hops")
+    advice = "install the package into the environment that runs Airflow: pip install airflow-hops"
+    if provider is None:
+        return Check("provider", "fail", "Airflow does not know airflow-hops", advice)
+    missing = [] if "hops" in manager.hooks and manager.hooks["hops"] else ["connection type hops"]
+    try:
+        manager.taskflow_decorators["hops"]
+    except (KeyError, ImportError) as error:
+        missing.append(f"@task.hops ({error})")
+    if missing:
+        return Check("provider", "fail", f"{provider.version}, without {' and '.join(missing)}", advice)
+    return Check("provider", "ok", provider.version)
+
+
+def check_plugin() -> Check:
+    """Whether Airflow has loaded the plugin."""
+    from airflow import plugins_manager
+
+    for source, error in plugins_manager.get_import_errors().items():
+        if "hops" in source:
+            return Check("plugin", "fail", f"{source}: {error}", "airflow plugins shows the whole error")
+    if any(plugin["name"] == "hops" for plugin in plugins_manager.get_plugin_info(["name"])):
+        return Check("plugin", "ok", "loaded")
+    return Check("plugin", "fail", "not loaded", "is [core] plugins or the entry point airflow.plugins overridden?")
+
+
+def check_spark_connection(conn_id: str) -> Check:
+    """Whether there is a Spark connection; Airflow's Spark hook silently takes YARN where there is none."""
+    from airflow.sdk import BaseHook
+
+    name = f"connection {conn_id}"
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except Exception as error:
+        advice = (
+            f"for Spark on this machine: airflow connections add {conn_id} "
+            """--conn-json '{"conn_type": "spark", "host": "local[*]"}'"""
+        )
+        return Check(name, "warn", f"{error}; Spark's own default would be YARN", advice)
+    if connection.conn_type != "spark":
+        return Check(name, "fail", f"its type is {connection.conn_type!r}", "make it one of type spark")
+    return Check(name, "ok", f"master {connection.host or 'yarn'}")
+
+
+def check_java(runtime: Path) -> Check:
+    """Whether there is a Java that Spark runs on."""
+    java = find_java(runtime)
+    wanted = " or ".join(map(str, SUPPORTED_VERSIONS))
+    advice = f"install Java {wanted}, or run 'airflow hops runtime create', which brings one along"
+    if java is None:
+        return Check("Java", "fail", "none", advice)
+    found = f"{java.version} in {java.home} ({java.source})"
+    return Check("Java", "ok" if java.supported else "fail", found, "" if java.supported else advice)
+
+
+def check_runtime(runtime: Path) -> Check:
+    """Whether the runtime environment is whole, and of this package's pins."""
+    state = environment_state(runtime, pins_fingerprint())
+    if state.good:
+        return Check("runtime environment", "ok", f"{runtime}, {state.detail}")
+    advice = f"airflow hops runtime create {runtime}"
+    if state.name == "unmanaged":
+        return Check("runtime environment", "warn", state.detail, f"to have the tested pins: {advice} --force")
+    if state.name == "moved":
+        return Check("runtime environment", "warn", state.detail, f"its scripts point there: {advice}")
+    return Check("runtime environment", "fail", state.detail, advice)
+
+
+def check_libraries(runtime: Path) -> Iterator[Check]:
+    """Imports the libraries of the runtime environment there, and looks at Horovod's build."""
+    with tempfile.TemporaryDirectory(prefix="hops-doctor-") as folder:
+        (Path(folder) / "airflow_hops").symlink_to(Path(airflow_hops.__file__).parent)
+        with ThreadPoolExecutor(len(_PROBES)) as pool:
+            answers = list(pool.map(lambda group: _probe(runtime, Path(folder), group), _PROBES))
+    advice = f"airflow hops runtime create --force {runtime}"
+    modules: dict[str, Any] = {}
+    for group, answer in zip(_PROBES, answers, strict=True):
+        if "error" in answer:
+            yield Check(f"{group} libraries", "fail", answer["error"], advice)
+        modules |= answer.get("modules", {})
+    for module, facts in modules.items():
+        name = module.partition(".")[0] if module != "google.protobuf" else "protobuf"
+        if facts["error"]:
+            hint = "protobuf is newer than TensorFlow bears: " if "GetPrototype" in facts["error"] else ""
+            yield Check(name, "fail", facts["error"], f"{hint}{advice}")
+        elif module == "google.protobuf" and not str(facts["version"]).startswith("4."):
+            yield Check(name, "fail", facts["version"], f"TensorFlow 2.16 needs protobuf 4: {advice}")
+        elif module == "horovod.tensorflow":
+            yield _check_horovod(facts["version"], answers[0]["horovod"], advice)
+        else:
+            seconds = f", imported in {facts['seconds']:.1f} s" if facts["seconds"] >= 0.1 else ""
+            yield Check(name, "ok", f"{facts['version']}{seconds}")
+    gpus = answers[0].get("gpus") or []
+    if _nvidia_gpus() and not gpus:
+        yield Check("TensorFlow's GPUs", "warn", "none, though the machine has one", "install CUDA 12.3 and cuDNN 8.9")
+
+
+def check_gpu() -> Check:
+    """Which GPUs there are; none is fine."""
+    gpus = _nvidia_gpus()
+    return Check("GPU", "ok", "; ".join(gpus) if gpus else "none: training and serving run on the CPU")
+
+
+def check_serving(settings: Settings) -> Iterator[Check]:
+    """Whether a model server answers, or its ports are free for one."""
+    host = settings.services["serving_host"]
+    for name, port in (("gRPC", settings.services["serving_port"]), ("REST", settings.services.get("serving_rest_port"))):
+        if port is None:
+            continue
+        where = f"{host}:{port}"
+        if not port.isdigit() or not 0 < int(port) < 65536:
+            advice = "correct it in the connection"
+            yield Check(f"model server, {name}", "fail", f"port {port!r} is not between 1 and 65535", advice)
+            continue
+        try:
+            with socket.create_connection((host, int(port)), timeout=2):
+                yield Check(f"model server, {name}", "ok", f"{where} answers")
+        except OSError as error:
+            if _is_this_machine(host):
+                yield Check(f"model server, {name}", "ok", f"none runs; {where} is free for one")
+            else:
+                advice = "start the model server there, or correct the connection's host and port"
+                yield Check(f"model server, {name}", "warn", f"{where}: {error}", advice)
+
+
+def check_disk(settings: Settings) -> Iterator[Check]:
+    """Free space where artifacts, and Airflow's own files, are written."""
+    places = {"disk of AIRFLOW_HOME": Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()}
+    if settings.store.startswith("file://"):
+        places["disk of the store"] = Path(unquote(settings.store.removeprefix("file://")))
+    for name, path in places.items():
+        there = next(p for p in (path, *path.parents) if p.exists())
+        free = shutil.disk_usage(there).free
+        found = f"{free / 2**30:.1f} GiB free at {there}"
+        if not os.access(there, os.W_OK):
+            yield Check(name, "fail", f"{there} is not writable", "change its owner, or name another folder")
+        elif free < _LOW_DISK_BYTES:
+            yield Check(name, "fail" if free < _NO_DISK_BYTES else "warn", found, "free some space")
+        else:
+            yield Check(name, "ok", found)
+
+
+def check_memory() -> Check:
+    """Memory that steps can use; a container's limit counts."""
+    available = psutil.virtual_memory().available
+    found = f"{available / 2**30:.1f} GiB available"
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit.isdigit() and int(limit) < available:
+            available, found = int(limit), f"{int(limit) / 2**30:.1f} GiB is the container's limit"
+    except OSError:
+        pass
+    if available < _LOW_MEMORY_BYTES:
+        return Check("memory", "warn", found, "Spark and two training ranks want 4 GiB together")
+    return Check("memory", "ok", found)
+
+
+def _check_horovod(version: str, built_with: dict[str, Any], advice: str) -> Check:
+    if not built_with["gloo"]:
+        return Check("horovod", "fail", f"{version}, built without Gloo", advice)
+    extras = [name.upper() for name in ("mpi", "nccl") if built_with[name]]
+    return Check("horovod", "ok", f"{version}, built with TensorFlow and {', '.join(['Gloo', *extras])}")
+
+
+def _probe(runtime: Path, code: Path, group: str) -> dict[str, Any]:
+    command = [str(runtime / "bin" / "python"), "-m", "airflow_hops.runtime.probe", group]
+    environment = step_environment(runtime, code)
+    try:
+        result = subprocess.run(
+            command, env=environment, cwd=code, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
+        )
+        answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {_PROBE_TIMEOUT_S} s"}
+    except (OSError, ValueError, IndexError) as error:
+        said = result.stderr.strip().splitlines()[-1:] if "result" in locals() else []
+        return {"error": " ".join([f"{type(error).__name__}: {error}", *said])}
+    return answer
+
+
+def _nvidia_gpus() -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        result = subprocess.run(query, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return result.stdout.strip().splitlines() if result.returncode == 0 else []
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        with socket.socket() as probe:
+            probe.bind((socket.gethostbyname(host), 0))
+    except OSError:
+        return False
+    return True
