@@ -140,6 +140,34 @@ class Line:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+def check_json(value: Any, what: str) -> None:
+    """Checks that a value survives the way through JSON.
+
+    Args:
+        value: The value.
+        what: What to call it in the message.
+
+    Raises:
+        BadInput: a part of it is not a JSON value; the message says which.
+    """
+    if value is None or isinstance(value, str | bool | int | float):
+        return
+    if isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            check_json(item, f"{what}[{index}]")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise BadInput(f"{what} has the key {key!r} of type {type(key).__name__}; expected text, as in JSON")
+            check_json(item, f"{what}[{key!r}]")
+    else:
+        kind = type(value)
+        raise BadInput(
+            f"{what} is a {kind.__module__}.{kind.__qualname__}; expected a JSON value (text, number, true or false, "
+            "None, a list or a dict of them)"
+        )
+
+
 def format_record(
     text: str, *, level: int = logging.INFO, progress: float | None = None, metrics: Mapping[str, float] | None = None
 ) -> str:

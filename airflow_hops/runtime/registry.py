@@ -147,8 +147,9 @@ class ModelRegistry:
         run_id: str = (
             begun[0].info.run_id
             if begun
-            else self.client.create_run(experiment_id, run_name=f"{producer.dag_id} {producer.run_id}", tags=dict(tags))
-            .info.run_id
+            else self.client.create_run(
+                experiment_id, run_name=f"{producer.dag_id} {producer.run_id}", tags=dict(tags)
+            ).info.run_id
         )
         params = [Param(name, value) for name, value in _params(model, training).items()]
         for first in range(0, len(params), 100):  # MLflow's limit for one call

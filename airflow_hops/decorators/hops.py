@@ -1,0 +1,160 @@
+"""``@task.hops``: a plain function of the DAG file, run in the runtime environment."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import CodeType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
+
+from airflow_hops.operators.base import HopsOperator
+from airflow_hops.protocol import check_json
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+_CONTEXT_PARAMETER = "context"
+
+
+class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
+    """Runs a function in the runtime environment: its source is shipped, arguments and return value are JSON.
+
+    Args:
+        python_callable: The function. It imports what it needs inside; the modules beside the DAG file are there too.
+            If its first parameter is named ``context``, it gets the step's
+            :class:`~airflow_hops.runtime.context.StepContext`.
+        op_args: Positional arguments. (templated)
+        op_kwargs: Keyword arguments. (templated)
+        output_kind: Kind of the artifact that the function writes with ``context.output()`` and returns; None for a
+            function that returns a plain value.
+        launcher: Where the function runs; ``local`` is this machine.
+    """
+
+    custom_operator_name = "@task.hops"
+    entry: ClassVar[str] = "airflow_hops.runtime.function:run"
+    cacheable: ClassVar[bool] = False
+    template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *HopsOperator.template_fields)
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        output_kind: str | None = None,
+        launcher: str = "local",
+        **kwargs: Any,
+    ) -> None:
+        if launcher != "local":
+            raise ValueError(f"@task.hops: launcher is {launcher!r}; expected 'local'")
+        self.wants_context = _hide_context(python_callable)
+        _check_shippable(python_callable)
+        self.output_kind = output_kind  # type: ignore[misc]
+        super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """The function's source, and its arguments."""
+        name = self.python_callable.__name__
+        positional = list(self.op_args)
+        named = {**self._context_values(context), **self.op_kwargs}
+        for position, value in [*enumerate(positional), *named.items()]:
+            check_json(value, f"argument {position!r} of {name}()")
+        source: str = self.get_python_source()  # type: ignore[no-untyped-call]
+        return {
+            "source": source,
+            "function": name,
+            "args": positional,
+            "kwargs": named,
+            "wants_context": self.wants_context,
+        }
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Artifacts among the arguments, by parameter: the lineage, and what ``context.input(name)`` finds."""
+        given = inspect.signature(self.python_callable).bind_partial(*self.op_args, **self.op_kwargs).arguments
+        return {name: value for name, value in given.items() if _is_artifact(value)}
+
+    def _context_values(self, context: Context) -> dict[str, Any]:
+        """What the function asks for by the names of Airflow's context (``ds``, ``run_id``, ``params``)."""
+        signature = inspect.signature(self.python_callable)
+        given = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
+        wanted = [name for name in signature.parameters if name in KNOWN_CONTEXT_KEYS and name not in given]
+        values: dict[str, Any] = {}
+        for name in wanted:
+            value: Any = context.get(name)
+            if isinstance(value, datetime):
+                value = value.isoformat()
+            elif isinstance(value, Mapping):
+                value = dict(value)
+            values[name] = value
+        return values
+
+
+def hops_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Wraps a function into a task that runs in the runtime environment.
+
+    Args:
+        python_callable: The function to decorate.
+        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
+        **kwargs: Arguments of the operator: ``hops_conn_id``, ``output_kind``, ``launcher``, and those of every
+            operator.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=HopsDecoratedOperator,
+        **kwargs,
+    )
+
+
+def _hide_context(function: Callable[..., Any]) -> bool:
+    """Takes ``context`` out of the signature that Airflow binds the DAG's call to; whether it was there."""
+    code = function.__code__
+    if code.co_argcount == 0 or code.co_varnames[0] != _CONTEXT_PARAMETER:
+        return False
+    signature = inspect.signature(function)
+    if _CONTEXT_PARAMETER in signature.parameters:
+        kept = [parameter for parameter in signature.parameters.values() if parameter.name != _CONTEXT_PARAMETER]
+        function.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return True
+
+
+def _check_shippable(function: Callable[..., Any]) -> None:
+    """Refuses, when the DAG is parsed, a function whose source alone cannot run.
+
+    Raises:
+        ValueError: it is a lambda or a coroutine, or uses names from outside of it.
+    """
+    name = function.__name__
+    if name == "<lambda>" or inspect.iscoroutinefunction(function):
+        raise ValueError(f"@task.hops: {name} is not a plain function; expected one written with 'def'")
+    outside = sorted({*_global_names(function.__code__), *function.__code__.co_freevars} - {name, *dir(builtins)})
+    if outside:
+        raise ValueError(
+            f"@task.hops: {name}() uses {', '.join(map(repr, outside))}, defined outside of it: only the function's "
+            "own source is shipped; import or define it inside the function, or pass it as an argument"
+        )
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    """Names that the code reads from its module, nested functions and class bodies included."""
+    instructions = list(dis.get_instructions(code))
+    own = {i.argval for i in instructions if i.opname in ("STORE_GLOBAL", "STORE_NAME")}
+    for instruction in instructions:
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval not in own:
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)
+
+
+def _is_artifact(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"uri", "kind", "fingerprint"} <= value.keys()

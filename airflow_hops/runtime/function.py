@@ -1,0 +1,89 @@
+"""Runs a function that was shipped by its source: ``@task.hops``."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from airflow_hops.artifacts import Artifact, BadInput
+from airflow_hops.protocol import check_json
+from airflow_hops.runtime.context import StepContext
+
+_HEADER = "from __future__ import annotations\n"
+"""Annotations may name what only the DAG file imports: they are not evaluated."""
+
+
+def run(
+    context: StepContext,
+    *,
+    source: str,
+    function: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    wants_context: bool = False,
+) -> Any:
+    """The step: defines the function from its source, calls it, and returns what it returns.
+
+    Args:
+        context: The step.
+        source: The function's source, without its decorators.
+        function: The function's name.
+        args: Positional arguments; JSON values.
+        kwargs: Keyword arguments; JSON values.
+        wants_context: Whether ``context`` is the first argument.
+
+    Returns:
+        A JSON value, or the artifact that the function wrote.
+
+    Raises:
+        BadInput: the source does not define the function, uses a name that is not in it, or what it returns is not
+            a JSON value.
+    """
+    defined = getattr(_module(context.scratch, source, function), function)
+    first = (context,) if wants_context else ()
+    try:
+        value = defined(*first, *args, **(kwargs or {}))
+    except NameError as error:
+        raise _explain(error, function) from error
+    if not isinstance(value, Artifact):
+        check_json(value, f"what {function}() returned")
+    return value
+
+
+def _module(folder: Path, source: str, function: str) -> ModuleType:
+    """Imports the source from a file, so that its lines stand in tracebacks and its function can be pickled."""
+    name = f"hops_task_{function}"
+    path = folder / f"{name}.py"
+    path.write_text(_HEADER + source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except NameError as error:
+        raise _explain(error, function) from error
+    except SyntaxError as error:
+        raise BadInput(f"the source of {function}() does not parse: {error}\n{source}") from error
+    if not callable(getattr(module, function, None)):
+        raise BadInput(f"the source of {function}() does not define it:\n{source}")
+    return module
+
+
+def _explain(error: NameError, function: str) -> Exception:
+    """Says why a name of the DAG file is not there; other modules' name errors are their own affair."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    ours = trace is not None and trace.tb_frame.f_globals.get("__name__") == f"hops_task_{function}"
+    if not ours or isinstance(error, UnboundLocalError) or hasattr(builtins, str(error.name)):
+        return error
+    return BadInput(
+        f"{function}() uses {error.name!r}, which is defined outside of it: only the function's own source is shipped; "
+        "import or define it inside the function, or pass it as an argument"
+    )
