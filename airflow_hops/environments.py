@@ -117,7 +117,9 @@ def create_environment(
         detail = state.detail if state.name == "foreign" else "it is the environment of this very process"
         raise BadInput(f"{path}: will not be overwritten, since {detail}; name an empty or new folder")
     if state.name == "unmanaged" and not force:
-        raise BadInput(f"{state.detail}, and everything but the pins would be removed from it; delete it, or use --force, if so meant")
+        raise BadInput(
+            f"{state.detail}, and everything but the pins would be removed from it; delete it, or use --force, if so meant"
+        )
     environment = _uv_environment(os.environ)
     if force or state.name not in ("unfinished", "stale", "good"):
         say(f"new environment on {python}")

@@ -113,7 +113,7 @@ class ArtifactStore:
     def exists(self, uri: str) -> bool:
         """Whether a whole artifact is at ``uri``."""
         self._check_inside(uri)
-        return self._fs().exists(f"{uri}/{MANIFEST_NAME}")
+        return bool(self._fs().exists(f"{uri}/{MANIFEST_NAME}"))
 
     def local(self, artifact: Artifact) -> Path:
         """A local directory with the artifact's files: itself on a local store, else a verified download.

@@ -71,14 +71,13 @@ def bring_uv() -> bool:
     say(f"{pin[0]} into {UV_FOLDER.name}", indent=0)
     shutil.rmtree(UV_FOLDER, ignore_errors=True)
     python = str(UV_FOLDER / "bin" / "python")
+    install = ["install", "--quiet", "--disable-pip-version-check", pin[0]]
     if succeeds([sys.executable, "-m", "ensurepip", "--version"]):
         made = succeeds([sys.executable, "-m", "venv", str(UV_FOLDER)])
-        made = made and run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", pin[0]])
+        made = made and run([python, "-m", "pip", *install])
     else:  # Debian splits ensurepip off into python3-venv, but python3-pip can serve another environment
         made = succeeds([sys.executable, "-m", "venv", "--without-pip", str(UV_FOLDER)])
-        made = made and run(
-            [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check", pin[0]]
-        )
+        made = made and run([sys.executable, "-m", "pip", "--python", python, *install])
     if not made:
         if install_debian_packages(["python3-venv"]):
             return bring_uv()
@@ -158,7 +157,8 @@ def install_debian_packages(names: list[str]) -> bool:
     say(f"as root on Debian: apt-get install {' '.join(names)}", indent=0)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "--quiet", "--quiet", "--yes", "--no-install-recommends", *names]
-    return run(install, environment) or (run(["apt-get", "update", "--quiet"], environment) and run(install, environment))
+    update = ["apt-get", "update", "--quiet"]
+    return run(install, environment) or (run(update, environment) and run(install, environment))
 
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> bool:

@@ -208,7 +208,10 @@ def check_gpu() -> Check:
 def check_serving(settings: Settings) -> Iterator[Check]:
     """Whether a model server answers, or its ports are free for one."""
     host = settings.services["serving_host"]
-    for name, port in (("gRPC", settings.services["serving_port"]), ("REST", settings.services.get("serving_rest_port"))):
+    for name, port in (
+        ("gRPC", settings.services["serving_port"]),
+        ("REST", settings.services.get("serving_rest_port")),
+    ):
         if port is None:
             continue
         where = f"{host}:{port}"

@@ -40,10 +40,10 @@ class HopsOperator(BaseOperator):
         super().__init__(**kwargs)
         self.hops_conn_id = hops_conn_id
         self.cache = cache
-        if self.output_kind and self.has_dag():
-            dag_id = self.get_dag().dag_id
+        dag = self.get_dag()
+        if self.output_kind and dag is not None:
             self._asset: Asset | None = Asset(
-                name=f"{dag_id}.{self.task_id}", uri=f"hops://{dag_id}/{self.task_id}", group="hops"
+                name=f"{dag.dag_id}.{self.task_id}", uri=f"hops://{dag.dag_id}/{self.task_id}", group="hops"
             )
             self.outlets = [*self.outlets, self._asset]
         else:
