@@ -1,0 +1,68 @@
+"""Trains a model with Horovod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.operators.base import HopsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class HorovodTrainOperator(HopsOperator):
+    """Runs a training function on ``np`` Horovod ranks of this machine, and publishes the model.
+
+    All ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
+    complete checkpoint.
+
+    Args:
+        train: ``module:function`` (templated), called on every rank with a
+            :class:`airflow_hops.hops.context.TrainContext`; returns a compiled ``keras.Model``.
+        examples: The ``transformed_examples`` artifact to train on (templated).
+        params: Hyperparameters, JSON values, which the function finds in ``context.params``. They are Airflow params of
+            the task: a DAG run's ``conf`` overrides their values.
+        np: Number of ranks; the cores are divided among them.
+        seed: Seeds weights and the order of rows.
+        stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended. Reading a shard,
+            tracing the model and exporting it must each take less.
+        kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.runtime.train:run"
+    output_kind = "model"
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "train", "examples")
+
+    def __init__(
+        self,
+        *,
+        train: str,
+        examples: Any,
+        params: Mapping[str, Any] | None = None,
+        np: int = 2,
+        seed: int = 0,
+        stall_timeout_s: float = 300.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(params=dict(params or {}), **kwargs)
+        self.train = train
+        self.examples = examples
+        self.hyperparameters = sorted(params or {})
+        self.np = np
+        self.seed = seed
+        self.stall_timeout_s = stall_timeout_s
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of :func:`airflow_hops.runtime.train.run`."""
+        return {
+            "train": self.train,
+            "params": {name: context["params"][name] for name in self.hyperparameters},
+            "np": self.np,
+            "seed": self.seed,
+            "stall_timeout_s": self.stall_timeout_s,
+        }
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """The examples."""
+        return {"examples": self.examples}

@@ -1,0 +1,41 @@
+"""The flights model: embeddings of the ids beside the numbers, and two dense layers."""
+
+from __future__ import annotations
+
+import keras
+from keras import layers
+
+from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops.keras import DistributedOptimizer
+
+EMBEDDING_WIDTH = {"carrier_id": 4, "origin_id": 2, "dest_id": 8, "manufacturer_id": 3}
+
+
+def train(context: TrainContext) -> keras.Model:
+    """Runs on every rank; what differs by rank is only ``context``."""
+    params = {"lr": 1e-3, "epochs": 4, "batch_size": 512, "dropout": 0.1, "weight_decay": 1e-3, **context.params}
+    model = build(context, dropout=params["dropout"])
+    model.compile(
+        optimizer=DistributedOptimizer(keras.optimizers.AdamW(params["lr"], weight_decay=params["weight_decay"])),
+        loss="binary_crossentropy",
+        metrics=[keras.metrics.AUC(name="auc")],
+        steps_per_execution=16,
+        jit_compile=False,
+    )
+    context.fit(model, epochs=params["epochs"], batch_size=params["batch_size"])
+    return model
+
+
+def build(context: TrainContext, dropout: float) -> keras.Model:
+    """The model, from the transform's outputs to a probability."""
+    inputs, parts = {}, []
+    for name, feature in context.features.items():
+        inputs[name] = keras.Input(shape=(feature.width,) if feature.width else (), dtype=feature.dtype, name=name)
+        if feature.vocabulary_size:
+            parts.append(layers.Embedding(feature.vocabulary_size, EMBEDDING_WIDTH[name])(inputs[name]))
+        else:
+            parts.append(inputs[name])
+    hidden = layers.Concatenate()(parts)
+    for _ in range(2):
+        hidden = layers.Dropout(dropout)(layers.Dense(64, activation="relu")(hidden))
+    return keras.Model(inputs, layers.Dense(1, activation="sigmoid")(hidden))
