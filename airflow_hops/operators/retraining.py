@@ -1,0 +1,105 @@
+"""Requests a retraining, as an asset event, when the served requests have drifted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_hops.artifacts import Artifact, BadInput
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.store import ArtifactStore
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RequestRetrainingOperator(BaseOperator):
+    """Emits an asset event when the verdict of a skew report is "drift"; is skipped otherwise, and says why.
+
+    It asks once per reference: while the same training data is the champion's, not again within the cooldown, and not
+    while a challenger is being rolled out. The event's ``extra`` holds ``window_end``, ``drifted``, ``skew`` (the
+    report's URI) and ``reason``. No step is started.
+
+    Args:
+        skew: The output of ``SkewOperator`` (templated).
+        asset: The asset whose event is the request; a training DAG is scheduled on it.
+        cooldown: How long it does not ask again for the same reference.
+        hops_conn_id: Connection of type ``hops`` (templated).
+        **kwargs: As ``BaseOperator``.
+    """
+
+    template_fields: Sequence[str] = ("skew", "hops_conn_id")
+    ui_color = "#dbe9f6"
+
+    def __init__(
+        self,
+        *,
+        skew: Any,
+        asset: Asset,
+        cooldown: timedelta = timedelta(days=1),
+        hops_conn_id: str = RuntimeHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(outlets=[*kwargs.pop("outlets", []), asset], **kwargs)
+        self.skew = skew
+        self.asset = asset
+        self.cooldown = cooldown
+        self.hops_conn_id = hops_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Asks for a retraining, or raises with the reason why not."""
+        try:
+            skew = Artifact.from_dict(self.skew)
+        except BadInput as error:
+            raise AirflowFailException(f"input 'skew': {error}") from error
+        facts = skew.properties
+        if facts.get("verdict") != "drift":
+            raise AirflowSkipException(f"the verdict is {facts.get('verdict')!r}: nothing to retrain for")
+        store = RuntimeHook(self.hops_conn_id).store
+        reference = facts["reference"]
+        challenger = _challenger(store, reference["model"])
+        if challenger is not None:
+            raise AirflowSkipException(
+                f"version {challenger} of model {reference['model']!r} is being rolled out: its outcome comes first"
+            )
+        ti = context["ti"]
+        state_uri = store.uri("_state", ti.dag_id, ti.task_id, "requested.json")
+        requested, now = _read(store, state_uri), datetime.now(UTC)
+        before = requested.get(reference["fingerprint"])
+        # The same run may ask again: a retry whose first try was ended before its event.
+        if before is not None and before["run_id"] != ti.run_id:
+            since = now - datetime.fromisoformat(before["at"])
+            if since < self.cooldown:
+                raise AirflowSkipException(
+                    f"already requested by run {before['run_id']} at {before['at']} for the same training data "
+                    f"({reference['statistics']}); the cooldown of {self.cooldown} ends in {self.cooldown - since}"
+                )
+        reason = f"{', '.join(facts['drifted'])} drifted from the training data of version {reference['version']}"
+        extra = {
+            "window_end": facts.get("window_end"),
+            "drifted": list(facts["drifted"]),
+            "skew": skew.uri,
+            "reason": reason,
+        }
+        context["outlet_events"][self.asset].extra = extra
+        entry = {"at": now.isoformat(timespec="seconds"), "run_id": ti.run_id}
+        store.write_text(state_uri, json.dumps({**requested, reference["fingerprint"]: entry}, indent=1))
+        self.log.info("Retraining requested: %s", reason)
+        return extra
+
+
+def _challenger(store: ArtifactStore, model_name: str) -> Any:
+    record = _read(store, store.uri("_models", f"{model_name}.json"))
+    return (record.get("challenger") or {}).get("version")
+
+
+def _read(store: ArtifactStore, uri: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(store.read_text(uri)))
+    except FileNotFoundError:
+        return {}

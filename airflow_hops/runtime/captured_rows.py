@@ -1,0 +1,231 @@
+"""Rows that the model server captured: which of them a run looks at, and what they say of the features.
+
+The server writes Parquet files whose names sort by time and which are complete when they appear, one row for each row
+that it answered, with columns ``input.<feature>`` and ``captured_at``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import BadInput, Producer
+from airflow_hops.store import ArtifactStore
+
+INPUT = "input."
+_RUNS_KEPT = 100
+
+
+@dataclass(frozen=True)
+class Window:
+    """The files that a run looks at: names after ``after``, up to and including ``until``; None for no limit."""
+
+    after: str | None = None
+    until: str | None = None
+
+    def holds(self, name: str) -> bool:
+        """Whether a file is in the window."""
+        return (self.after is None or name > self.after) and (self.until is not None and name <= self.until)
+
+
+class Cursor:
+    """Which captured rows were already looked at; a file of the store.
+
+    A run's window is fixed when the run first asks for it: a retry, or a rerun, sees the same rows. The next run
+    begins where the last one that was :meth:`done` ended.
+
+    Args:
+        store: The artifact store.
+        producer: The task instance; each task has a cursor of its own.
+    """
+
+    def __init__(self, store: ArtifactStore, producer: Producer) -> None:
+        self._store, self._run_id = store, producer.run_id
+        self._uri = store.uri("_state", producer.dag_id, producer.task_id, "captured.json")
+
+    def window(self, files: Sequence[Path]) -> Window:
+        """The window of this run.
+
+        Args:
+            files: All captured files there are.
+        """
+        state = self._read()
+        if self._run_id in state["runs"]:
+            return Window(**state["runs"][self._run_id])
+        newest = max((path.name for path in files), default=None)
+        window = Window(after=state["until"], until=newest if newest is not None else state["until"])
+        state["runs"] = dict([*state["runs"].items(), (self._run_id, asdict(window))][-_RUNS_KEPT:])
+        self._write(state)
+        return window
+
+    def done(self, window: Window) -> None:
+        """Moves the cursor behind a window whose artifact is committed."""
+        state = self._read()
+        if window.until is not None and (state["until"] is None or window.until > state["until"]):
+            self._write({**state, "until": window.until})
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            state = json.loads(self._store.read_text(self._uri))
+            return {"until": state["until"], "runs": dict(state["runs"])}
+        except FileNotFoundError:
+            return {"until": None, "runs": {}}
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(
+                f"{self._uri}: not a cursor ({type(error).__name__}: {error}); delete it to look at all captured rows"
+            ) from error
+
+    def _write(self, state: Mapping[str, Any]) -> None:
+        self._store.write_text(self._uri, json.dumps(state, indent=1))
+
+
+@dataclass(frozen=True)
+class CapturedSpan:
+    """What is known of the captured rows besides their features.
+
+    Attributes:
+        rows: Number of rows.
+        versions: Rows by model version.
+        captured_from: When the first was captured, ISO 8601 UTC; None for no rows.
+        captured_until: When the last was captured.
+        window_end: End of the period that the rows are of, by their own time feature: the day after the latest, ISO
+            8601 UTC; None for no rows, or no time feature.
+    """
+
+    rows: int = 0
+    versions: Mapping[str, int] | None = None
+    captured_from: str | None = None
+    captured_until: str | None = None
+    window_end: str | None = None
+
+
+def captured_files(capture_path: Path, model_name: str) -> list[Path]:
+    """The captured files of a model, oldest first; none where nothing was captured yet."""
+    return sorted(path for path in (capture_path / model_name).glob("*.parquet") if not path.name.startswith("."))
+
+
+def check_columns(files: Sequence[Path], expected: Mapping[str, str], time_feature: str | None) -> None:
+    """Compares the files' columns with the features that the model was trained on.
+
+    Args:
+        files: Captured files.
+        expected: TFDV's type (INT, FLOAT, STRING) by name of the feature.
+        time_feature: The feature that holds seconds since the epoch, or None.
+
+    Raises:
+        BadInput: a file cannot be read, or a feature is missing from it or is of another type.
+    """
+    wanted = {**expected, **({time_feature: "INT"} if time_feature else {})}
+    for path in files:
+        schema = _open(path).schema_arrow
+        inputs = [name for name in schema.names if name.startswith(INPUT)]
+        if not inputs:
+            raise BadInput(
+                f"{path}: no columns 'input.*'; the server must capture what it is asked (--capture_mode=all)"
+            )
+        for name, kind in wanted.items():
+            index = schema.get_field_index(f"{INPUT}{name}")
+            if index < 0:
+                raise BadInput(
+                    f"{path}: there is no column 'input.{name}', a feature that the model was trained on; found "
+                    f"{', '.join(inputs)}"
+                )
+            found = schema.field(index).type
+            if _kind(found) != kind:
+                raise BadInput(
+                    f"{path}: column 'input.{name}' is {found}, but the model was trained on {kind} for {name!r}"
+                )
+
+
+def read_span(files: Sequence[Path], time_feature: str | None) -> CapturedSpan:
+    """Counts the rows, by version, and finds the times that they span."""
+    import pyarrow.compute as pc
+
+    rows, versions = 0, dict[str, int]()
+    captured: list[datetime] = []
+    latest: list[int] = []
+    time_column = f"{INPUT}{time_feature}"
+    columns = ["version", "captured_at", *([time_column] if time_feature else [])]
+    for path in files:
+        for batch in _batches(path, columns):
+            rows += batch.num_rows
+            for count in pc.value_counts(batch.column(0)).to_pylist():
+                version = str(count["values"])
+                versions[version] = versions.get(version, 0) + count["counts"]
+            captured += pc.min_max(batch.column(1)).as_py().values()
+            if time_feature:
+                latest.append(pc.max(batch.column(2)).as_py())
+    if not rows:
+        return CapturedSpan()
+    moments = [moment for moment in captured if moment is not None]
+    span = CapturedSpan(
+        rows=rows,
+        versions=versions,
+        captured_from=min(moments).isoformat(),
+        captured_until=max(moments).isoformat(),
+    )
+    known = [seconds for seconds in latest if seconds is not None]
+    return replace(span, window_end=_day_after(max(known))) if known else span
+
+
+def read_features(files: Sequence[Path], features: Sequence[str]) -> Iterator[Any]:
+    """The features of captured rows as Arrow record batches.
+
+    A server knows no null: a missing number is NaN there, and a missing string is empty. Both become null.
+    """
+    import pyarrow as pa
+
+    for path in files:
+        for batch in _batches(path, [f"{INPUT}{name}" for name in features]):
+            yield pa.RecordBatch.from_arrays([_with_nulls(column) for column in batch.columns], list(features))
+
+
+def _batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        for batch in _open(path).iter_batches(65_536, columns=list(columns)):
+            # The file's own order of columns is not the order that was asked for.
+            yield batch.from_arrays([batch.column(batch.schema.get_field_index(c)) for c in columns], list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{path}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
+
+
+def _open(path: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{path}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
+
+
+def _kind(found: Any) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_integer(found) or pa.types.is_boolean(found):
+        return "INT"
+    if pa.types.is_floating(found):
+        return "FLOAT"
+    if any(is_of(found) for is_of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)):
+        return "STRING"
+    return str(found)
+
+
+def _with_nulls(column: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if _kind(column.type) == "STRING":
+        return pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, column.type), column)
+    return column  # statistics count NaN as missing
+
+
+def _day_after(seconds: int) -> str:
+    day = datetime.fromtimestamp(seconds, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return (day + timedelta(days=1)).isoformat()
