@@ -45,9 +45,9 @@ class CapturedRequest:
             self.model,
             self.version,
             self.signature,
-            *((name, array.dtype.str, _depth(array, self.rows)) for name, array in self.inputs.items()),
+            *((name, array.dtype.str, _depth(array, self.rows)) for name, array in sorted(self.inputs.items())),
             None,
-            *((name, array.dtype.str, _depth(array, self.rows)) for name, array in self.outputs.items()),
+            *((name, array.dtype.str, _depth(array, self.rows)) for name, array in sorted(self.outputs.items())),
         )
 
 
@@ -80,9 +80,9 @@ def to_table(requests: Sequence[CapturedRequest]) -> Any:
         "captured_at": repeated([request.at_us for request in requests], pa.int64()).cast(pa.timestamp("us", "UTC")),
         "latency_ms": repeated([request.latency_ms for request in requests], pa.float64()),
     }
-    for name in requests[0].inputs:
+    for name in sorted(requests[0].inputs):
         columns[f"input.{name}"] = _column([_by_row(r.inputs[name], r.rows) for r in requests])
-    for name in requests[0].outputs:
+    for name in sorted(requests[0].outputs):
         columns[f"output.{name}"] = _column([_by_row(r.outputs[name], r.rows) for r in requests])
     return pa.table(columns)
 

@@ -1,0 +1,134 @@
+"""Shares of versions among requests that name none."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.serving.conftest import Server
+
+pytestmark = pytest.mark.runtime
+
+ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
+
+
+def answering_version(server: Server, path: str = "flights", request_id: str | None = None) -> int:
+    headers = {"x-request-id": request_id} if request_id else None
+    return int(server.predict(path, ROW, headers=headers)["predictions"][0]["score"][0] / 1000)
+
+
+def shares(server: Server) -> dict[str, float]:
+    versions = server.call("/v1/stats")[1]["models"]["flights"]["versions"]
+    return {version: found["traffic_percent"] for version, found in versions.items()}
+
+
+def wait_for_shares(server: Server, wanted: dict[str, float]) -> None:
+    deadline_s = time.monotonic() + 15
+    while (found := shares(server)) != wanted:
+        assert time.monotonic() < deadline_s, f"{found} is not {wanted}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def traffic_file(tmp_path: Path) -> Path:
+    return tmp_path / "traffic.json"
+
+
+@pytest.fixture
+def server(start_server: Callable[..., Server], saved_models: Path, traffic_file: Path, tmp_path: Path) -> Server:
+    """All three versions of flights, with 90 to 10 between the first two."""
+    config = tmp_path / "models.config"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
+        "model_version_policy { specific { versions: 1 versions: 2 } } } }"
+    )
+    traffic_file.write_text(json.dumps({"models": {"flights": {"1": 90, "2": 10}}}))
+    return start_server(
+        model_config_file=config,
+        model_config_file_poll_wait_seconds=0.1,
+        traffic_config_file=traffic_file,
+        traffic_config_file_poll_wait_seconds=0.1,
+    )
+
+
+def test_shares_are_exact_over_a_hundred_requests_and_ids_are_sticky(server: Server) -> None:
+    assert Counter(answering_version(server) for _ in range(100)) == {1: 90, 2: 10}
+    first = [answering_version(server, request_id=f"r{n}") for n in range(200)]
+    again = [answering_version(server, request_id=f"r{n}") for n in range(200)]
+    assert first == again
+    assert 5 <= Counter(first)[2] <= 40
+
+
+def test_version_and_label_are_honoured_against_the_split(server: Server) -> None:
+    assert {answering_version(server, "flights/versions/2") for _ in range(20)} == {2}
+
+
+def test_changed_split_is_applied_and_a_wrong_one_is_not(server: Server, traffic_file: Path) -> None:
+    assert shares(server) == {"1": 90.0, "2": 10.0}
+    traffic_file.write_text(json.dumps({"models": {"flights": {"1": 0, "2": 100}}}))
+    wait_for_shares(server, {"1": 0.0, "2": 100.0})
+    assert {answering_version(server) for _ in range(20)} == {2}
+    traffic_file.write_text(json.dumps({"models": {"flights": {"1": 50, "2": 49}}}))
+    time.sleep(0.5)
+    assert shares(server) == {"1": 0.0, "2": 100.0}
+    assert f"{traffic_file}: models.flights has percents {{1: 50, 2: 49}} that sum to 99; expected 100" in server.log()
+    traffic_file.unlink()
+    wait_for_shares(server, {"1": 0.0, "2": 100.0})
+
+
+def test_share_of_a_version_that_is_not_loaded_goes_to_the_others(server: Server, traffic_file: Path) -> None:
+    traffic_file.write_text(json.dumps({"models": {"flights": {"1": 30, "2": 10, "9": 60}}}))
+    wait_for_shares(server, {"1": 75.0, "2": 25.0})
+    assert Counter(answering_version(server) for _ in range(100)) == {1: 75, 2: 25}
+    assert "versions (9,) have traffic but are not loaded" in server.log()
+
+
+def test_growing_share_moves_ids_only_to_the_version_that_grows(server: Server, traffic_file: Path) -> None:
+    before = [answering_version(server, request_id=f"r{n}") for n in range(100)]
+    traffic_file.write_text(json.dumps({"models": {"flights": {"1": 50, "2": 50}}}))
+    wait_for_shares(server, {"1": 50.0, "2": 50.0})
+    after = [answering_version(server, request_id=f"r{n}") for n in range(100)]
+    assert all(new == 2 for old, new in zip(before, after, strict=True) if old == 2)
+    assert Counter(after)[2] > Counter(before)[2]
+
+
+def test_grpc_request_id_chooses_as_the_http_header_does(server: Server, in_runtime: Callable[..., Any]) -> None:
+    over_http = [answering_version(server, request_id=f"r{n}") for n in range(40)]
+    over_grpc = in_runtime(
+        """
+        from airflow_hops.serving.client import ModelServerClient
+        client = ModelServerClient(address)
+        inputs = {"carrier": ["AA"], "distance": [[0.0]], "hour": [0]}
+        result = [client.predict("flights", inputs, request_id=f"r{n}").version for n in range(40)]
+        """,
+        address=server.address,
+    )
+    assert over_grpc == over_http
+
+
+def test_stats_count_requests_rows_and_errors_by_version(server: Server) -> None:
+    for _ in range(3):
+        server.predict("flights/versions/1", {"instances": ROW["instances"] * 4})
+    server.error("/v1/models/flights/versions/1:predict", {"instances": [1]})
+    server.error("/v1/models/odd:predict", {"instances": [1]})
+    models = server.call("/v1/stats")[1]["models"]
+    counted = models["flights"]["versions"]["1"]
+    assert list(models) == ["flights"]
+    assert (counted["requests"], counted["rows"], counted["errors"]) == (4, 12, 1)
+    assert 0 < counted["latency_ms_p50"] <= counted["latency_ms_p99"]
+
+
+def test_wrong_traffic_file_at_start_is_one_line_and_no_server(
+    start_server: Callable[..., Server], saved_models: Path, traffic_file: Path
+) -> None:
+    traffic_file.write_text('{"models": {"flights": {"one": 100}}}')
+    server = start_server(wait=False, model_base_path=saved_models / "flights", traffic_config_file=traffic_file)
+    assert server.process.wait(60) == 1
+    assert f"{traffic_file}: models.flights names version 'one'; expected a positive integer" in server.log()
