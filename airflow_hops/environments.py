@@ -118,7 +118,7 @@ def create_environment(
         raise BadInput(f"{path}: will not be overwritten, since {detail}; name an empty or new folder")
     if state.name == "unmanaged" and not force:
         raise BadInput(
-            f"{state.detail}, and everything but the pins would be removed from it; delete it, or use --force, if so meant"
+            f"{state.detail}, and all but the pins would be removed from it; delete it, or use --force, if so meant"
         )
     environment = _uv_environment(os.environ)
     if force or state.name not in ("unfinished", "stale", "good"):

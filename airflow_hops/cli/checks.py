@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -20,7 +20,6 @@ from urllib.parse import unquote
 import psutil
 
 import airflow_hops
-from airflow_hops.artifacts import BadInput
 from airflow_hops.environments import environment_state
 from airflow_hops.hooks.code import pins_fingerprint
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
@@ -106,7 +105,7 @@ def check_provider() -> Check:
     advice = "install the package into the environment that runs Airflow: pip install airflow-hops"
     if provider is None:
         return Check("provider", "fail", "Airflow does not know airflow-hops", advice)
-    missing = [] if "hops" in manager.hooks and manager.hooks["hops"] else ["connection type hops"]
+    missing = [] if manager.hooks.get("hops") else ["connection type hops"]
     try:
         manager.taskflow_decorators["hops"]
     except (KeyError, ImportError) as error:

@@ -15,7 +15,7 @@ from airflow.cli.cli_config import (
 _PATH = Arg(
     ("path",),
     nargs="?",
-    help="Folder of the runtime environment (default: 'runtime' of the configuration's section 'hops', or hops-runtime in AIRFLOW_HOME)",
+    help="Folder of the runtime environment (default: as configured, or hops-runtime in AIRFLOW_HOME)",
 )
 _PYTHON = Arg(("--python",), help="Python 3.11 to build it on (default: the one that runs Airflow)")
 _FORCE = Arg(("--force",), action="store_true", help="Make it anew, whatever is there")

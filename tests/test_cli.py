@@ -1,0 +1,112 @@
+"""``airflow hops``, started as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_hops.cli import checks
+from airflow_hops.hooks.runtime import RuntimeHook
+
+AIRFLOW = str(Path(sys.executable).with_name("airflow"))
+
+
+def airflow(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.run(
+        [AIRFLOW, *arguments], env={**kept, **environment}, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_commands_are_in_airflows_own_help() -> None:
+    result = airflow("hops", "--help")
+    assert result.returncode == 0, result.stderr
+    assert "doctor" in result.stdout and "runtime" in result.stdout
+
+
+def test_defining_the_commands_imports_nothing_that_they_need() -> None:
+    program = (
+        "import airflow.cli.cli_config, sys; before = set(sys.modules); import airflow_hops.cli.definition as d; "
+        "d.get_hops_cli_commands(); print(*sorted(set(sys.modules) - before))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert set(result.stdout.split()) - {"airflow_hops"} == {"airflow_hops.cli", "airflow_hops.cli.definition"}
+
+
+def test_runtime_path_follows_the_configuration(tmp_path: Path) -> None:
+    assert airflow("hops", "runtime", "path").stdout.strip() == os.environ["AIRFLOW__HOPS__RUNTIME"]
+    result = airflow("hops", "runtime", "path", AIRFLOW_HOME=str(tmp_path), AIRFLOW__HOPS__RUNTIME="")
+    assert result.stdout.strip() == str(tmp_path / "hops-runtime")
+
+
+def test_runtime_create_refuses_a_folder_with_something_else_in_it(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("keep")
+    result = airflow("hops", "runtime", "create", str(tmp_path))
+    assert result.returncode == 1
+    assert "will not be overwritten" in result.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name != "airflow.cfg"] == ["notes.txt"]
+
+
+@pytest.mark.runtime
+def test_the_doctor_finds_the_libraries_of_the_runtime_environment(runtime: Path) -> None:
+    result = airflow("hops", "doctor", "--output", "json", "--spark-conn-id", "spark_local")
+    found = {check["name"]: check for check in json.loads(result.stdout)}
+    for name in ("tensorflow", "tensorflow_data_validation", "tensorflow_serving", "pyspark", "mlflow", "horovod"):
+        assert found[name]["status"] == "ok", found[name]
+    assert found["horovod"]["found"].endswith("built with TensorFlow and Gloo")
+    assert found["protobuf"]["found"].startswith("4.")
+    assert found["connection spark_local"]["found"] == "master local[2]"
+    assert found["Java"]["status"] == "ok"
+    failed = [check for check in found.values() if check["status"] == "fail"]
+    assert (result.returncode == 0) == (not failed), failed
+
+
+def test_the_doctor_fails_without_a_runtime_environment_and_says_how_to_make_one(tmp_path: Path) -> None:
+    result = airflow("hops", "doctor", AIRFLOW__HOPS__RUNTIME=str(tmp_path / "none"))
+    assert result.returncode == 1
+    assert "checks failed: " in result.stderr and "runtime environment" in result.stderr
+    table = " ".join(result.stdout.split())
+    assert "airflow hops runtime create" in table
+    assert "connection spark_default warn" in table
+
+
+def test_a_protobuf_newer_than_tensorflow_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
+    facts = {"version": "7.35.1", "seconds": 0.1, "error": None}
+    answers = {
+        "training": {"modules": {"google.protobuf": facts, "tensorflow": {**facts, "error": error}}},
+        "data": {"modules": {}},
+    }
+    monkeypatch.setattr(checks, "_probe", lambda runtime, code, group: answers[group])
+    found = {check.name: check for check in checks.check_libraries(tmp_path)}
+    assert found["protobuf"].status == found["tensorflow"].status == "fail"
+    assert "TensorFlow 2.16 needs protobuf 4" in found["protobuf"].advice
+    assert found["tensorflow"].advice == (
+        f"protobuf is newer than TensorFlow bears: airflow hops runtime create --force {tmp_path}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("port", "status", "found"),
+    [("0", "fail", "port '0' is not between 1 and 65535"), ("grpc", "fail", "port 'grpc' is not"), ("1", "ok", "free")],
+)
+def test_a_model_servers_port_is_checked(port: str, status: str, found: str) -> None:
+    from dataclasses import replace
+
+    settings = RuntimeHook().settings
+    settings = replace(settings, services={"serving_host": "127.0.0.1", "serving_port": port})
+    (check,) = checks.check_serving(settings)
+    assert check.status == status and found in check.found
+
+
+def test_a_disk_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    settings = replace(RuntimeHook().settings, store="file:///proc/hops")
+    found = {check.name: check for check in checks.check_disk(settings)}
+    assert found["disk of the store"].status == "fail"

