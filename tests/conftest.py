@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     home = tempfile.mkdtemp(prefix="hops-tests-airflow-")
     os.environ["AIRFLOW_HOME"] = home
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+    os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(REPOSITORY / "tests" / "dags")
     os.environ["AIRFLOW__HOPS__RUNTIME"] = str(RUNTIME)
     os.environ["AIRFLOW__HOPS__WARM_START"] = "False"
     os.environ["AIRFLOW_CONN_SPARK_LOCAL"] = '{"conn_type": "spark", "host": "local[2]"}'
@@ -81,6 +82,7 @@ class StepRunner:
         launcher: Any = None,
         services: Mapping[str, str] | None = None,
         task_id: str | None = None,
+        run_id: str | None = None,
     ) -> Any:
         """Runs ``entry``; returns its Artifact or value, raises StepFailed. ``self.lines`` holds the output."""
         from dataclasses import replace
@@ -94,7 +96,8 @@ class StepRunner:
         settings = replace(hook.settings, store=self.store.root)
         settings = replace(settings, services={**settings.services, **(services or {})})
         hook.__dict__["settings"] = settings
-        producer = Producer("tests", f"run-{self._count}", task_id or entry.rpartition(".")[2].replace(":", "-"))
+        run_id = run_id or f"run-{self._count}"
+        producer = Producer("tests", run_id, task_id or entry.rpartition(".")[2].replace(":", "-"))
         self.last_uri = self.store.address(producer, kind) if kind else None
         spec = StepSpec(
             step=producer.task_id,
@@ -128,3 +131,72 @@ def spark_launcher(runtime: Path) -> Any:
     from airflow_hops.launchers.spark import SparkLauncher
 
     return SparkLauncher(runtime, "spark_local", {"spark.sql.shuffle.partitions": "2"})
+
+
+@pytest.fixture(scope="session")
+def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Launches steps from a warm process of this test session: for tests of many short steps."""
+    import subprocess
+    import time
+
+    from airflow_hops.launchers.local import LocalLauncher
+    from airflow_hops.launchers.warm import WarmStart, warm_command, warm_environment
+
+    path = tmp_path_factory.mktemp("warm") / "socket"
+    process = subprocess.Popen(warm_command(runtime / "bin" / "python", path), env=warm_environment(), cwd="/")
+    try:
+        deadline = time.monotonic() + 120
+        while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert path.exists(), "the warm process did not start"
+        yield LocalLauncher(runtime, WarmStart(path))
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def run_dag() -> Callable[..., Any]:
+    """Runs a DAG of ``tests/dags`` through ``dag.test()``, in an Airflow database made for the session.
+
+    ``run_dag(dag_id, conf)`` returns the DAG run; its task instances have their final states.
+    """
+    from airflow.utils.db import initdb
+
+    initdb()
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(REPOSITORY / "tests" / "dags")
+    assert not bag.import_errors, bag.import_errors
+
+    def run(dag_id: str, conf: Mapping[str, Any]) -> Any:
+        return bag.dags[dag_id].test(run_conf=dict(conf))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def flights_statistics(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> Any:
+    """Statistics of a third of the flights of January to March, splits train and eval."""
+    import flights_examples
+
+    winter = flights_examples.months(flights_raw, 1, 3)
+    splits = {"train": winter[winter.index % 4 == 0], "eval": winter[winter.index % 12 == 1]}
+    examples = flights_examples.write_examples(shared_run_step.store, splits)
+    return shared_run_step(
+        "airflow_hops.runtime.statistics:run",
+        inputs={"examples": examples},
+        kind="statistics",
+        launcher=warm_launcher,
+    )
+
+
+@pytest.fixture(scope="session")
+def flights_schema(shared_run_step: Any, warm_launcher: Any, flights_statistics: Any) -> Any:
+    """The schema inferred from :func:`flights_statistics`."""
+    return shared_run_step(
+        "airflow_hops.runtime.schema:run",
+        inputs={"statistics": flights_statistics},
+        kind="schema",
+        launcher=warm_launcher,
+    )

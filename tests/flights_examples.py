@@ -49,7 +49,7 @@ def flights(raw: Path) -> pd.DataFrame:
             "plane_manufacturer": table["manufacturer"],
             "scheduled_minute": table["hour"] * 60 + table["minute"],
             "scheduled_arrival_minute": table["sched_arr_time"] // 100 * 60 + table["sched_arr_time"] % 100,
-            "weekday": pd.to_datetime(table[["year", "month", "day"]]).dt.weekday.astype("int64"),
+            "weekday": pd.to_datetime(table[["year", "month", "day"]]).dt.day_of_week.astype("int64"),
             "origin_departures_hour": table["origin_departures_hour"].astype("int64"),
             "distance": table["distance"].astype("float64"),
             "plane_age": 2013.0 - table["built"],

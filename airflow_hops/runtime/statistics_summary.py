@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 TOP_VALUES = 20
@@ -46,7 +47,7 @@ def histogram(feature: Any) -> list[list[Any]]:
     """The distribution: ``[low, high, count]`` of a number's buckets, ``[value, count]`` of a string's values."""
     if feature.WhichOneof("stats") == "num_stats":
         return [
-            [bucket.low_value, bucket.high_value, bucket.sample_count]
+            [_json(bucket.low_value), _json(bucket.high_value), bucket.sample_count]
             for histogram in feature.num_stats.histograms
             if histogram.type == histogram.STANDARD
             for bucket in histogram.buckets
@@ -74,13 +75,13 @@ def _summarize_feature(feature: Any, rows: int) -> dict[str, Any]:
                 for bucket in histogram.buckets
             ]
             summary |= {
-                "mean": number.mean,
-                "std": number.std_dev,
-                "min": number.min,
-                "max": number.max,
-                "median": number.median,
+                "mean": _json(number.mean),
+                "std": _json(number.std_dev),
+                "min": _json(number.min),
+                "max": _json(number.max),
+                "median": _json(number.median),
                 "zeros": int(number.num_zeros),
-                "quantiles": [bucket.low_value for bucket in quantiles] + [b.high_value for b in quantiles[-1:]],
+                "quantiles": [_json(b.low_value) for b in quantiles] + [_json(b.high_value) for b in quantiles[-1:]],
                 "histogram": histogram(feature),
             }
     elif feature.WhichOneof("stats") == "string_stats":
@@ -90,3 +91,8 @@ def _summarize_feature(feature: Any, rows: int) -> dict[str, Any]:
             "top_values": histogram(feature),
         }
     return summary
+
+
+def _json(value: float) -> float | str:
+    """JSON has no infinity and no NaN; they become text."""
+    return value if math.isfinite(value) else str(value)

@@ -1,0 +1,152 @@
+"""The statistics stage: equal to TFDV's, and its artifact."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import flights_examples
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.hooks.runtime import StepFailed
+
+pytestmark = pytest.mark.runtime
+CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
+ENTRY = "airflow_hops.runtime.statistics:run"
+
+
+@pytest.fixture(scope="module")
+def facts(shared_run_step: Any, warm_launcher: Any) -> Any:
+    return shared_run_step("tfdv_checks:compare_with_tfdv", code_paths=CHECKS, launcher=warm_launcher)
+
+
+@pytest.mark.parametrize("way", ["beam", "two_workers", "dataframe"])
+def test_statistics_equal_tfdv_for_every_feature(facts: Any, way: str) -> None:
+    assert len(facts["ours"]) == 12
+    for feature, expected in facts[way].items():
+        found = facts["ours"][feature]
+        for name, value in expected.items():
+            where = f"{feature}.{name}"
+            if isinstance(value, float) and math.isnan(value):
+                assert math.isnan(found[name]), where
+            elif name in ("mean", "std") and feature != "extreme":
+                # The order in which floats are summed is all that may differ.
+                assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-12), where
+            elif name == "mean":
+                assert found[name] == pytest.approx(value, abs=0.1), where  # 2^63 swallows what is added to it
+            else:
+                assert found[name] == value, where
+
+
+def test_statistics_of_one_batch_are_byte_for_byte_those_of_a_dataframe(facts: Any) -> None:
+    assert facts["same_bytes_as_dataframe"]
+
+
+def test_nan_counts_as_missing_and_bytes_that_are_not_text_are_counted(facts: Any) -> None:
+    assert facts["ours"]["float"]["missing"] == 429
+    assert facts["ours"]["all_null"]["present"] == facts["ours"]["untyped"]["present"] == 0
+    assert ["__BYTES_VALUE__", 590.0] in facts["ours"]["bytes"]["top"]
+
+
+def test_native_schema_and_validation_equal_tfdvs(facts: Any) -> None:
+    assert facts["schema_as_tfdv"]
+    assert facts["validation_as_tfdv"]
+
+
+def test_artifact_holds_protos_a_json_twin_and_what_downstream_needs(
+    flights_statistics: Any, shared_run_step: Any
+) -> None:
+    folder = shared_run_step.store.local(flights_statistics)
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*")) == [
+        "eval/FeatureStats.pb",
+        "eval/statistics.json",
+        "manifest.json",
+        "train/FeatureStats.pb",
+        "train/statistics.json",
+    ]
+    assert flights_statistics.properties == {
+        "splits": ["train", "eval"], "label": "late", "key": "flight_id", "time": "scheduled_at", "window": None,
+    }  # fmt: skip
+    twin = json.loads((folder / "train" / "statistics.json").read_text())
+    assert twin["rows"] == flights_statistics.rows["train"].rows_out > 15_000
+    assert set(twin["features"]) == {"late", "scheduled_at", *flights_examples.FEATURES}
+    temp = twin["features"]["temp"]
+    assert temp["type"] == "FLOAT"
+    assert temp["count"] + temp["missing"] == twin["rows"]
+    assert temp["min"] == temp["quantiles"][0] < temp["median"] < temp["quantiles"][-1] == temp["max"]
+    assert len(temp["quantiles"]) == 11
+    assert sum(count for _, _, count in temp["histogram"]) == pytest.approx(temp["count"])
+    assert twin["features"]["origin"]["unique"] == 3
+    assert {value for value, _ in twin["features"]["origin"]["top_values"]} == {"EWR", "JFK", "LGA"}
+    assert twin["features"]["plane_manufacturer"]["missing"] > 0
+    assert len((folder / "train" / "statistics.json").read_bytes()) < 50_000
+
+
+def _corrupt(folder: Path) -> None:
+    pq.write_table(pa.table({"x": [1, 2]}), folder / "part-0.parquet")
+    (folder / "part-1.parquet").write_bytes(b"PAR1 this is not Parquet PAR1")
+
+
+def _other_type(folder: Path) -> None:
+    pq.write_table(pa.table({"x": [1, 2]}), folder / "part-0.parquet")
+    pq.write_table(pa.table({"x": ["a"]}), folder / "part-1.parquet")
+
+
+def _timestamp(folder: Path) -> None:
+    pq.write_table(pa.table({"when": pa.array([0], pa.timestamp("us"))}), folder / "part-0.parquet")
+
+
+def _no_rows(folder: Path) -> None:
+    pq.write_table(pa.table({"x": pa.array([], pa.int64())}), folder / "part-0.parquet")
+
+
+def _damaged_page(folder: Path) -> None:
+    path = folder / "part-0.parquet"
+    pq.write_table(pa.table({"x": list(range(100_000))}), path, use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[10_000:60_000] = bytes(50_000)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_corrupt, ["part-1.parquet", "cannot be read as Parquet"]),
+        (_damaged_page, ["part-0.parquet", "cannot be read as Parquet"]),
+        (_other_type, ["part-1.parquet", "column 'x' is string, but int64 in part-0.parquet"]),
+        (_timestamp, ["part-0.parquet", "column 'when' is timestamp[us], expected int64, float32, float64 or string"]),
+        (_no_rows, ["train: no rows"]),
+        (lambda folder: None, ["train: no Parquet files"]),
+    ],
+)
+def test_bad_examples_give_a_clear_error_and_no_artifact(
+    run_step: Any, warm_launcher: Any, damage: Any, words: list[str]
+) -> None:
+    from airflow_hops.artifacts import Producer
+
+    with run_step.store.create(run_step.store.uri("tests", "bad", "examples"), "examples", Producer()) as writer:
+        (writer.path / "train").mkdir()
+        damage(writer.path / "train")
+        examples = writer.commit(properties={**flights_examples.PROPERTIES, "splits": ["train"]})
+    with pytest.raises(StepFailed) as failure:
+        run_step(ENTRY, inputs={"examples": examples}, kind="statistics", launcher=warm_launcher)
+    for word in words:
+        assert word in str(failure.value)
+    assert not failure.value.retryable
+    assert not run_step.store.exists(run_step.last_uri)
+
+
+def test_a_split_that_is_not_there_is_named(run_step: Any, warm_launcher: Any, store: Any) -> None:
+    examples = flights_examples.write_examples(run_step.store, {"train": pa.table({"x": [1]})})
+    with pytest.raises(StepFailed, match="there is no split 'newest'"):
+        run_step(
+            ENTRY,
+            params={"splits": ["newest"]},
+            inputs={"examples": examples},
+            kind="statistics",
+            launcher=warm_launcher,
+        )
