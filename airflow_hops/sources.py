@@ -1,0 +1,171 @@
+"""Sources of raw tables: what a user says about one, and which files it comes to.
+
+Standard library only, and fsspec where files are listed: the Airflow side lists them for the cache key, the ML side to
+read them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from airflow_hops.artifacts import BadInput
+
+FORMATS = ("csv", "jsonl", "parquet")
+_GLOB_CHARACTERS = frozenset("*?[")
+# What tells one state of an object from the next, by file system: S3, GCS, Azure, HTTP, then plain modification times.
+_VERSION_FIELDS = ("ETag", "etag", "checksum", "md5Hash", "content_md5", "mtime", "LastModified", "updated", "modified")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the rows of one raw table come from.
+
+    Attributes:
+        uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, whose files
+            are then taken with those of its subfolders, in the order of their names.
+        format: ``csv``, ``jsonl`` (one JSON object a line) or ``parquet``; None takes it from each file's name, or
+            else from its content. Compression (gzip, zip, bzip2, Zstandard) is always told by the content.
+        time_column: Column by which the window of time selects rows; None takes the table whole. A timestamp without
+            a zone counts as UTC, an integer as seconds since the epoch.
+        columns: Columns to keep; None keeps all.
+        schema: Types of columns that are not to be inferred, by name: ``int64``, ``float64``, ``string``, ``bool``,
+            ``date32``, ``timestamp`` (UTC), or any other alias of Arrow's.
+        delimiter: Of CSV.
+        null_values: Texts that stand for a missing value in CSV.
+        encoding: Of CSV.
+        storage_options: fsspec options. They are kept with the task's rendered fields: leave credentials to the
+            environment.
+    """
+
+    uri: str
+    format: str | None = None
+    time_column: str | None = None
+    columns: tuple[str, ...] | None = None
+    schema: Mapping[str, str] = field(default_factory=dict)
+    delimiter: str = ","
+    null_values: tuple[str, ...] = ("", "NA")
+    encoding: str = "utf8"
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.uri:
+            raise BadInput("a source's uri is empty; expected a path or a URI")
+        if self.format is not None and self.format not in FORMATS:
+            raise BadInput(f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(FORMATS)}")
+
+    @classmethod
+    def from_value(cls, table: str, value: Source | str | Mapping[str, Any]) -> Source:
+        """A source from what a DAG may hold: itself, its URI alone, or its fields.
+
+        Args:
+            table: The table's name, for the message.
+            value: The source.
+
+        Raises:
+            BadInput: the value is none of these, or names a field that there is not.
+        """
+        if isinstance(value, Source):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping):
+            raise BadInput(f"sources[{table!r}] is a {type(value).__name__}, expected a Source, a URI or a mapping")
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise BadInput(f"sources[{table!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        if "uri" not in value:
+            raise BadInput(f"sources[{table!r}] lacks 'uri': {dict(value)!r}")
+        # JSON knows no tuples.
+        lists = {name: tuple(value[name]) for name in ("columns", "null_values") if value.get(name) is not None}
+        return cls(**{**value, **lists})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value from which :meth:`from_value` makes an equal source."""
+        value = asdict(self)
+        return {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a source.
+
+    Attributes:
+        path: Path within its file system.
+        name: The path as people write it, with the protocol.
+        size_bytes: Its size; 0 where the file system does not tell.
+        version: What changes when the file does: an etag, a checksum, or the time of its modification.
+    """
+
+    path: str
+    name: str
+    size_bytes: int
+    version: str
+
+
+def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
+    """The files of a source, in the order of their names.
+
+    Returns:
+        The fsspec file system, and the files.
+
+    Raises:
+        BadInput: the URI is relative, nothing matches it, or its protocol is not installed.
+    """
+    if "://" not in source.uri and not Path(source.uri).expanduser().is_absolute():
+        raise BadInput(f"source {source.uri!r} is a relative path; expected an absolute one, or a URI")
+    import fsspec
+
+    uri = source.uri if "://" in source.uri else str(Path(source.uri).expanduser())
+    try:
+        fs, path = fsspec.url_to_fs(uri, **source.storage_options)
+    except (ImportError, ValueError) as error:
+        raise BadInput(f"source {source.uri!r}: {error}") from error
+    # A listing that the file system remembers may be older than the files.
+    fs.invalidate_cache()
+    paths = _match(fs, path)
+    if not paths:
+        raise BadInput(f"source {source.uri!r}: no file matches")
+    return fs, tuple(_describe(fs, found) for found in paths)
+
+
+def fingerprint_of_sources(sources: Mapping[str, Source]) -> str:
+    """SHA-256 (hex) over the names, sizes and versions of all files, without reading them."""
+    state = {
+        table: [[file.name, file.size_bytes, file.version] for file in list_files(source)[1]]
+        for table, source in sources.items()
+    }
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _match(fs: Any, path: str) -> list[str]:
+    # A name that holds a glob's characters and exists is meant as it stands.
+    if fs.isfile(path):
+        return [path]
+    if fs.isdir(path):
+        return sorted(found for found in fs.find(path) if not _is_hidden(found, path))
+    if _GLOB_CHARACTERS & set(path):
+        return sorted(found for found in fs.glob(path) if fs.isfile(found))
+    return []
+
+
+def _is_hidden(path: str, folder: str) -> bool:
+    """Whether a path below a folder is a marker or a checksum, as Hadoop leaves them, and no data."""
+    parts = PurePosixPath(path.removeprefix(folder)).parts
+    return any(part.startswith((".", "_")) for part in parts) or path.endswith(".crc")
+
+
+def _describe(fs: Any, path: str) -> SourceFile:
+    info = fs.info(path)
+    version = next((str(info[name]) for name in _VERSION_FIELDS if info.get(name)), None) or fs.ukey(path)
+    is_local = "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
+    return SourceFile(
+        path=path,
+        name=path if is_local else fs.unstrip_protocol(path),
+        size_bytes=int(info.get("size") or 0),
+        version=str(version),
+    )
