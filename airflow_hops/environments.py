@@ -70,7 +70,7 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
         if any(path.glob("lib/python3*/site-packages/*.dist-info")):
             return EnvironmentState("unmanaged", f"{path} was not made by airflow-hops (it has no {STAMP_NAME})")
         made_of, made_in = _UNFINISHED, ""
-    if made_in and made_in != str(path.absolute()):
+    if made_in and made_in != str(path.resolve()):
         return EnvironmentState("moved", f"{path} was made in {made_in}")
     if made_of in ("", _UNFINISHED):
         return EnvironmentState("unfinished", f"the installation into {path} did not finish")
@@ -107,13 +107,13 @@ def create_environment(
         BadInput: the folder holds something that must not be overwritten.
         HopsError: the installation failed; what uv said went to ``say``.
     """
-    path = path.absolute()
+    path = path.resolve()
     expected = fingerprint(pins)
     state = environment_state(path, expected)
     wants_java = java is not None and not _machine_has_java()
     if state.good and not force and not (wants_java and own_java(path) is None):
         return False
-    if state.name == "foreign" or path == Path(sys.prefix):
+    if state.name == "foreign" or path == Path(sys.prefix).resolve():
         detail = state.detail if state.name == "foreign" else "it is the environment of this very process"
         raise BadInput(f"{path}: will not be overwritten, since {detail}; name an empty or new folder")
     if state.name == "unmanaged" and not force:
