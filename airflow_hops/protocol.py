@@ -55,7 +55,7 @@ class StepSpec:
     output: Output | None = None
     store: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
-    producer: Producer = Producer()
+    producer: Producer = field(default_factory=Producer)
     code_paths: tuple[str, ...] = ()
     cache_key_parts: Mapping[str, str] = field(default_factory=dict)
     services: Mapping[str, str] = field(default_factory=dict)

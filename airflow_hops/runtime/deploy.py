@@ -14,7 +14,7 @@ from typing import Any
 from airflow_hops.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.model_record import ModelRecord, ServedVersion, now, read_record, record_uri, write_record
-from airflow_hops.runtime.model_server import ModelServer
+from airflow_hops.runtime.model_server import ModelServer, check_saved_model
 from airflow_hops.runtime.registry import CHALLENGER, CHAMPION, ModelRegistry, read_training
 from airflow_hops.serving.config import ConfigError
 
@@ -65,6 +65,7 @@ def run(
     for role in ("evaluation", "infra_blessing"):
         if context.has_input(role):
             _check_blessing(context, role, model)
+    check_saved_model(context.store.local(model) / "saved_model")
     server = ModelServer.of(context.spec.services)
     context.progress(0.0, f"model server {server.address}")
     server.check_reachable(model_name)

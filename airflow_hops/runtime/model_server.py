@@ -149,8 +149,7 @@ class ModelServer:
         Raises:
             BadInput: there is no SavedModel, or the folder holds another model.
         """
-        if not any((saved_model / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
-            raise BadInput(f"{saved_model}: not a SavedModel (neither saved_model.pb nor saved_model.pbtxt is in it)")
+        check_saved_model(saved_model)
         target = self.version_path(model_name, version)
         if target.exists():
             found = _published_fingerprint(target)
@@ -322,6 +321,16 @@ class ModelServer:
             return None
         models = config.read_config(self.config_file).model_config_list.config
         return next((model for model in models if model.name == model_name), None)
+
+
+def check_saved_model(folder: Path) -> None:
+    """Checks that a folder holds a SavedModel's first file; whether it loads is for the server to say.
+
+    Raises:
+        BadInput: it does not.
+    """
+    if not any((folder / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
+        raise BadInput(f"{folder}: not a SavedModel (neither saved_model.pb nor saved_model.pbtxt is in it)")
 
 
 def _published_fingerprint(folder: Path) -> str | None:

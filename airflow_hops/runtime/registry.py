@@ -8,6 +8,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -141,9 +143,8 @@ class ModelRegistry:
         from mlflow.entities import Param
 
         experiment_id = self._experiment(producer.dag_id)
-        begun = self.client.search_runs(
-            [experiment_id], f"tags.`hops.fingerprint` = '{model.fingerprint}'", max_results=1
-        )
+        same = f"tags.`hops.model` = '{model.uri}' and tags.`hops.fingerprint` = '{model.fingerprint}'"
+        begun = self.client.search_runs([experiment_id], same, max_results=1)
         run_id: str = (
             begun[0].info.run_id
             if begun
@@ -225,6 +226,8 @@ def open_tracking(tracking_uri: str) -> Any:
         with path.with_name(f".{path.name}.lock").open("w") as lock:
             # Two processes that make the tables at once fail on each other's.
             fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                _make_database(path)
             client = MlflowClient(tracking_uri)
             client.search_experiments(max_results=1)
             client.search_registered_models(max_results=1)
@@ -236,6 +239,24 @@ def open_tracking(tracking_uri: str) -> Any:
             f"MLflow at {tracking_uri} does not open ({type(error).__name__}: {error}); see the connection's field "
             "'tracking_uri'"
         ) from error
+
+
+def _make_database(path: Path) -> None:
+    """Makes MLflow's tables in memory and moves the finished file into place.
+
+    MLflow migrates an empty database through all of its history, and a disk's syncs would make that take seconds.
+    """
+    from mlflow.tracking import MlflowClient
+
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(
+        prefix="hops-mlflow-", dir=memory if os.access(memory, os.W_OK) else None
+    ) as folder:
+        made = Path(folder) / "mlflow.db"
+        MlflowClient(f"sqlite:///{made}").search_experiments(max_results=1)
+        staging = path.with_name(f".{path.name}.staging")
+        shutil.copyfile(made, staging)
+        staging.replace(path)
 
 
 def read_training(folder: Path) -> dict[str, Any]:

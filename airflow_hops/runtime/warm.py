@@ -35,6 +35,8 @@ WARM_MODULES = (
     "horovod.tensorflow",
     "keras",
     "mlflow.tracking",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "mlflow.store.model_registry.sqlalchemy_store",
     "grpc",
     "tensorflow_serving.apis.prediction_service_pb2_grpc",
     "tensorflow_serving.apis.model_service_pb2_grpc",

@@ -1,0 +1,53 @@
+"""Writes small SavedModels, raw features to probability; a step in the runtime environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+SIGNATURE = [
+    tf.TensorSpec([None], tf.string, "carrier"),
+    tf.TensorSpec([None], tf.float32, "distance"),
+    tf.TensorSpec([None], tf.int64, "scheduled_at"),
+]
+
+
+class Late(tf.Module):
+    """Late with a probability that grows with the distance, by a slope of its own."""
+
+    def __init__(self, slope: float, kind: str) -> None:
+        super().__init__()
+        self.slope = tf.Variable(slope)
+        self.kind = kind
+
+    @tf.function(input_signature=SIGNATURE)
+    def serve(self, carrier: tf.Tensor, distance: tf.Tensor, scheduled_at: tf.Tensor) -> dict[str, tf.Tensor]:
+        probability = tf.sigmoid(self.slope * distance / 1000.0 - 1.0)
+        if self.kind == "constant":
+            probability = tf.zeros_like(probability) + 0.25
+        elif self.kind == "nan":
+            probability = tf.where(distance > 500.0, float("nan"), probability)
+        elif self.kind == "failing":
+            with tf.control_dependencies([tf.debugging.assert_less(distance, 900.0, "too far")]):
+                probability = tf.identity(probability)
+        elif self.kind == "slow":
+            rounds = tf.while_loop(
+                lambda i, _: i < 40,
+                lambda i, m: (i + 1, tf.linalg.matmul(m, m) / tf.norm(m)),
+                [tf.constant(0), tf.eye(300)],
+            )[1]
+            probability += 0.0 * tf.linalg.trace(rounds)
+        return {"probability": probability}
+
+
+def write(context: Any, folder: str) -> None:
+    """One SavedModel a kind; the broken one is none."""
+    kinds = {"first": 1.0, "second": 1.2, "third": 1.4, "constant": 1.0, "nan": 1.0, "failing": 1.0, "slow": 1.0}
+    for kind, slope in kinds.items():
+        model = Late(slope, kind)
+        tf.saved_model.save(model, f"{folder}/{kind}", {"serving_default": model.serve})
+    broken = Path(folder) / "broken"
+    broken.mkdir()
+    (broken / "saved_model.pb").write_bytes(b"this is no protocol buffer")

@@ -1,0 +1,290 @@
+"""What the tests of registry, deploy and rollout share: a server process, models as artifacts, and the steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, StepRunner
+
+from airflow_hops.artifacts import Artifact, Producer
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.launchers.warm import WarmStart, warm_command, warm_environment
+
+EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServerProcess:
+    """The bundled model server, with what a connection would say of it."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        self.python, self.folder = python, folder
+        self.config_file, self.traffic_file = folder / "models.config", folder / "traffic.json"
+        self.base_path, self.capture_path = folder / "models", folder / "capture"
+        self.base_path.mkdir()
+        self.config_file.write_text("model_config_list {}\n")
+        self.ports = {"port": "0", "rest_api_port": "auto"}
+        self.ready_file = folder / "ready.json"
+
+    def start(self) -> None:
+        self.ready_file.unlink(missing_ok=True)
+        flags = {
+            **self.ports,
+            "model_config_file": self.config_file,
+            "model_config_file_poll_wait_seconds": 0.1,
+            "file_system_poll_wait_seconds": 0.1,
+            "traffic_config_file": self.traffic_file,
+            "traffic_config_file_poll_wait_seconds": 0.1,
+            "capture_base_path": self.capture_path,
+            "ready_file": self.ready_file,
+        }
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.python, "-m", "airflow_hops.serving", *(f"--{name}={value}" for name, value in flags.items())],
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3"},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait_until_ready(self) -> None:
+        wait_for(lambda: self.ready_file.exists() or self.process.poll() is not None, "the server is ready", 90)
+        assert self.process.poll() is None, self.log()
+        found = json.loads(self.ready_file.read_text())
+        self.ports = {"port": found["grpc_port"], "rest_api_port": found["rest_api_port"]}
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(60)
+
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text()
+
+    @property
+    def services(self) -> dict[str, str]:
+        return {
+            "serving_host": "127.0.0.1",
+            "serving_port": str(self.ports["port"]),
+            "serving_rest_port": str(self.ports["rest_api_port"]),
+            "serving_base_path": str(self.base_path),
+            "serving_config_file": str(self.config_file),
+            "serving_traffic_file": str(self.traffic_file),
+            "serving_capture_path": str(self.capture_path),
+        }
+
+    def get(self, path: str) -> Any:
+        with _OPENER.open(f"http://127.0.0.1:{self.ports['rest_api_port']}{path}", timeout=30) as response:
+            return json.load(response)
+
+    def versions(self, model_name: str) -> dict[int, str]:
+        """State of each version that the server knows of."""
+        try:
+            states = self.get(f"/v1/models/{model_name}")["model_version_status"]
+        except urllib.error.HTTPError:
+            return {}
+        return {int(state["version"]): state["state"] for state in states}
+
+    def available(self, model_name: str) -> list[int]:
+        return sorted(v for v, state in self.versions(model_name).items() if state == "AVAILABLE")
+
+    def traffic(self, model_name: str) -> dict[int, float]:
+        """The shares in effect."""
+        versions = self.get("/v1/stats")["models"].get(model_name, {"versions": {}})["versions"]
+        return {int(v): figures["traffic_percent"] for v, figures in versions.items() if figures["traffic_percent"]}
+
+    def ask(self, model_name: str, requests: int, *, far_every: int = 0) -> int:
+        """Sends requests; each ``far_every``-th asks for a distance beyond 900. Returns how many failed."""
+        failed = 0
+        generator = random.Random(requests)
+        for number in range(requests):
+            far = far_every and number % far_every == 0
+            row = {"carrier": "UA", "distance": 1000.0 if far else generator.uniform(100, 899), "scheduled_at": number}
+            body = json.dumps({"instances": [row]}).encode()
+            try:
+                url = f"http://127.0.0.1:{self.ports['rest_api_port']}/v1/models/{model_name}:predict"
+                _OPENER.open(urllib.request.Request(url, body), timeout=30).read()
+            except urllib.error.HTTPError:
+                failed += 1
+        return failed
+
+
+@dataclass
+class Processes:
+    """The server, and a warm process that steps fork from: MLflow's import would cost each of them seconds."""
+
+    server: ServerProcess
+    launcher: LocalLauncher
+    saved_models: Path
+
+
+@pytest.fixture(scope="session")
+def processes(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """Started together, once; each test has a model name of its own."""
+    python = runtime / "bin" / "python"
+    socket = tmp_path_factory.mktemp("warm") / "s"
+    warm = subprocess.Popen(
+        warm_command(python, socket),
+        env=warm_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    server = ServerProcess(python, tmp_path_factory.mktemp("model-server"))
+    server.start()
+    try:
+        wait_for(lambda: socket.exists() or warm.poll() is not None, "the warm process listens", 90)
+        launcher = LocalLauncher(runtime, WarmStart(socket))
+        saved_models = tmp_path_factory.mktemp("saved-models")
+        StepRunner(str(tmp_path_factory.mktemp("store")), runtime)(
+            "make_served_models:write",
+            params={"folder": str(saved_models)},
+            code_paths=(str(Path(__file__).parent),),
+            launcher=launcher,
+        )
+        server.wait_until_ready()
+        yield Processes(server, launcher, saved_models)
+    finally:
+        server.stop()
+        warm.kill()
+        warm.wait()
+
+
+@pytest.fixture(scope="session")
+def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """MLflow's database, made by whoever comes first."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'deeper' / 'mlflow.db'}"
+
+
+@dataclass
+class Pipeline:
+    """One model name with a store of its own, on the shared server and MLflow."""
+
+    runner: StepRunner
+    server: ServerProcess
+    launcher: LocalLauncher
+    saved_models: Path
+    tracking_uri: str
+    name: str
+
+    @property
+    def store(self) -> Any:
+        return self.runner.store
+
+    def model(self, kind: str) -> Artifact:
+        """A model artifact as the train stage writes it; the same kind has the same fingerprint."""
+        uri = self.store.uri("training", f"run-{uuid.uuid4().hex[:6]}", "train", "model")
+        with self.store.create(uri, "model", Producer("training", "run", "train")) as writer:
+            shutil.copytree(self.saved_models / kind, writer.path / "saved_model")
+            training = {"epochs": EPOCHS, "learning_rate": 0.001, "kind": kind}
+            (writer.path / "training.json").write_text(json.dumps(training))
+            return writer.commit(
+                metrics={"auc": 0.7},
+                properties={
+                    "features": ["carrier", "distance"],
+                    "label": "late",
+                    "signature": "serving_default",
+                    "statistics": f"{self.store.root}/statistics-of-{kind}",
+                    "schema": f"{self.store.root}/schema",
+                    "window": ["2013-01-01T00:00:00Z", "2013-04-01T00:00:00Z"],
+                },
+            )
+
+    def verdict(self, kind: str, model: Artifact, *, blessed: bool = True) -> Artifact:
+        """An evaluation or infra_blessing of a model."""
+        uri = self.store.uri("training", f"run-{uuid.uuid4().hex[:6]}", kind, kind)
+        with self.store.create(uri, kind, Producer(), inputs={"model": (model,)}) as writer:
+            (writer.path / f"{kind}.json").write_text(json.dumps({"blessed": blessed, "uuid": uuid.uuid4().hex}))
+            return writer.commit(
+                metrics={"auc": 0.71, "accuracy": 0.8},
+                properties={"blessed": blessed, "reasons": [] if blessed else ["auc 0.5 is below 0.6"]},
+            )
+
+    def deploy(self, model: Artifact, *, services: dict[str, str] | None = None, **params: Any) -> Artifact:
+        """Runs the deploy step; evaluation and infra_blessing may be among the parameters."""
+        roles = {role: params.pop(role) for role in ("evaluation", "infra_blessing") if role in params}
+        artifact: Artifact = self.runner(
+            "airflow_hops.runtime.deploy:run",
+            params={"model_name": self.name, "canary_percent": 20, "available_timeout_s": 30.0, **params},
+            inputs={"model": model, **roles},
+            kind="deployment",
+            services={**self.server.services, "tracking_uri": self.tracking_uri, **(services or {})},
+            launcher=self.launcher,
+            task_id="deploy",
+        )
+        return artifact
+
+    def rollout(self, deployment: Artifact, *, services: dict[str, str] | None = None, **params: Any) -> Artifact:
+        """Runs the rollout step."""
+        given = {
+            "min_requests": 20,
+            "bake_time_s": 0.0,
+            "timeout_s": 30.0,
+            "on_timeout": "roll_back",
+            "max_error_increase": 0.01,
+            "significance": 0.01,
+            "max_latency_ratio": 2.0,
+            "latency_tolerance_ms": 10.0,
+            "keep_versions": 2,
+            "poll_s": 0.1,
+        }
+        artifact: Artifact = self.runner(
+            "airflow_hops.runtime.rollout:run",
+            params={**given, **params},
+            inputs={"deployment": deployment},
+            kind="rollout",
+            services={**self.server.services, "tracking_uri": self.tracking_uri, **(services or {})},
+            launcher=self.launcher,
+            task_id="rollout",
+        )
+        return artifact
+
+    def record(self) -> dict[str, Any]:
+        """``<store>/_models/<model>.json``."""
+        value: dict[str, Any] = json.loads(self.store.read_text(self.store.uri("_models", f"{self.name}.json")))
+        return value
+
+    def events(self) -> list[tuple[str, int]]:
+        return [(entry["event"], entry["version"]) for entry in self.record()["history"]]
+
+    def aliases(self) -> dict[str, int]:
+        """MLflow's aliases of the model."""
+        found: dict[str, int] = self.registry("aliases")
+        return found
+
+    def registry(self, function: str) -> Any:
+        """Asks MLflow, in the runtime environment: ``aliases`` or ``versions``."""
+        return self.runner(
+            f"ask_mlflow:{function}",
+            params={"tracking_uri": self.tracking_uri, "model_name": self.name},
+            code_paths=(str(Path(__file__).parent),),
+            launcher=self.launcher,
+        )
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, runtime: Path, processes: Processes, tracking_uri: str) -> Pipeline:
+    """A model name that no other test uses."""
+    runner = StepRunner(str(tmp_path / "store"), runtime)
+    name = f"flights-{uuid.uuid4().hex[:8]}"
+    return Pipeline(runner, processes.server, processes.launcher, processes.saved_models, tracking_uri, name)
+
+
+def wait_for(condition: Any, what: str, timeout_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)

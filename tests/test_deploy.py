@@ -1,0 +1,185 @@
+"""Deploying: real server, real MLflow, real SavedModels."""
+
+from __future__ import annotations
+
+import json
+import socket
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException
+from served_models import Pipeline, wait_for
+
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.operators.deploy import DeployModelOperator
+
+pytestmark = pytest.mark.runtime
+
+
+def test_first_model_becomes_the_champion_and_gets_all_the_traffic(pipeline: Pipeline) -> None:
+    model = pipeline.model("first")
+    deployment = pipeline.deploy(
+        model,
+        evaluation=pipeline.verdict("evaluation", model),
+        infra_blessing=pipeline.verdict("infra_blessing", model),
+    )
+    assert deployment.kind == "deployment"
+    assert deployment.properties == {
+        "model_name": pipeline.name,
+        "version": 1,
+        "mode": "champion",
+        "champion": 1,
+        "traffic": {"1": 100},
+    }
+    assert pipeline.server.available(pipeline.name) == [1]
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 100}, "all the traffic")
+    assert pipeline.server.ask(pipeline.name, 3) == 0
+    champion = pipeline.record()["champion"]
+    assert champion["version"] == 1
+    assert champion["model"]["uri"] == model.uri
+    assert champion["fingerprint"] == model.fingerprint
+    assert champion["statistics"] == model.properties["statistics"]
+    assert champion["schema"] == model.properties["schema"]
+    assert champion["serving_path"] == str(pipeline.server.base_path / pipeline.name / "1")
+    assert datetime.fromisoformat(champion["since"]).tzinfo is not None
+    assert pipeline.record()["challenger"] is None
+    assert pipeline.events() == [("deployed", 1)]
+    assert pipeline.aliases() == {"champion": 1}
+    document = json.loads((pipeline.store.local(deployment) / "deployment.json").read_text())
+    assert document["published"] is True
+
+    again = pipeline.deploy(pipeline.model("first"))
+    assert again.properties["mode"] == "champion"
+    assert again.properties["version"] == 1
+    assert not any("MLflow" in line.text for line in pipeline.runner.lines)
+    assert pipeline.events() == [("deployed", 1)]
+    assert [entry["version"] for entry in pipeline.registry("versions")] == [1]
+
+
+def test_second_model_becomes_a_canary_and_a_retry_changes_nothing(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    second = pipeline.model("second")
+    for _ in range(2):
+        deployment = pipeline.deploy(second, canary_percent=25)
+        assert deployment.properties["mode"] == "canary"
+        assert deployment.properties["version"] == 2
+        assert deployment.properties["champion"] == 1
+        assert deployment.properties["traffic"] == {"1": 75, "2": 25}
+        assert pipeline.server.available(pipeline.name) == [1, 2]
+        wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 75, 2: 25}, "the split")
+        assert pipeline.aliases() == {"champion": 1, "challenger": 2}
+        assert pipeline.events() == [("deployed", 1), ("canary", 2)]
+    record = pipeline.record()
+    assert record["champion"]["traffic_percent"] == 75
+    assert record["challenger"]["traffic_percent"] == 25
+    config = pipeline.server.config_file.read_text()
+    assert all(label in config for label in ('"stable"', '"canary"'))
+    assert sorted(p.name for p in (pipeline.server.base_path / pipeline.name).iterdir()) == [".lock", "1", "2"]
+    assert [entry["version"] for entry in pipeline.registry("versions")] == [1, 2]
+
+    third = pipeline.deploy(pipeline.model("third"))
+    assert third.properties["traffic"] == {"1": 80, "3": 20}
+    wait_for(lambda: pipeline.server.available(pipeline.name) == [1, 3], "the superseded canary's end")
+    assert pipeline.events()[-2:] == [("rolled_back", 2), ("canary", 3)]
+    assert "superseded by version 3" in pipeline.record()["history"][-2]["why"]
+
+
+def test_model_that_the_server_cannot_load_leaves_everything_as_it_was(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    before = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
+    for _ in range(2):
+        with pytest.raises(StepFailed) as caught:
+            pipeline.deploy(pipeline.model("broken"))
+        assert not caught.value.retryable
+        assert f"does not load model '{pipeline.name}' version 2" in str(caught.value)
+        assert "saved_model.pb" in str(caught.value)
+        after = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
+        assert after == before
+        assert not (pipeline.server.base_path / pipeline.name / "2").exists()
+        assert not pipeline.store.exists(pipeline.runner.last_uri)
+    assert pipeline.aliases() == {"champion": 1}
+    assert pipeline.server.ask(pipeline.name, 5) == 0
+
+
+def test_first_model_that_does_not_load_leaves_no_model(pipeline: Pipeline) -> None:
+    with pytest.raises(StepFailed, match="does not load"):
+        pipeline.deploy(pipeline.model("broken"))
+    assert pipeline.name not in pipeline.server.config_file.read_text()
+    with pytest.raises(FileNotFoundError):
+        pipeline.record()
+    assert pipeline.aliases() == {}
+
+
+def test_server_that_does_not_answer_is_named_and_the_task_may_retry(pipeline: Pipeline) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+        with pytest.raises(StepFailed) as caught:
+            pipeline.deploy(pipeline.model("first"), services={"serving_port": port})
+    assert caught.value.retryable
+    assert f"model server 127.0.0.1:{port} does not answer" in str(caught.value)
+    assert not (pipeline.server.base_path / pipeline.name).exists()
+    assert not pipeline.store.exists(pipeline.runner.last_uri)
+
+
+@pytest.mark.parametrize(
+    ("services", "params", "message"),
+    [
+        ({"serving_base_path": ""}, {}, "field 'serving_base_path' is empty"),
+        (
+            {"serving_config_file": "models.config"},
+            {},
+            "'serving_config_file' is 'models.config'; expected an absolute",
+        ),
+        ({"serving_port": "http"}, {}, "'serving_port' is 'http'; expected a port"),
+        ({"tracking_uri": "sqlite:///mlflow.db"}, {}, "expected sqlite:////absolute/path"),
+        ({}, {"canary_percent": 0}, "canary_percent is 0; expected a whole number from 1 to 100"),
+        ({}, {"model_name": "../flights"}, "model_name is '../flights'; expected letters"),
+    ],
+)
+def test_bad_settings_are_named(
+    pipeline: Pipeline, services: dict[str, str], params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StepFailed) as caught:
+        pipeline.deploy(pipeline.model("first"), services=services, **params)
+    assert message in str(caught.value)
+    assert not caught.value.retryable
+    assert not pipeline.store.exists(pipeline.runner.last_uri)
+
+
+def test_blessing_of_another_model_is_refused(pipeline: Pipeline) -> None:
+    first, second = pipeline.model("first"), pipeline.model("second")
+    with pytest.raises(StepFailed, match="pass the evaluation of the same model"):
+        pipeline.deploy(second, evaluation=pipeline.verdict("evaluation", first))
+    with pytest.raises(StepFailed, match="blessed is False; expected true"):
+        pipeline.deploy(second, infra_blessing=pipeline.verdict("infra_blessing", second, blessed=False))
+
+
+def test_artifact_without_saved_model_and_folder_of_another_model_are_refused(pipeline: Pipeline) -> None:
+    empty = pipeline.saved_models.parent / f"empty-{pipeline.name}"
+    empty.mkdir()
+    pipeline.saved_models, real = pipeline.saved_models.parent, pipeline.saved_models
+    with pytest.raises(StepFailed, match="not a SavedModel"):
+        pipeline.deploy(pipeline.model(empty.name))
+    pipeline.saved_models = real
+    folder = pipeline.server.base_path / pipeline.name / "1"
+    folder.mkdir(parents=True)
+    with pytest.raises(StepFailed, match="holds another model"):
+        pipeline.deploy(pipeline.model("first"))
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("role", ["evaluation", "infra_blessing"])
+def test_model_that_was_not_blessed_is_skipped_with_the_reason(role: str, tmp_path: Path) -> None:
+    verdict = {"uri": "file:///v", "kind": role, "fingerprint": "f"}
+    with DAG("d", schedule=None):
+        operator = DeployModelOperator(
+            task_id="deploy",
+            model={"uri": "file:///m", "kind": "model", "fingerprint": "f"},
+            **{role: {**verdict, "properties": {"blessed": False, "reasons": ["auc 0.5 is below 0.6"]}}},
+        )
+    with pytest.raises(AirflowSkipException, match=rf"{role}: not blessed: auc 0.5 is below 0.6"):
+        operator.execute({})

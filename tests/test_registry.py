@@ -1,0 +1,71 @@
+"""MLflow's registry as deployments use it."""
+
+from __future__ import annotations
+
+import pytest
+from served_models import EPOCHS, Pipeline
+
+from airflow_hops.hooks.runtime import StepFailed
+
+pytestmark = pytest.mark.runtime
+
+
+def test_version_carries_lineage_and_its_run_the_parameters_and_metrics(pipeline: Pipeline) -> None:
+    model = pipeline.model("first")
+    pipeline.deploy(model, evaluation=pipeline.verdict("evaluation", model))
+    (version,) = pipeline.registry("versions")
+    lineage = {
+        "hops.model": model.uri,
+        "hops.fingerprint": model.fingerprint,
+        "hops.statistics": model.properties["statistics"],
+        "hops.schema": model.properties["schema"],
+        "hops.dag_id": "tests",
+        "hops.run_id": "run-1",
+    }
+    assert version["version"] == 1
+    assert version["source"] == model.uri
+    assert version["tags"] == lineage
+    assert lineage.items() <= version["run_tags"].items()
+    assert version["experiment"] == "tests"
+    assert version["run_status"] == "FINISHED"
+    assert version["params"]["learning_rate"] == "0.001"
+    assert version["params"]["kind"] == "first"
+    assert version["params"]["features"] == '["carrier", "distance"]'
+    assert version["params"]["window"] == '["2013-01-01T00:00:00Z", "2013-04-01T00:00:00Z"]'
+    assert "epochs" not in version["params"]
+    assert version["metrics"]["loss"] == [[1, EPOCHS[0]["loss"]], [2, EPOCHS[1]["loss"]]]
+    assert version["metrics"]["evaluation.auc"] == [[0, 0.71]]
+    assert version["metrics"]["model.auc"] == [[0, 0.7]]
+
+
+def test_interrupted_registration_is_taken_up_again(pipeline: Pipeline) -> None:
+    model = pipeline.model("second")
+    found = pipeline.runner(
+        "ask_mlflow:register_twice",
+        params={"tracking_uri": pipeline.tracking_uri, "model_name": pipeline.name},
+        inputs={"model": model},
+        code_paths=(__file__.rpartition("/")[0],),
+        launcher=pipeline.launcher,
+    )
+    assert found == {"runs": 1, "versions": [1], "created": [True, False]}
+
+
+def test_mlflow_server_that_does_not_answer_is_named(pipeline: Pipeline) -> None:
+    with pytest.raises(StepFailed) as caught:
+        pipeline.deploy(pipeline.model("first"), services={"tracking_uri": "http://127.0.0.1:9"})
+    assert "MLflow at http://127.0.0.1:9 does not open" in str(caught.value)
+    assert caught.value.retryable
+    assert pipeline.name not in pipeline.server.config_file.read_text()
+
+
+def test_training_record_that_is_not_json_is_named(pipeline: Pipeline) -> None:
+    model = pipeline.model("third")
+    (pipeline.store.local(model) / "training.json").write_text("{loss: 1}")
+    with pytest.raises(StepFailed, match=r"training\.json: not JSON"):
+        pipeline.deploy(model)
+
+
+def test_record_that_is_not_one_is_named(pipeline: Pipeline) -> None:
+    pipeline.store.write_text(pipeline.store.uri("_models", f"{pipeline.name}.json"), '{"champion": {"version": 1}}')
+    with pytest.raises(StepFailed, match=rf"_models/{pipeline.name}\.json: not a model record"):
+        pipeline.deploy(pipeline.model("first"))

@@ -1,0 +1,198 @@
+"""Rolling a canary out: real server, real requests, real MLflow."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from served_models import Pipeline, wait_for
+
+from airflow_hops.artifacts import Artifact
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.operators.rollout import RolloutOperator
+
+pytestmark = pytest.mark.runtime
+
+
+def canary(pipeline: Pipeline, kind: str, percent: int = 50) -> Artifact:
+    """A canary beside the first model, taking its share already."""
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model(kind), canary_percent=percent)
+    wait_for(lambda: pipeline.server.traffic(pipeline.name).get(2) == percent, "the canary's share")
+    return deployment
+
+
+def report(pipeline: Pipeline, rollout: Artifact) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((pipeline.store.local(rollout) / "rollout.json").read_text())
+    return value
+
+
+def test_good_canary_is_promoted_while_requests_come_in(pipeline: Pipeline) -> None:
+    deployment = canary(pipeline, "second")
+    failed: list[int] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            failed.append(pipeline.server.ask(pipeline.name, 10))
+            time.sleep(0.1)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        rollout = pipeline.rollout(deployment, min_requests=60, bake_time_s=1.0)
+        wait_for(lambda: pipeline.server.traffic(pipeline.name) == {2: 100}, "all the traffic")
+    finally:
+        stop.set()
+        client.join()
+    assert sum(failed) == 0
+    assert rollout.properties["decision"] == "promoted"
+    assert rollout.properties["champion"] == 2
+    assert rollout.properties["traffic"] == {"2": 100}
+    assert rollout.metrics["canary_requests"] >= 60
+    assert any(line.progress and "of 60 requests" in line.text for line in pipeline.runner.lines)
+    assert pipeline.aliases() == {"champion": 2}
+    record = pipeline.record()
+    assert record["champion"]["version"] == 2
+    assert record["challenger"] is None
+    assert pipeline.events() == [("deployed", 1), ("canary", 2), ("promoted", 2)]
+    event = record["history"][-1]
+    assert event["canary"]["requests"] >= 60
+    assert {finding["what"] for finding in event["findings"]} == {
+        "errors",
+        "latency_p50",
+        "latency_p99",
+        "predictions",
+    }
+    predictions = next(f for f in report(pipeline, rollout)["findings"] if f["what"] == "predictions")
+    assert predictions["numbers"]["canary_rows"] >= 20
+    assert 0 <= predictions["numbers"]["ks_p_value"] <= 1
+    assert pipeline.server.available(pipeline.name) == [1, 2]  # the old one stays, for a quick way back
+
+    again = pipeline.rollout(deployment)
+    assert again.properties["decision"] == "promoted"
+    assert again.metrics["canary_requests"] == rollout.metrics["canary_requests"]
+    assert pipeline.events() == [("deployed", 1), ("canary", 2), ("promoted", 2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "far_every", "reason"),
+    [
+        ("failing", 4, "errors: "),
+        ("nan", 0, "of 'probability' are NaN"),
+        ("constant", 0, "'probability' is 0.25 in all"),
+        ("slow", 0, "latency_p50: "),
+    ],
+)
+def test_bad_canary_is_rolled_back_with_the_reason(pipeline: Pipeline, kind: str, far_every: int, reason: str) -> None:
+    deployment = canary(pipeline, kind)
+    pipeline.server.ask(pipeline.name, 60, far_every=far_every)
+    rollout = pipeline.rollout(deployment, min_requests=25)
+    assert rollout.properties["decision"] == "rolled_back"
+    assert any(reason in text for text in rollout.properties["reasons"]), rollout.properties["reasons"]
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 100}, "the stable version has all the traffic")
+    wait_for(lambda: pipeline.server.available(pipeline.name) == [1], "the canary is unloaded")
+    assert pipeline.aliases() == {"champion": 1}
+    assert pipeline.record()["challenger"] is None
+    assert pipeline.record()["champion"]["version"] == 1
+    assert pipeline.events()[-1] == ("rolled_back", 2)
+    assert reason in pipeline.record()["history"][-1]["why"]
+
+
+def test_canary_that_nobody_asks_is_rolled_back_or_left_when_time_is_up(pipeline: Pipeline) -> None:
+    deployment = canary(pipeline, "second", 10)
+    left = pipeline.rollout(deployment, timeout_s=0.5, on_timeout="leave")
+    assert left.properties["decision"] == "left"
+    assert left.properties["traffic"] == {"1": 90, "2": 10}
+    assert pipeline.server.traffic(pipeline.name) == {1: 90, 2: 10}
+    assert pipeline.aliases() == {"champion": 1, "challenger": 2}
+    rollout = pipeline.rollout(deployment, timeout_s=0.5)
+    assert rollout.properties["decision"] == "rolled_back"
+    assert "not judged within 0.5 s: the canary was asked 0 times, 20 needed" in rollout.properties["reasons"][0]
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 100}, "the stable version has all the traffic")
+    assert pipeline.aliases() == {"champion": 1}
+
+
+def test_killed_rollout_is_continued_and_a_decision_taken_is_applied(pipeline: Pipeline) -> None:
+    deployment = canary(pipeline, "second")
+    record = pipeline.record()
+    pipeline.server.ask(pipeline.name, 60)
+    # A try that was killed right after it had written its decision down.
+    promoted = {**record["challenger"], "traffic_percent": 100}
+    event = {"at": "2026-01-01T00:00:00+00:00", "event": "promoted", "version": 2, "why": "good", "reasons": ["good"]}
+    decided = {"champion": promoted, "challenger": None, "history": [*record["history"], event]}
+    pipeline.store.write_text(pipeline.store.uri("_models", f"{pipeline.name}.json"), json.dumps(decided))
+    rollout = pipeline.rollout(deployment, keep_versions=1)
+    assert rollout.properties["decision"] == "promoted"
+    assert rollout.properties["reasons"] == ["good"]
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {2: 100}, "all the traffic")
+    wait_for(lambda: pipeline.server.available(pipeline.name) == [2], "the old version is unloaded")
+    assert pipeline.aliases() == {"champion": 2}
+
+
+def test_superseded_canary_ends_its_rollout_without_touching_its_successor(pipeline: Pipeline) -> None:
+    deployment = canary(pipeline, "second")
+    pipeline.deploy(pipeline.model("third"))
+    rollout = pipeline.rollout(deployment)
+    assert rollout.properties["decision"] == "rolled_back"
+    assert "superseded by version 3" in rollout.properties["reasons"][0]
+    assert pipeline.aliases() == {"champion": 1, "challenger": 3}
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 80, 3: 20}, "the successor's share")
+
+
+@pytest.mark.parametrize(
+    ("params", "services", "message"),
+    [
+        ({"on_timeout": "promote"}, {}, "on_timeout is 'promote'; expected 'roll_back' or 'leave'"),
+        ({"min_requests": 0}, {}, "min_requests is 0; expected 1 or more"),
+        ({"bake_time_s": 60.0, "timeout_s": 30.0}, {}, "timeout is 30 s, bake_time 60 s"),
+        ({"keep_versions": 0}, {}, "keep_versions is 0"),
+        ({}, {"serving_rest_port": ""}, "set the field 'serving_rest_port'"),
+    ],
+)
+def test_bad_settings_are_named_and_change_nothing(
+    pipeline: Pipeline, params: dict[str, Any], services: dict[str, str], message: str
+) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model("second"), services=services)
+    with pytest.raises(StepFailed) as caught:
+        pipeline.rollout(deployment, services=services, **params)
+    assert message in str(caught.value)
+    assert not caught.value.retryable
+    assert not pipeline.store.exists(pipeline.runner.last_uri)
+    assert pipeline.events() == [("deployed", 1), ("canary", 2)]
+
+
+def test_deployment_of_another_store_is_refused(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    properties = {"model_name": pipeline.name, "version": 7, "mode": "canary"}
+    with pytest.raises(StepFailed, match="version 7 is neither challenger nor champion"):
+        pipeline.rollout(Artifact(f"{pipeline.store.root}/x", "deployment", "f", properties=properties))
+    with pytest.raises(StepFailed, match="expected model_name and version"):
+        pipeline.rollout(Artifact(f"{pipeline.store.root}/x", "deployment", "f"))
+
+
+def test_champion_needs_no_rollout_and_no_process(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_HOPS_DEFAULT",
+        json.dumps({"conn_type": "hops", "extra": {"store": store.root, "runtime": "/nowhere"}}),
+    )
+    properties = {"model_name": "flights", "version": 1, "mode": "champion", "traffic": {"1": 100}}
+    deployment = Artifact(f"{store.root}/d/r/deploy/deployment", "deployment", "f", properties=properties)
+    with DAG("d", schedule=None) as dag:
+        operator = RolloutOperator(
+            task_id="rollout", deployment=deployment.to_dict(), min_requests=10, bake_time=timedelta(minutes=5)
+        )
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="rollout", map_index=-1, try_number=1)
+    result = operator.run_step(RuntimeHook(), {"ti": ti, "dag": dag})  # type: ignore[arg-type]
+    artifact = Artifact.from_dict(result.value)
+    assert artifact.properties["decision"] == "champion"
+    assert artifact.properties["traffic"] == {"1": 100}
+    assert store.verify(artifact).kind == "rollout"
+    assert operator.step_params({})["bake_time_s"] == 300.0
