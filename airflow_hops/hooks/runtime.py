@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -167,6 +168,7 @@ class RuntimeHook(BaseHook):
         try:
             spec_path = folder / "spec.json"
             spec_path.write_text(spec.to_json())
+            launched = time.monotonic()
             self._process = process = launcher.start(spec_path, _code_folder(folder), spec.code_paths)
             if self._killed:
                 process.kill()
@@ -176,6 +178,7 @@ class RuntimeHook(BaseHook):
                     last.append(line.text)
                     on_line(line)
                 code = process.wait()
+                process_s = time.monotonic() - launched
             finally:
                 # Also after success: a step owns its descendants, and leaves none behind.
                 process.kill()
@@ -188,7 +191,9 @@ class RuntimeHook(BaseHook):
                 )
             if result.error is not None:
                 raise StepFailed(f"step {spec.step!r}: {result.error}", retryable=result.retryable)
-            return result
+            # What the step cannot see itself is start-up too: the JVM before its driver, the end of its process.
+            work_s = result.seconds.get("work", 0.0)
+            return replace(result, seconds={"start_up": round(max(process_s - work_s, 0.0), 3), "work": work_s})
         finally:
             self._process = None
             shutil.rmtree(folder, ignore_errors=True)
