@@ -1,0 +1,290 @@
+"""The skew stage: captured requests against the training data of the model that serves."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import flights_examples
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.serving.capture_columns import CapturedRequest, to_table
+
+pytestmark = pytest.mark.runtime
+CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
+ENTRY = "airflow_hops.runtime.skew:run"
+INPUTS = [*flights_examples.FEATURES, "scheduled_at"]
+
+
+@pytest.fixture(scope="module")
+def reference(shared_run_step: Any, flights_statistics: Any, flights_schema: Any) -> dict[str, Any]:
+    """The record of a champion that was trained on January to March, as deployment writes it."""
+    fingerprint = shared_run_step.store.manifest(flights_statistics.uri).fingerprint
+    store = shared_run_step.store
+    record = {"champion": champion(flights_statistics, flights_schema), "challenger": None, "history": []}
+    store.write_text(store.uri("_models", "flights.json"), json.dumps(record))
+    return {
+        "model": "flights",
+        "version": 3,
+        "statistics": flights_statistics.uri,
+        "schema": flights_schema.uri,
+        "fingerprint": fingerprint,
+    }
+
+
+def champion(statistics: Any, schema: Any) -> dict[str, Any]:
+    model = {"uri": "file:///model", "kind": "model", "fingerprint": "m", "properties": {"features": INPUTS[:-1]}}
+    return {
+        "version": 3, "model": model, "statistics": statistics.uri, "schema": schema.uri, "fingerprint": "m",
+        "serving_path": "/models/flights/3", "since": "2013-04-01T00:00:00+00:00",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def captured(tmp_path: Path) -> Any:
+    """The folder of captured requests, and a way to add a file to it as the server writes it."""
+    return CaptureFolder(tmp_path / "captured")
+
+
+class CaptureFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = 0
+
+    def add(self, frame: pd.DataFrame, *, version: int = 3) -> Path:
+        """Captures the rows of a frame as one request: missing numbers are NaN, missing strings empty."""
+        inputs = {name: _as_served(frame[name]) for name in INPUTS if name in frame}
+        outputs = {"probability": np.zeros(len(frame), np.float32)}
+        at_us = 1_700_000_000_000_000 + self._files * 60_000_000
+        request = CapturedRequest(
+            request_id=f"request-{self._files}", model="flights", version=version, signature="serving_default",
+            api="grpc", at_us=at_us, latency_ms=2.0, rows=len(frame), inputs=inputs, outputs=outputs,
+        )  # fmt: skip
+        return self.write(to_table([request]), version)
+
+    def write(self, table: pa.Table, version: int = 3) -> Path:
+        self._files += 1
+        path = self.path / "flights" / f"20231114T2213{self._files:02d}.000000Z-v{version}-17.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path)
+        return path
+
+
+def _as_served(column: pd.Series) -> np.ndarray:
+    if pd.api.types.is_float_dtype(column):
+        return column.to_numpy(np.float32)
+    if pd.api.types.is_integer_dtype(column):
+        return column.to_numpy(np.int64)
+    return np.array([b"" if pd.isna(value) else value.encode() for value in column], object)
+
+
+@pytest.fixture
+def detect(shared_run_step: Any, warm_launcher: Any, captured: CaptureFolder, reference: Any, tmp_path: Path) -> Any:
+    """Runs the skew step over the captured requests; with a cursor of the test's own."""
+
+    def run(run_id: str | None = None, **params: Any) -> Any:
+        artifact = shared_run_step(
+            ENTRY,
+            params={"model_name": "flights", "time_feature": "scheduled_at", **params},
+            kind="skew",
+            services={"serving_capture_path": str(captured.path)},
+            task_id=f"skew-{tmp_path.name}",
+            run_id=run_id,
+            launcher=warm_launcher,
+        )
+        report = json.loads((shared_run_step.store.local(artifact) / "report.json").read_text())
+        return artifact, report
+
+    return run
+
+
+def test_july_has_drifted_from_a_winter(
+    detect: Any, captured: CaptureFolder, reference: Any, flights_raw: Path
+) -> None:
+    july = flights_examples.months(flights_raw, 7, 7).iloc[::4]
+    captured.add(july.iloc[:4000])
+    captured.add(july.iloc[4000:], version=4)
+    artifact, report = detect()
+    assert report["verdict"] == "drift"
+    assert report["drifted"][:2] == ["temp", "dewp"]
+    assert "carrier" not in report["drifted"]
+    assert set(report["features"]) == set(flights_examples.FEATURES)
+    temp = report["features"]["temp"]
+    assert temp["measure"] == "jensen_shannon"
+    assert temp["score"] > 0.9 > temp["threshold"] == 0.2
+    assert sum(bucket[2] for bucket in temp["histogram_current"]) == pytest.approx(
+        len(july) - july["temp"].isna().sum()
+    )
+    assert report["features"]["dest"]["measure"] == "l_infinity"
+    manufacturer = report["features"]["plane_manufacturer"]
+    assert manufacturer["missing_current"] == pytest.approx(july["plane_manufacturer"].isna().mean(), abs=1e-6)
+    assert report["versions"] == {"3": 4000, "4": len(july) - 4000}
+    assert report["rows_current"] == artifact.rows["captured"].rows_in == len(july)
+    assert report["rows_reference"] > 15_000
+    assert artifact.properties["reference"] == report["reference"] == reference
+    assert artifact.properties["drifted"] == report["drifted"]
+    assert artifact.properties["scores"]["temp"] == [temp["score"], 0.2]
+    # The last flight of July is scheduled after midnight of August in UTC.
+    assert artifact.properties["window_end"] == "2013-08-02T00:00:00+00:00"
+    assert datetime.fromisoformat(report["captured_from"]) == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert datetime.fromisoformat(report["captured_until"]) == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
+
+
+def test_other_flights_of_the_same_months_are_stable(detect: Any, captured: CaptureFolder, flights_raw: Path) -> None:
+    winter = flights_examples.months(flights_raw, 1, 3)
+    captured.add(winter[winter.index % 4 == 2])
+    artifact, report = detect()
+    assert report["verdict"] == artifact.properties["verdict"] == "stable"
+    assert report["drifted"] == []
+    assert max(skew["score"] / skew["threshold"] for skew in report["features"].values()) < 0.7
+
+
+def test_missing_values_are_counted_apart_and_are_no_drift(shared_run_step: Any, warm_launcher: Any) -> None:
+    reports = shared_run_step("tfdv_checks:nan_against_itself", code_paths=CHECKS, launcher=warm_launcher)
+    for name in ("x", "s"):
+        same = reports["holes_to_holes"]["features"][name]
+        assert same["score"] == 0
+        assert same["missing_reference"] == same["missing_current"] == pytest.approx(0.5, abs=0.02)
+        half = reports["whole_to_holes"]["features"][name]
+        assert half["score"] < 0.02
+        assert half["missing_reference"] == 0
+        gone = reports["whole_to_gone"]["features"][name]
+        assert (gone["score"], gone["drifted"], gone["missing_current"]) == (None, False, 1.0)
+    assert {name: report["verdict"] for name, report in reports.items()} == {
+        "holes_to_holes": "stable", "whole_to_holes": "stable", "whole_to_gone": "stable", "few": "insufficient",
+    }  # fmt: skip
+
+
+def test_each_row_is_looked_at_once_and_a_retry_sees_the_same_rows(
+    detect: Any, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    january = flights_examples.months(flights_raw, 1, 1)
+    captured.add(january.iloc[:600])
+    assert detect("first", min_rows=500)[1]["rows_current"] == 600
+    captured.add(january.iloc[600:1300])
+    assert detect("first", min_rows=500)[1]["rows_current"] == 600  # the run was cleared
+    assert detect("second", min_rows=500)[1]["rows_current"] == 700
+    assert detect("third", min_rows=500)[1]["rows_current"] == 0
+
+
+def test_a_failed_try_does_not_move_the_cursor_and_its_retry_sees_the_same_rows(
+    detect: Any, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    january = flights_examples.months(flights_raw, 1, 1)
+    good = captured.add(january.iloc[:600])
+    content = good.read_bytes()
+    good.write_bytes(b"not Parquet")
+    with pytest.raises(StepFailed):
+        detect("first", min_rows=500)
+    good.write_bytes(content)
+    captured.add(january.iloc[600:1300])
+    assert detect("first", min_rows=500)[1]["rows_current"] == 600
+    assert detect("second", min_rows=500)[1]["rows_current"] == 700
+
+
+def test_too_few_rows_wait_for_more(detect: Any, captured: CaptureFolder, flights_raw: Path) -> None:
+    january = flights_examples.months(flights_raw, 1, 1)
+    captured.add(january.iloc[:400])
+    artifact, report = detect("first", min_rows=1000)
+    assert (report["verdict"], report["rows_current"], report["min_rows"]) == ("insufficient", 400, 1000)
+    assert artifact.properties["window_end"] == "2013-01-02T00:00:00+00:00"
+    captured.add(january.iloc[400:1100])
+    assert detect("second", min_rows=1000)[1]["rows_current"] == 1100
+
+
+def test_no_captured_rows_are_no_error(detect: Any, captured: CaptureFolder) -> None:
+    artifact, report = detect()
+    assert report["verdict"] == "insufficient"
+    assert report["features"] == {}
+    assert artifact.properties["window_end"] is None
+    assert artifact.rows["captured"].rows_in == 0
+
+
+def test_columns_in_another_order_make_no_difference(detect: Any, captured: CaptureFolder, flights_raw: Path) -> None:
+    january = flights_examples.months(flights_raw, 1, 1).iloc[:800]
+    table = pq.read_table(captured.add(january))
+    straight = detect("first", min_rows=500)[1]
+    captured.write(table.select(list(reversed(table.column_names))))
+    turned = detect("second", min_rows=500)[1]
+    assert turned["features"] == straight["features"]
+    assert turned["window_end"] == straight["window_end"]
+
+
+def _without_temp(table: pa.Table) -> pa.Table:
+    return table.drop_columns(["input.temp"])
+
+
+def _temp_as_text(table: pa.Table) -> pa.Table:
+    index = table.column_names.index("input.temp")
+    return table.set_column(index, "input.temp", pa.array(["warm"] * table.num_rows))
+
+
+def _without_inputs(table: pa.Table) -> pa.Table:
+    return table.select([name for name in table.column_names if not name.startswith("input.")])
+
+
+def _without_time(table: pa.Table) -> pa.Table:
+    return table.drop_columns(["input.scheduled_at"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_without_temp, "there is no column 'input.temp', a feature that the model was trained on"),
+        (_temp_as_text, "column 'input.temp' is string, but the model was trained on FLOAT"),
+        (_without_inputs, "--capture_mode=all"),
+        (_without_time, "there is no column 'input.scheduled_at'"),
+    ],
+)
+def test_captured_rows_that_do_not_fit_give_a_clear_error_and_no_artifact(
+    detect: Any, captured: CaptureFolder, flights_raw: Path, shared_run_step: Any, damage: Any, words: str
+) -> None:
+    path = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600])
+    pq.write_table(damage(pq.read_table(path)), path)
+    with pytest.raises(StepFailed) as failure:
+        detect(min_rows=500)
+    assert str(path) in str(failure.value)
+    assert words in str(failure.value)
+    assert not failure.value.retryable
+    assert not shared_run_step.store.exists(shared_run_step.last_uri)
+
+
+def test_a_model_that_nobody_deployed_and_a_missing_capture_path_are_named(
+    shared_run_step: Any, warm_launcher: Any, reference: Any
+) -> None:
+    step = {"kind": "skew", "launcher": warm_launcher}
+    with pytest.raises(StepFailed, match="no champion of model 'trains'"):
+        shared_run_step(ENTRY, params={"model_name": "trains"}, services={"serving_capture_path": "/tmp"}, **step)
+    with pytest.raises(StepFailed, match="field 'serving_capture_path' is empty"):
+        shared_run_step(ENTRY, params={"model_name": "flights"}, **step)
+    with pytest.raises(StepFailed, match="min_rows is 0, expected at least 1"):
+        shared_run_step(ENTRY, params={"model_name": "flights", "min_rows": 0}, **step)
+
+
+def test_monitoring_dag_asks_for_a_retraining_once(
+    run_dag: Any,
+    shared_run_step: Any,
+    reference: Any,
+    captured: CaptureFolder,
+    flights_raw: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extra = {"store": shared_run_step.store.root, "serving_capture_path": str(captured.path)}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+
+    def states(model_name: str = "flights") -> dict[str, str]:
+        run = run_dag("monitoring", {"model_name": model_name})
+        return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+
+    assert states("trains") == {"skew": "skipped", "request": "skipped"}  # nothing serves
+    captured.add(flights_examples.months(flights_raw, 7, 7).iloc[:1000])
+    assert states() == {"skew": "success", "request": "success"}
+    captured.add(flights_examples.months(flights_raw, 8, 8).iloc[:1000])
+    assert states() == {"skew": "success", "request": "skipped"}  # the cooldown
