@@ -42,7 +42,7 @@ docs: setup ## build the documentation into docs/_build, warnings as errors
 
 requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the newest that fit)
 	$(UV) $(COMPILE) --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
-	cd requirements && $(UV) $(COMPILE) --group ../pyproject.toml:runtime --output-file runtime.txt >/dev/null
+	$(UV) $(COMPILE) --config-file requirements/uv.toml --group runtime --output-file requirements/runtime.txt >/dev/null
 
 clean: ## remove both environments and all that was built
 	rm -rf .uv .venv .venv-runtime .hops docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

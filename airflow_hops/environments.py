@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,18 +121,23 @@ def create_environment(
         raise BadInput(
             f"{state.detail}, and all but the pins would be removed from it; delete it, or use --force, if so meant"
         )
-    environment = _uv_environment(os.environ)
+    environment, settings = _uv_environment(os.environ), pins.with_name("uv.toml")
     if force or state.name not in ("unfinished", "stale", "good"):
         say(f"new environment on {python}")
-        _run([uv, "venv", "--no-project", "--quiet", "--clear", "--python", python, str(path)], environment, pins, say)
+        _run(
+            [uv, "venv", "--no-project", "--quiet", "--clear", "--python", python, str(path)],
+            environment,
+            settings,
+            say,
+        )
     stamp = path / STAMP_NAME
     stamp.write_text(f"{_UNFINISHED}\n{path}\n")
-    files = [str(pins)]
+    files = [str(pins.resolve())]
     if wants_java and java is not None:
         say(f"no Java that Spark runs on was found on this machine: one comes along ({java.name})")
-        files.append(str(java))
+        files.append(str(java.resolve()))
     target = ["--python", str(path / "bin" / "python")]
-    _run([uv, "pip", "sync", *target, "--compile-bytecode", *files], environment, pins, say)
+    _run([uv, "pip", "sync", *target, "--compile-bytecode", *files], environment, settings, say)
     stamp.write_text(f"{expected}\n{path}\n")
     return True
 
@@ -157,28 +163,35 @@ def _uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
 
 
-def _run(command: list[str], environment: Mapping[str, str], pins: Path, say: Say) -> None:
-    process = subprocess.Popen(
-        command,
-        env=dict(environment),
-        cwd=pins.parent,  # where uv.toml lies
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            # The list of every package says nothing that the pins do not.
-            if not line.startswith((" + ", " - ", " ~ ")):
-                say(line.rstrip())
-        code = process.wait()
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
+def _run(command: list[str], environment: Mapping[str, str], settings: Path, say: Say) -> None:
+    # uv reads the settings of its working directory, or of the project around it where there is one (and an installed
+    # package is often inside of one); --config-file would hide the user's own settings, such as the package index.
+    with tempfile.TemporaryDirectory(prefix="hops-uv-") as folder:
+        if settings.exists():
+            shutil.copy(settings, folder)
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                # The list of every package says nothing that the pins do not; nor does that of Horovod's files.
+                if not line.startswith((" + ", " - ", " ~ ")) and not line.lstrip().startswith(
+                    ("copying ", "creating ")
+                ):
+                    say(line.rstrip())
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
     if code:
         missing = build_tools_missing()
         hint = (

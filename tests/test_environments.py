@@ -65,6 +65,12 @@ def test_a_new_environment_holds_the_pins_compiled_and_a_second_run_touches_noth
     assert {path: path.stat().st_mtime_ns for path in environment.rglob("*")} == before
 
 
+def test_the_build_settings_beside_the_pins_count_also_inside_of_somebodys_project(tmp_path: Path, pins: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "somebody"\nversion = "1"\n')
+    assert make(tmp_path / "runtime", pins)
+    assert installed(tmp_path / "runtime") == "1.0"
+
+
 def test_an_installation_that_failed_is_not_used_and_is_completed_by_the_next_run(tmp_path: Path, pins: Path) -> None:
     environment = tmp_path / "runtime"
     pins.write_text("tiny==3.0\n")
