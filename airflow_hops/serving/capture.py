@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.parse import quote
 
 import numpy as np
 
@@ -247,7 +248,7 @@ class Capture:
 
         table = to_table(batch)
         assert self.options.base_path is not None
-        folder = self.options.base_path / batch[0].model
+        folder = self.options.base_path / folder_name(batch[0].model)
         if batch[0].model not in self._last_name_at:
             folder.mkdir(parents=True, exist_ok=True)
             self._last_name_at[batch[0].model] = _newest_name(folder)
@@ -271,6 +272,12 @@ class Capture:
         finally:
             os.close(descriptor)
         return path
+
+
+def folder_name(model: str) -> str:
+    """Returns the name of a model's folder: its own, with what would leave or hide the folder escaped."""
+    escaped = quote(model, safe="")
+    return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
 
 
 def _newest_name(folder: Path) -> datetime:

@@ -20,6 +20,9 @@ import numpy as np
 
 from airflow_hops.serving import protocol, tensors
 
+# A version that failed before and was written anew still shows the old failure until the server looks again.
+_FAILURE_STANDS_S = 2.0
+
 STATES = {0: "UNKNOWN", 10: "START", 20: "LOADING", 30: "AVAILABLE", 40: "UNLOADING", 50: "END"}
 
 
@@ -197,6 +200,7 @@ class ModelServerClient:
             ModelServerError: The version did not load (with the server's own message), or not within the time.
         """
         deadline_s = time.monotonic() + timeout_s
+        failed_since_s: float | None = None
         last = "the server has not answered yet"
         code = grpc.StatusCode.DEADLINE_EXCEEDED
         while True:
@@ -210,7 +214,9 @@ class ModelServerClient:
                 if state.state == "AVAILABLE":
                     return
                 last = f"{state.state}{': ' + state.error if state.error else ''}"
-                if state.state == "END" and state.error:
+                failed = state.state == "END" and bool(state.error)
+                failed_since_s = (failed_since_s or time.monotonic()) if failed else None
+                if failed_since_s is not None and time.monotonic() - failed_since_s >= _FAILURE_STANDS_S:
                     raise ModelServerError(
                         f"model {model} version {version} did not load at {self.address}: {state.error}",
                         grpc.StatusCode.FAILED_PRECONDITION,

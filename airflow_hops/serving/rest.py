@@ -45,12 +45,16 @@ class RestServer:
         predictor: Answers predict requests.
         readiness: Whether the server is ready, and what to say about it.
         max_threads: Predict requests that run at once.
+        drain_s: How long ``stop`` waits for requests in flight.
     """
 
-    def __init__(self, listener: socket.socket, predictor: Predictor, readiness: Status, max_threads: int) -> None:
+    def __init__(
+        self, listener: socket.socket, predictor: Predictor, readiness: Status, max_threads: int, drain_s: float
+    ) -> None:
         self._listener = listener
         self._predictor = predictor
         self._readiness = readiness
+        self._drain_s = drain_s
         self._pool = ThreadPoolExecutor(max_threads, "rest")
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
@@ -61,13 +65,9 @@ class RestServer:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
-    def stop(self, drain_s: float) -> None:
-        """Takes no new request and waits for those in flight.
-
-        Args:
-            drain_s: How long to wait.
-        """
-        asyncio.run_coroutine_threadsafe(self._stop(drain_s), self._loop).result()
+    def stop(self) -> None:
+        """Takes no new request and waits for those in flight."""
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._pool.shutdown(wait=False)
@@ -80,14 +80,12 @@ class RestServer:
         application.router.add_get("/v1/capture", self._capture_status)
         application.router.add_post("/v1/capture:flush", self._capture_flush)
         application.router.add_route("*", "/{path:.*}", self._dispatch)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=self._drain_s)
         await self._runner.setup()
         await web.SockSite(self._runner, self._listener).start()
 
-    async def _stop(self, drain_s: float) -> None:
+    async def _stop(self) -> None:
         if self._runner is not None:
-            # aiohttp reads the drain time from the sites and the server it has made.
-            self._runner._shutdown_timeout = drain_s
             await self._runner.cleanup()
 
     async def _healthz(self, request: web.Request) -> web.Response:

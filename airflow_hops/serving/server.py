@@ -93,7 +93,7 @@ class ModelServer:
         if self._rest_socket is not None:
             self.rest_api_port = self._rest_socket.getsockname()[1]
             threads = flags.rest_api_num_threads or flags.request_threads
-            self._rest = RestServer(self._rest_socket, predictor, self._readiness, threads)
+            self._rest = RestServer(self._rest_socket, predictor, self._readiness, threads, flags.drain_seconds)
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT, then answers what is in flight and writes what was captured."""
@@ -124,7 +124,7 @@ class ModelServer:
         log.info("draining: requests in flight are answered, new ones refused")
         drained = self._grpc.stop(self._flags.drain_seconds) if was_ready else None
         if self._rest is not None:
-            self._rest.stop(self._flags.drain_seconds)
+            self._rest.stop()
         if drained is not None:
             drained.wait()
         self._loader.stop()

@@ -88,8 +88,8 @@ def from_proto(proto: Any) -> np.ndarray:
     tensor_type = BY_NUMBER.get(proto.dtype)
     if tensor_type is None:
         raise TensorError(f"dtype number {proto.dtype} is not supported")
-    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
-    if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape):
+    shape = tuple([dim.size for dim in proto.tensor_shape.dim])
+    if proto.tensor_shape.unknown_rank or (shape and min(shape) < 0):
         raise TensorError(f"shape {list(shape)} is not fully known")
     count = math.prod(shape)
     if count * tensor_type.numpy.itemsize > MAX_TENSOR_BYTES:
@@ -112,19 +112,20 @@ def _from_values(values: Any, tensor_type: TensorType, count: int) -> np.ndarray
     given = len(values)
     if given > count:
         raise TensorError(f"{given} values for {count} elements")
-    if tensor_type is STRING:
-        strings: np.ndarray = np.empty(count, object)
-        strings[:given] = values
-        strings[given:] = values[-1] if given else b""
-        return strings
-    array: np.ndarray = np.zeros(count, np.uint16 if tensor_type.name == "half" else tensor_type.numpy)
-    if given:
-        try:
-            array[:given] = values
-        except OverflowError as error:
-            raise TensorError(f"a value does not fit {tensor_type.name}: {error}") from None
-        array[given:] = array[given - 1]
-    return array.view(tensor_type.numpy)
+    # A slice makes a list at once; NumPy would ask the protobuf container for each value.
+    array: np.ndarray
+    if tensor_type.field == "int_val":
+        array = np.array(values[:], np.int32).astype(tensor_type.numpy)
+    elif tensor_type.field == "half_val":
+        array = np.array(values[:], np.uint16).view(tensor_type.numpy)
+    else:
+        array = np.array(values[:], tensor_type.numpy)
+    if given == count:
+        return array
+    if not given:
+        array = np.full(1, b"", object) if tensor_type is STRING else np.zeros(1, tensor_type.numpy)
+    filled: np.ndarray = np.concatenate([array, np.full(count - len(array), array[-1], tensor_type.numpy)])
+    return filled
 
 
 def _strings_from_content(content: bytes, count: int) -> np.ndarray:
