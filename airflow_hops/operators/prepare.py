@@ -1,0 +1,109 @@
+"""Prepare: a snapshot to labelled examples, by Spark code of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.operators.base import HopsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PrepareOperator(HopsOperator):
+    """Turns the raw tables of a ``snapshot`` into ``examples``, on Spark.
+
+    The user's ``prepare(spark, tables)`` gets a DataFrame by table name, and returns one with the label, the key, the
+    time and the features, one row for each row of the main table. A row whose column ``reject_reason`` is not null is
+    rejected for that reason.
+
+    Example::
+
+        examples = PrepareOperator(
+            task_id="prepare",
+            prepare="flights.prepare:prepare",
+            tables=raw.output,
+            label="late",
+            key="flight_id",
+            time="scheduled_at",
+            newest=timedelta(days=14),
+        )
+
+    Args:
+        prepare: ``module:function``, which lives beside the DAG file. (templated)
+        tables: The snapshot, the output of an ``IngestOperator``. (templated)
+        label: Column of the label, 0 or 1.
+        key: Column that identifies an example; its hash decides between the splits ``train`` and ``eval``, so that a
+            row never changes side.
+        time: Column of the time at which the question is asked: a timestamp, a date, or seconds since the epoch.
+        eval_percent: Share of the keys in the split ``eval``, 0 to 99.
+        newest: Length of the window (a number is in days) at the end of the data, whose rows go to the split
+            ``newest``, which is never trained on; None for no such split.
+        table: The main table, each row of which becomes one example; the snapshot's first one by default.
+        reject: SQL conditions over the columns of ``prepare``, by the reason to reject the rows for which they hold.
+        spark_conn_id: The Spark connection. (templated)
+        conf: Spark properties. (templated)
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.runtime.prepare:run"
+    output_kind: ClassVar[str | None] = "examples"
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "prepare", "tables", "spark_conn_id", "conf")
+
+    def __init__(
+        self,
+        *,
+        prepare: str,
+        tables: Any,
+        label: str,
+        key: str,
+        time: str,
+        eval_percent: int = 20,
+        newest: timedelta | float | None = None,
+        table: str | None = None,
+        reject: Mapping[str, str] | None = None,
+        spark_conn_id: str = "spark_default",
+        conf: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= eval_percent <= 99:
+            raise BadInput(f"eval_percent is {eval_percent}, expected 0 to 99")
+        self.prepare = prepare
+        self.tables = tables
+        self.label = label
+        self.key = key
+        self.time = time
+        self.eval_percent = eval_percent
+        self.newest = newest
+        self.table = table
+        self.reject = reject
+        self.spark_conn_id = spark_conn_id
+        self.conf = conf
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """How examples are made."""
+        newest = self.newest if isinstance(self.newest, timedelta | None) else timedelta(days=self.newest)
+        return {
+            "prepare": self.prepare,
+            "label": self.label,
+            "key": self.key,
+            "time": self.time,
+            "eval_percent": self.eval_percent,
+            "newest_s": newest.total_seconds() if newest else None,
+            "table": self.table,
+            "reject": dict(self.reject or {}),
+        }
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """The snapshot."""
+        return {"tables": self.tables}
+
+    def launcher(self, hook: RuntimeHook) -> Launcher:
+        """Spark, as the connection says."""
+        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}))
