@@ -21,6 +21,21 @@ RECORD_SEPARATOR = "\x1e"
 STEP_ID_VARIABLE = "HOPS_STEP_ID"
 """Environment variable that every process of a step inherits, by which none of them can hide from a kill."""
 
+WORKER_VARIABLE = "HOPS_WORKER"
+"""Environment variable with ``<pid>:<start>`` of the process that started a step on the same machine."""
+
+
+def process_started(pid: int) -> int | None:
+    """When a process started, in the kernel's clock ticks since boot; None where there is no such process.
+
+    A process id alone does not tell a process from one that got its number later.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state == "Z" else int(fields[18])
+
 
 @dataclass(frozen=True)
 class Output:

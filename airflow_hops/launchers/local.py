@@ -12,6 +12,7 @@ from airflow_hops.hooks.code import pins_fingerprint
 from airflow_hops.java import find_java
 from airflow_hops.launchers.process import StepProcess
 from airflow_hops.launchers.warm import WarmStart
+from airflow_hops.protocol import WORKER_VARIABLE, process_started
 
 
 class LocalLauncher:
@@ -85,6 +86,7 @@ def step_environment(runtime: Path, code: Path, code_paths: Sequence[str] = ()) 
         kept["JAVA_HOME"] = str(java.home)
     return {
         **kept,
+        WORKER_VARIABLE: f"{os.getpid()}:{process_started(os.getpid())}",
         "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}",
         "PYTHONPATH": os.pathsep.join([str(code), *code_paths]),
         "PYTHONUNBUFFERED": "1",

@@ -133,7 +133,7 @@ def kill_step(step_id: str, pid: int | None, *, grace_s: float = 2.0) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.terminate()
-    psutil.wait_procs(processes, timeout=grace_s)
+    _wait_until_gone(processes, grace_s)
     for _ in range(3):  # a process may fork while it is being ended
         left = _processes_of(step_id, pid)
         if not left:
@@ -141,7 +141,7 @@ def kill_step(step_id: str, pid: int | None, *, grace_s: float = 2.0) -> None:
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(left, timeout=0.5)
+        _wait_until_gone(left, 0.5)
 
 
 def _processes_of(step_id: str, pid: int | None) -> list[psutil.Process]:
@@ -157,11 +157,28 @@ def _processes_of(step_id: str, pid: int | None) -> list[psutil.Process]:
                 process = psutil.Process(number)
                 for member in (process, *process.children(recursive=True)):
                     found[member.pid] = member
-    return [p for p in found.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in found.values() if _is_alive(process)]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _wait_until_gone(processes: Sequence[psutil.Process], timeout_s: float) -> None:
+    # Not psutil.wait_procs(): it reaps the step's first process, and with it the exit code that its owner waits for.
+    deadline = time.monotonic() + timeout_s
+    while any(_is_alive(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def describe_exit(code: int) -> str:
     """An exit code in words; a signal by its name, with what usually sends it."""
+    if code > 128 and code - 128 in set(signal.Signals):
+        # spark-submit and shells pass on the signal that ended their child in this form.
+        return f"exit code {code}, that is {describe_exit(128 - code)}"
     if code >= 0:
         return f"exit code {code}"
     try:

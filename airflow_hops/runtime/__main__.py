@@ -13,8 +13,9 @@ import traceback
 from pathlib import Path
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.protocol import StepResult, StepSpec
+from airflow_hops.protocol import StepResult, StepSpec, check_json
 from airflow_hops.runtime.context import RecordHandler, StepContext, resolve
+from airflow_hops.runtime.orphans import adopt_orphans, end_with_worker
 
 log = logging.getLogger("airflow_hops.step")
 
@@ -32,18 +33,22 @@ def main(arguments: list[str] | None = None, *, started: float | None = None) ->
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.runtime", description=__doc__)
     parser.add_argument("spec", type=Path, help="the step's spec.json")
     spec_path: Path = parser.parse_args(arguments).spec
+    adopt_orphans()
+    end_with_worker()
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RecordHandler()], force=True)
-    result = run_step(StepSpec.from_json(spec_path.read_text()), started=started or _process_started())
+    spec = StepSpec.from_json(spec_path.read_text())
+    result = run_step(spec, started=started or _process_started(), folder=spec_path.parent)
     result.write(spec_path.with_name("result.json"))
     return 0 if result.error is None else 1
 
 
-def run_step(spec: StepSpec, *, started: float | None = None) -> StepResult:
+def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | None = None) -> StepResult:
     """Imports the entry, calls it, and turns whatever happens into a result.
 
     Args:
         spec: The step.
         started: When its process started (``time.time()``), for the start-up's seconds.
+        folder: Where its scratch folder is made: whoever made that folder removes it, even if the step is killed.
     """
     started = started or time.time()
     sys.path[:0] = [path for path in spec.code_paths if path not in sys.path]
@@ -51,8 +56,10 @@ def run_step(spec: StepSpec, *, started: float | None = None) -> StepResult:
     try:
         entry = resolve(spec.entry)
         begun = time.time()
-        with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step}-") as scratch:
+        with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step}-", dir=folder) as scratch:
             value = entry(StepContext(spec, Path(scratch)), **spec.params)
+        if not isinstance(value, Artifact):
+            check_json(value, f"what {spec.entry} returned")
     except BaseException as error:
         log.error("%s", traceback.format_exc().rstrip())
         return StepResult(
@@ -74,6 +81,8 @@ def _explain(error: BaseException) -> str:
         return f"no space left on the device that holds {error.filename or 'the store'}; free some and retry ({error})"
     if isinstance(error, HopsError | BadInput):
         return str(error)
+    if isinstance(error, MemoryError):
+        return f"out of memory ({error or 'MemoryError'}); give the step less data or the machine more memory"
     if "'MessageFactory' object has no attribute 'GetPrototype'" in str(error):
         return (
             f"{error}: the runtime environment holds a protobuf newer than its TensorFlow; make it anew with "

@@ -63,6 +63,10 @@ class WarmProcess:
         self._listener.listen(16)
         staging.rename(path)  # from here on clients find it, and it is ready
         self._inode = path.stat().st_ino
+        # What a step leaves behind becomes a child of this process when the step has ended; see _reap().
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        self._own = set(_children())
 
     def serve(self) -> None:
         """Forks steps until nobody has asked for one for the idle time-out, or the socket is gone."""
@@ -74,7 +78,7 @@ class WarmProcess:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(wake_read, selectors.EVENT_READ)
             while self._children or time.monotonic() - last_used < self.idle_timeout_s:
-                for key, _ in selector.select(timeout=2.0):
+                for key, _ in selector.select(timeout=1.0):
                     if key.fileobj is self._listener:
                         connection, _ = self._listener.accept()
                         self._start(connection)
@@ -124,6 +128,17 @@ class WarmProcess:
                 with contextlib.suppress(OSError):
                     connection.sendall(json.dumps({"status": status}).encode() + b"\n")
                 connection.close()
+        # A step adopts its own orphans while it lives: any other child was left behind by one that has ended.
+        for pid in set(_children()) - self._own - self._children.keys():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _children() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    return []
 
 
 def _become_step(request: dict[str, object], output: int, *inherited: socket.socket) -> None:

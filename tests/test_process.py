@@ -1,0 +1,229 @@
+"""A step's process: its output as it comes, its end, and a kill that leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_hops.launchers.process import StepProcess, describe_exit
+from airflow_hops.protocol import STEP_ID_VARIABLE
+
+KILL_S = 5.0
+
+
+@pytest.fixture
+def started() -> Iterator[list[StepProcess]]:
+    processes: list[StepProcess] = []
+    yield processes
+    for process in processes:
+        process.kill(grace_s=0.0)
+
+
+def start(program: str, folder: Path, started: list[StepProcess], *arguments: str) -> StepProcess:
+    """Starts a Python program as a step's process."""
+    command = [sys.executable, "-S", "-u", "-c", textwrap.dedent(program), *arguments]
+    process = StepProcess.start(command, env={"PATH": os.environ["PATH"]}, cwd=folder)
+    started.append(process)
+    return process
+
+
+def processes_of(process: StepProcess) -> list[psutil.Process]:
+    """Every process that carries the step's id, found in another way than the kill finds them."""
+    found = []
+    for candidate in psutil.process_iter():
+        try:
+            if candidate.environ().get(STEP_ID_VARIABLE) == process.step_id:
+                found.append(candidate)
+        except psutil.Error:
+            continue
+    return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_for_file(path: Path, timeout_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not path.exists():
+        assert time.monotonic() < deadline_s, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def test_process_leads_a_session_and_a_group_of_its_own(tmp_path: Path, started: list[StepProcess]) -> None:
+    process = start("import os; print(os.getpid(), os.getpgid(0), os.getsid(0), os.getcwd())", tmp_path, started)
+    pid, group, session, folder = next(iter(process.lines())).split()
+    assert int(pid) == int(group) == int(session) == process.pid
+    assert folder == str(tmp_path)
+    assert process.wait() == 0
+
+
+def test_lines_arrive_while_the_process_runs(tmp_path: Path, started: list[StepProcess]) -> None:
+    process = start(
+        """
+        import sys, time
+        print("first"); time.sleep(0.6); print("second", file=sys.stderr); time.sleep(0.6); print("third")
+        """,
+        tmp_path,
+        started,
+    )
+    arrived = [(line, time.monotonic()) for line in process.lines()]
+    assert [line for line, _ in arrived] == ["first", "second", "third"]
+    assert arrived[1][1] - arrived[0][1] > 0.4
+    assert arrived[2][1] - arrived[1][1] > 0.4
+
+
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [
+        ("pass", []),
+        ("import sys; sys.stdout.write('no newline at the end')", ["no newline at the end"]),
+        ("import os; os.write(1, b'caf\\xe9 \\xff\\nnext\\n')", ["caf\ufffd \ufffd", "next"]),
+        ("import os; os.write(1, b'caf'); os.write(1, b'\\xc3'); os.write(1, b'\\xa9\\n')", ["café"]),
+        ("print('\\n\\nblank lines\\n')", ["", "", "blank lines", ""]),
+        ("print('a\\x00b'); print('c\\rd')", ["a\x00b", "c\rd"]),
+    ],
+)
+def test_output_of_any_form_is_read(program: str, lines: list[str], tmp_path: Path, started: list[StepProcess]) -> None:
+    assert list(start(program, tmp_path, started).lines()) == lines
+
+
+def test_a_flood_of_lines_and_a_giant_line_are_read_whole(tmp_path: Path, started: list[StepProcess]) -> None:
+    process = start(
+        """
+        import sys
+        sys.stdout = open(1, "w", buffering=1 << 16, closefd=False)
+        for number in range(200_000):
+            print("line", number)
+        print("x" * 10_000_000)
+        print("end")
+        """,
+        tmp_path,
+        started,
+    )
+    began = time.monotonic()
+    lines = list(process.lines())
+    assert time.monotonic() - began < 20
+    assert lines[:200_000] == [f"line {number}" for number in range(200_000)]
+    assert [len(line) for line in lines[200_000:]] == [10_000_000, 3]
+
+
+def test_descendant_that_holds_the_output_open_keeps_nobody_waiting(tmp_path: Path, started: list[StepProcess]) -> None:
+    process = start(
+        "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True); print('done')",
+        tmp_path,
+        started,
+    )
+    began = time.monotonic()
+    assert list(process.lines()) == ["done"]
+    assert process.wait() == 0
+    assert time.monotonic() - began < 3
+    assert [p.name() for p in processes_of(process)] == ["sleep"]
+    process.kill()
+    assert processes_of(process) == []
+
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+
+def stay(name, ignore):
+    if ignore:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open(name, "w").write(str(os.getpid()))
+    while True:
+        time.sleep(60)
+
+def fork(name, ignore=False, session=False, twice=False):
+    if os.fork() == 0:
+        if session:
+            os.setsid()
+        if twice and os.fork() != 0:
+            os._exit(0)
+        if session:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(nothing, descriptor)
+        stay(name, ignore)
+
+fork("plain")
+fork("ignores", ignore=True)
+fork("session", session=True)
+fork("daemon", ignore=True, session=True, twice=True)
+subprocess.Popen(["sh", "-c", "trap '' TERM; echo $$ > shell; while true; do sleep 1; done"], start_new_session=True)
+print("ready")
+stay("leader", ignore=True)
+"""
+MEMBERS = ("plain", "ignores", "session", "daemon", "shell", "leader")
+
+
+def test_kill_ends_every_descendant_within_five_seconds(tmp_path: Path, started: list[StepProcess]) -> None:
+    process = start(FAMILY, tmp_path, started)
+    bystander = start("print('here'); import time; time.sleep(60)", tmp_path, started)
+    next(iter(bystander.lines()))
+    for name in MEMBERS:
+        wait_for_file(tmp_path / name)
+    time.sleep(0.1)
+    pids = [int((tmp_path / name).read_text()) for name in MEMBERS]
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    began = time.monotonic()
+    process.kill()
+    assert time.monotonic() - began < KILL_S
+    assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    assert processes_of(process) == []
+    assert process.wait() == -signal.SIGKILL
+    assert len(processes_of(bystander)) == 1
+    process.kill()  # what has ended can be killed again
+
+
+def test_kill_ends_a_reader_that_waits_for_lines(tmp_path: Path, started: list[StepProcess]) -> None:
+    process = start("print('ready'); import time; time.sleep(60)", tmp_path, started)
+    lines = process.lines()
+    assert next(lines) == "ready"
+    threading.Timer(0.3, process.kill).start()
+    began = time.monotonic()
+    assert list(lines) == []
+    assert process.wait() == -signal.SIGTERM
+    assert time.monotonic() - began < KILL_S
+
+
+def test_process_that_obeys_sigterm_may_tidy_up(tmp_path: Path, started: list[StepProcess]) -> None:
+    process = start(
+        """
+        import pathlib, signal, sys, time
+        def end(*_):
+            pathlib.Path("tidied").touch()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, end)
+        print("ready")
+        time.sleep(60)
+        """,
+        tmp_path,
+        started,
+    )
+    next(iter(process.lines()))
+    began = time.monotonic()
+    process.kill()
+    assert time.monotonic() - began < 1.5
+    assert (tmp_path / "tidied").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_exit_by_signal_is_told_by_its_name(number: signal.Signals, tmp_path: Path, started: list[StepProcess]) -> None:
+    process = start(f"import os; os.kill(os.getpid(), {int(number)})", tmp_path, started)
+    assert list(process.lines()) == []
+    assert process.wait() == -number
+    assert describe_exit(-number).startswith(number.name)
+
+
+def test_exits_in_words() -> None:
+    assert describe_exit(0) == "exit code 0"
+    assert describe_exit(3) == "exit code 3"
+    assert "for want of memory" in describe_exit(-signal.SIGKILL)
+    assert describe_exit(137).startswith("exit code 137, that is SIGKILL")
+    assert describe_exit(-64) in ("SIGRTMAX", "signal 64")
+    assert describe_exit(255) == "exit code 255"
