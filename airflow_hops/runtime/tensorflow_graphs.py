@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 from pathlib import Path
@@ -32,6 +33,8 @@ def import_tensorflow() -> Any:
             if sys.modules.get(name, ...) is None:
                 del sys.modules[name]
     _restore_keras_paths(tensorflow)
+    # "Assets written to", "contains input name(s)": nothing that anybody can act on.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     return tensorflow
 
 

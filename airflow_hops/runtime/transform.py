@@ -19,20 +19,18 @@ from airflow_hops.runtime.constants import Constants
 from airflow_hops.runtime.context import StepContext, resolve
 from airflow_hops.runtime.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
 from airflow_hops.runtime.raw_features import check_columns, example_files
+from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime.transform_batches import (
-    SPLIT_COLUMN,
-    SUMMARY_FIELD,
     TaskSummary,
     TransformPlan,
+    TransformTask,
+    plan_tasks,
     shapes_differ,
     transform_task,
 )
 from airflow_hops.runtime.transform_graph import Preprocess, trace_transform
 
 log = logging.getLogger(__name__)
-
-BATCH_ROWS = 65_536
-"""Rows of an Arrow batch that Spark hands to a Python worker."""
 
 
 def run(context: StepContext, *, preprocess: str) -> Artifact:
@@ -50,7 +48,8 @@ def run(context: StepContext, *, preprocess: str) -> Artifact:
     facts = examples.properties
     with ThreadPoolExecutor(1) as pool, context.output() as writer:
         # The JVM makes its Spark context while this process imports TensorFlow and traces.
-        spark = pool.submit(_spark_session)
+        spark = pool.submit(_spark_context, _spark_conf())
+        import_tensorflow()  # before the user's module imports all of it
         raw = read_raw_features(
             context.local("schema") / "schema.pbtxt", label=facts["label"], key=facts.get("key"), time=facts.get("time")
         )
@@ -67,7 +66,7 @@ def run(context: StepContext, *, preprocess: str) -> Artifact:
             name=preprocess,
             progress=context.progress,
         )
-        rows = count_rows(splits, specs, summaries)
+        rows = count_rows(splits, summaries)
         not_finite = _warn_of_not_finite(summaries)
         return writer.commit(
             rows=rows,
@@ -103,7 +102,7 @@ def transform_examples(
         target: Folder to write to; Spark's executors must see it under the same path.
         specs: The columns of the examples, without outputs.
         constants: Figures of the training split.
-        spark: A SparkSession, or a future of one.
+        spark: A SparkContext, or a future of one.
         name: How messages call the function.
         progress: Told the done share and what is done.
 
@@ -113,9 +112,9 @@ def transform_examples(
     Raises:
         BadInput: as :func:`run`.
     """
-    checked = [
-        (split, path, *check_columns(path, specs.inputs, specs.label)) for split, ps in splits.items() for path in ps
-    ]
+    files = [(split, path) for split, paths in splits.items() for path in paths]
+    for _, path in files:
+        check_columns(path, specs.inputs, specs.label)
     traced = trace_transform(preprocess, specs.inputs, constants, name=name)
     if specs.label in traced.outputs:
         raise BadInput(f"preprocessing function {name!r}: output {specs.label!r} has the name of the label")
@@ -124,8 +123,7 @@ def transform_examples(
     (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
     progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
     plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.label)
-    session = spark.result() if isinstance(spark, Future) else spark
-    summaries = _run_on_spark(session, plan, [(split, path, schema) for split, path, schema, _ in checked])
+    summaries = _run_on_spark(spark.result() if isinstance(spark, Future) else spark, plan, plan_tasks(files))
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
     (target / "features.json").write_text(specs.to_json())
     for split in splits:
@@ -134,9 +132,7 @@ def transform_examples(
     return specs, summaries
 
 
-def count_rows(
-    splits: Mapping[str, Sequence[Path]], specs: FeatureSpecs, summaries: Sequence[TaskSummary]
-) -> dict[str, RowCounts]:
+def count_rows(splits: Mapping[str, Sequence[Path]], summaries: Sequence[TaskSummary]) -> dict[str, RowCounts]:
     """Rows in, by the files' footers, and out, by what the tasks wrote, for each split."""
     return {
         split: RowCounts(
@@ -147,46 +143,43 @@ def count_rows(
     }
 
 
-def _spark_session() -> Any:
-    from pyspark.sql import SparkSession
+def _spark_conf() -> Any:
+    """What spark-submit was given, and what a transform adds.
 
-    return SparkSession.builder.getOrCreate()
+    It imports PySpark, in the main thread: two threads that import at once can wait for each other for ever.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    SparkContext._ensure_initialized()  # SparkConf knows spark-submit's properties only from then on
+    conf = SparkConf()
+    if conf.get("spark.master", "").startswith("local"):
+        # On this machine all Python workers can be forks of one process that has TensorFlow.
+        conf.set("spark.python.daemon.module", "airflow_hops.runtime.spark_daemon")
+    return conf
 
 
-def _run_on_spark(spark: Any, plan: TransformPlan, files: Sequence[tuple[str, Path, Any]]) -> list[TaskSummary]:
-    """One Spark job over all splits; a task sees rows of one split only."""
-    from functools import reduce
+def _spark_context(conf: Any) -> Any:
+    from pyspark import SparkContext
 
-    from pyspark.sql import functions
-    from pyspark.sql.pandas.types import from_arrow_schema
+    context = SparkContext.getOrCreate(conf)
+    # A job of nothing: the Python workers start while the driver still traces.
+    workers = context.defaultParallelism
+    context.parallelize(range(workers), workers).map(abs).count()
+    return context
 
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
-    frames = []
-    for (split, schema), paths in _grouped(files):
-        # The schema is given: Spark would start a job of its own to look for it.
-        frame = spark.read.schema(from_arrow_schema(schema)).parquet(*(path.as_uri() for path in paths))
-        frames.append(frame.withColumn(SPLIT_COLUMN, functions.lit(split)))
-    columns = frames[0].columns
-    table = reduce(lambda left, right: left.unionAll(right), [frame.select(columns) for frame in frames])
+
+def _run_on_spark(context: Any, plan: TransformPlan, tasks: Sequence[TransformTask]) -> list[TaskSummary]:
+    """One Spark job over all splits; a task is a part of a file."""
     try:
-        rows = table.mapInArrow(partial(transform_task, plan), f"{SUMMARY_FIELD} string").collect()
+        lines = context.parallelize(tasks, len(tasks)).map(partial(transform_task, plan)).collect()
     except Exception as error:  # Spark's errors have no base class of their own: Py4J's, PySpark's
         raise HopsError(f"Spark failed: {_last_words(error)}") from error
-    summaries = [TaskSummary(**json.loads(row[SUMMARY_FIELD])) for row in rows]
+    summaries = [TaskSummary(**json.loads(line)) for line in lines]
     for summary in summaries:
         if summary.error is not None:
             raise (HopsError if summary.no_space else BadInput)(summary.error)
     return [summary for summary in summaries if summary.rows]
-
-
-def _grouped(files: Sequence[tuple[str, Path, Any]]) -> list[tuple[tuple[str, Any], list[Path]]]:
-    groups: list[tuple[tuple[str, Any], list[Path]]] = []
-    for split, path, schema in files:
-        if groups and groups[-1][0][0] == split and groups[-1][0][1].equals(schema):
-            groups[-1][1].append(path)
-        else:
-            groups.append(((split, schema), [path]))
-    return groups
 
 
 def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[TaskSummary]) -> dict[str, OutputSpec]:

@@ -1,11 +1,14 @@
-"""What a Spark task does with its Arrow batches: runs the transform graph and writes Parquet and TFRecord."""
+"""What a Spark task does: runs the transform graph over Arrow batches of its part of a split, and writes the examples.
+
+Parquet for whoever trains on columns, TFRecord of tf.Example for whoever trains on those.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,25 @@ from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.feature_specs import OutputSpec
 from airflow_hops.runtime.raw_features import dense_arrays
 
-SPLIT_COLUMN = "__hops_split"
-SUMMARY_FIELD = "summary"
+BATCH_ROWS = 65_536
+"""Rows of an Arrow batch."""
+
+TASK_ROWS = 500_000
+"""Rows that a task takes at least, where a file has more than one row group."""
+
 _PROBED_ROWS = 32
 _loaded: dict[str, Callable[..., dict[str, Any]]] = {}
+
+
+@dataclass(frozen=True)
+class TransformTask:
+    """A part of a split: row groups of one Parquet file of examples, and the number of what is made of them."""
+
+    split: str
+    path: str
+    row_groups: tuple[int, ...]
+    rows: int
+    part: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,7 @@ class TaskSummary:
     """What a task has done: one line of JSON that it hands to the driver.
 
     Attributes:
-        split: The split that the task worked on; empty if it had no rows.
+        split: The split that the task worked on.
         rows: Rows written.
         widths: Widths of the outputs as found in the data; None for shape ``[batch]``.
         not_finite: Outputs with NaN or infinity: how many rows.
@@ -56,7 +74,7 @@ class TaskSummary:
         no_space: Whether the disk is full.
     """
 
-    split: str = ""
+    split: str
     rows: int = 0
     widths: dict[str, int | None] = field(default_factory=dict)
     not_finite: dict[str, int] = field(default_factory=dict)
@@ -68,54 +86,70 @@ class TaskSummary:
         return json.dumps(self.__dict__)
 
 
-def transform_task(plan: TransformPlan, batches: Iterator[Any]) -> Iterator[Any]:
-    """A task: for ``DataFrame.mapInArrow``.
+def plan_tasks(files: Sequence[tuple[str, Path]]) -> list[TransformTask]:
+    """Shares out files of examples among tasks, the largest first, so that the last to end is a small one.
+
+    Args:
+        files: Split and path of each file.
+    """
+    tasks: list[TransformTask] = []
+    parts: dict[str, int] = {}
+    for split, path in files:
+        metadata = pq.read_metadata(path)
+        groups: list[int] = []
+        rows = 0
+        for index in range(metadata.num_row_groups):
+            groups.append(index)
+            rows += metadata.row_group(index).num_rows
+            if rows and (rows >= TASK_ROWS or index == metadata.num_row_groups - 1):
+                tasks.append(TransformTask(split, str(path), tuple(groups), rows, parts.setdefault(split, 0)))
+                parts[split] += 1
+                groups, rows = [], 0
+    return sorted(tasks, key=lambda task: -task.rows)
+
+
+def transform_task(plan: TransformPlan, task: TransformTask) -> str:
+    """Does a task.
 
     Bad input goes into the summary, so that the driver can say it in one sentence; everything else raises.
 
-    Args:
-        plan: What to do.
-        batches: Record batches of one split, which the column ``__hops_split`` names.
-
-    Yields:
-        One record batch of one row: the :class:`TaskSummary` as JSON.
+    Returns:
+        The :class:`TaskSummary` as JSON.
     """
-    summary = TaskSummary()
+    summary = TaskSummary(task.split)
     try:
-        _transform(plan, batches, summary)
+        _transform(plan, task, summary)
     except BadInput as error:
         summary.error = str(error)
+    except pa.ArrowInvalid as error:
+        summary.error = f"{task.path}: not a readable Parquet file ({error})"
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno is not None and error.errno != errno.ENOSPC:
             raise
-        summary.error, summary.no_space = str(error), True
-    yield pa.RecordBatch.from_arrays([pa.array([summary.to_json()])], [SUMMARY_FIELD])
+        summary.error, summary.no_space = f"{task.path}: {error}", error.errno == errno.ENOSPC
+    return summary.to_json()
 
 
-def _transform(plan: TransformPlan, batches: Iterator[Any], summary: TaskSummary) -> None:
-    writer: ExampleWriter | None = None
-    try:
-        for batch in batches:
+def _transform(plan: TransformPlan, task: TransformTask, summary: TaskSummary) -> None:
+    transform = _load(plan.transform_graph)
+    columns = {**plan.inputs, plan.label: "int64"}
+    with (
+        pq.ParquetFile(task.path) as file,
+        ExampleWriter(Path(plan.target) / task.split, task.part) as writer,
+    ):
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=list(task.row_groups), columns=list(columns)):
             if not batch.num_rows:
                 continue
-            split = batch.column(batch.schema.get_field_index(SPLIT_COLUMN))[0].as_py()
-            transform = _load(plan.transform_graph)
-            arrays = dense_arrays(batch, {**plan.inputs, plan.label: "int64"}, f"split {split!r}")
+            arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.path})")
             label = arrays.pop(plan.label)
-            outputs = run_graph(transform, arrays, plan, split)
-            if writer is None:
-                check_rows_are_independent(transform, arrays, outputs, plan, split)
-                summary.split = split
-                writer = ExampleWriter(Path(plan.target) / split, _task_number())
-            _check_widths(outputs, summary, split)
+            outputs = run_graph(transform, arrays, plan, task.split)
+            if not summary.rows:
+                check_rows_are_independent(transform, arrays, outputs, plan, task.split)
+            _check_widths(outputs, summary, task.split)
             _count_not_finite(outputs, summary)
             writer.write(outputs, label, plan.label)
             summary.rows += batch.num_rows
-        if writer is not None:
-            writer.close()
-    finally:
-        if writer is not None:
-            writer.discard()
+        writer.commit()
 
 
 def run_graph(
@@ -193,20 +227,30 @@ def check_rows_are_independent(
 
 
 class ExampleWriter:
-    """Writes a task's part of a split: ``part-<task>.parquet`` and ``part-<task>.tfrecord.gz``.
+    """Writes a part of a split: ``part-<number>.parquet`` and ``part-<number>.tfrecord.gz``.
 
-    A task that Spark runs twice writes the same names; a part appears under its name when it is whole.
+    A task that Spark runs twice writes the same names; a part bears its name when it is whole. A context manager, which
+    removes what was not committed.
 
     Args:
         folder: The split's folder.
-        task: The task's number.
+        part: Its number within the split.
     """
 
-    def __init__(self, folder: Path, task: int) -> None:
-        self._parquet = folder / f"part-{task:05d}.parquet"
-        self._tfrecord = folder / f"part-{task:05d}.tfrecord.gz"
+    def __init__(self, folder: Path, part: int) -> None:
+        self._parquet = folder / f"part-{part:05d}.parquet"
+        self._tfrecord = folder / f"part-{part:05d}.tfrecord.gz"
         self._parquet_writer: Any = None
         self._tfrecord_writer: Any = None
+
+    def __enter__(self) -> ExampleWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._parquet_writer is not None:
+            self._close()
+            for path in (self._parquet, self._tfrecord):
+                _staging(path).unlink(missing_ok=True)
 
     def write(self, outputs: Mapping[str, Any], label: Any, label_name: str) -> None:
         """Writes one batch.
@@ -228,22 +272,16 @@ class ExampleWriter:
         for example in RecordBatchToExamplesEncoder().encode(lists):
             write(example)
 
-    def close(self) -> None:
+    def commit(self) -> None:
         """Finishes both files and gives them their names."""
-        self._parquet_writer.close()
-        self._tfrecord_writer.close()
+        self._close()
         for path in (self._parquet, self._tfrecord):
             _staging(path).replace(path)
-        self._parquet_writer = self._tfrecord_writer = None
 
-    def discard(self) -> None:
-        """Closes and removes what was not finished."""
-        if self._parquet_writer is None:
-            return
+    def _close(self) -> None:
         self._parquet_writer.close()
         self._tfrecord_writer.close()
-        for path in (self._parquet, self._tfrecord):
-            _staging(path).unlink(missing_ok=True)
+        self._parquet_writer = None
 
     def _open(self, schema: Any) -> None:
         from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
@@ -321,13 +359,3 @@ def _load(path: str) -> Callable[..., dict[str, Any]]:
         _loaded.clear()
         _loaded[path] = load_transform(Path(path))
     return _loaded[path]
-
-
-def _task_number() -> int:
-    try:
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-    except ImportError:
-        task = None
-    return int(task.partitionId()) if task is not None else 0

@@ -1,0 +1,17 @@
+"""Spark's Python daemon with TensorFlow imported: its workers are forks, and need not import it again.
+
+For ``spark.python.daemon.module``, where driver and executors are on one machine and this package is on their path.
+"""
+
+from __future__ import annotations
+
+from pyspark.daemon import manager
+
+from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+
+if __name__ == "__main__":
+    import pyarrow.parquet  # noqa: F401
+    import tfx_bsl.coders.example_coder  # noqa: F401
+
+    import_tensorflow()
+    manager()
