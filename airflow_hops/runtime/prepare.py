@@ -145,7 +145,7 @@ def read_table(spark: SparkSession, folder: Path) -> DataFrame:
 
     first = min(folder.glob("*.parquet"))
     schema = from_arrow_schema(pq.read_schema(first).remove_metadata(), prefer_timestamp_ntz=True)
-    return spark.read.schema(schema).parquet(folder.as_uri())
+    return spark.read.schema(schema).parquet(_spark_path(folder))
 
 
 def call_prepare(
@@ -249,7 +249,7 @@ def write_examples(examples: DataFrame, columns: ExampleColumns, folder: Path, r
             .sortWithinPartitions(_CLASS_COLUMN, time, key)
             .write.partitionBy(_CLASS_COLUMN)
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            .parquet(staging.as_uri())
+            .parquet(_spark_path(staging))
         )
     except PythonException as error:
         raise BadInput(f"a Python function in prepare raised: {_python_error(error)}") from error
@@ -266,6 +266,11 @@ def write_examples(examples: DataFrame, columns: ExampleColumns, folder: Path, r
     shutil.rmtree(staging, ignore_errors=True)
     _widen_integers_with_nulls(sorted(folder.glob("*/*.parquet")))
     return counts
+
+
+def _spark_path(folder: Path) -> str:
+    """A local folder for Spark, which reads no percent-encoding: a run's id has a plus sign in it."""
+    return f"file://{folder.absolute()}"
 
 
 def _check_columns(frame: DataFrame, columns: ExampleColumns) -> None:
