@@ -1,0 +1,119 @@
+"""Steps that behave, and steps that misbehave; they run in the runtime environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def say(context: Any) -> dict[str, Any]:
+    """Speaks in every way that a step can."""
+    log = logging.getLogger("somewhere.deep")
+    print("a plain line")
+    time.sleep(0.5)
+    log.warning("a warning")
+    log.error("an error\nof two lines")
+    log.debug("nobody asked for this")
+    context.progress(0.25, "a quarter", {"loss": 0.5})
+    context.progress(7.0, "more than all")
+    print("to the other stream", file=sys.stderr)
+    return {"python": sys.executable, "scratch": str(context.scratch), "cwd": str(Path.cwd())}
+
+
+def raise_error(context: Any, kind: str) -> None:
+    """Raises by name."""
+    from airflow_hops.artifacts import BadInput, HopsError
+
+    if kind == "NoSpace":
+        raise OSError(28, "No space left on device", "/store/part-0.parquet")
+    errors = {"ValueError": ValueError, "BadInput": BadInput, "HopsError": HopsError, "SystemExit": SystemExit}
+    raise errors[kind](f"this is a {kind}")
+
+
+def exhaust_memory(context: Any) -> None:
+    """Asks for more memory than it may have."""
+    import resource
+
+    limit = 512 << 20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    bytearray(1 << 30)
+
+
+def end_by_signal(context: Any, number: int) -> None:
+    """Ends in a way that no step can report."""
+    print("these are its last words")
+    os.kill(os.getpid(), number)
+
+
+def end_without_result(context: Any) -> None:
+    """Leaves through the back door."""
+    for line in range(30):
+        print("line", line)
+    sys.stdout.flush()
+    os._exit(3)
+
+
+def return_value(context: Any, what: str) -> Any:
+    """Returns what JSON has no word for."""
+    return {"set": {1, 2}, "nested": {"a": [1, {"b": object()}]}, "keys": {1: "one"}}[what]
+
+
+def write(context: Any, text: str, end: int = 0) -> Any:
+    """Writes an artifact, or half of one."""
+    with context.output() as writer:
+        (writer.path / "text.txt").write_text(text)
+        (context.scratch / "scratch.bin").write_bytes(b"0" * 1000)
+        if end:
+            os.kill(os.getpid(), end)
+        return writer.commit(metrics={"length": float(len(text))})
+
+
+def hang(context: Any, folder: str) -> None:
+    """Hangs with a family that does not want to end."""
+
+    def stay(name: str) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (Path(folder) / name).write_text(str(os.getpid()))
+        while True:
+            time.sleep(60)
+
+    if os.fork() == 0:
+        stay("fork")
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        _let_go_of_output()
+        stay("daemon")
+    if os.fork() == 0:
+        os.setsid()
+        subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stay("session")
+    print("hangs")
+    stay("step")
+
+
+def leave_behind(context: Any, folder: str) -> int:
+    """Ends well, but leaves a daemon behind."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        _let_go_of_output()
+        (Path(folder) / "daemon").write_text(str(os.getpid()))
+        time.sleep(600)
+    while not (Path(folder) / "daemon").exists():
+        time.sleep(0.01)
+    return 1
+
+
+def _let_go_of_output() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)

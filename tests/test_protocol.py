@@ -1,0 +1,393 @@
+"""The step protocol, with real processes in the runtime environment: started from nothing, and from a warm process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from conftest import REPOSITORY
+
+from airflow_hops.artifacts import Artifact, BadInput, Producer
+from airflow_hops.environments import STAMP_NAME
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.protocol import Output, StepSpec, check_json, format_record, parse_line
+
+pytestmark = pytest.mark.runtime
+CODE = str(Path(__file__).parent)
+KILL_S = 5.0
+
+Step = Callable[..., Any]
+
+
+@pytest.fixture(params=["cold", "warm"])
+def launcher(request: pytest.FixtureRequest, runtime: Path) -> LocalLauncher:
+    if request.param == "cold":
+        return LocalLauncher(runtime)
+    warm: LocalLauncher = request.getfixturevalue("warm_launcher")
+    return warm
+
+
+@pytest.fixture
+def step(run_step: Any, launcher: LocalLauncher) -> Step:
+    """Runs a function of protocol_steps."""
+
+    def run(function: str, *, kind: str | None = None, task_id: str | None = None, **params: Any) -> Any:
+        return run_step(
+            f"protocol_steps:{function}",
+            params=params,
+            kind=kind,
+            code_paths=(CODE,),
+            launcher=launcher,
+            task_id=task_id,
+        )
+
+    run.runner = run_step  # type: ignore[attr-defined]
+    return run
+
+
+def lines_of(step: Step) -> list[Any]:
+    return list(step.runner.lines)  # type: ignore[attr-defined]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+def test_lines_carry_level_progress_and_metrics(step: Step) -> None:
+    value = step("say")
+    lines = [(line.level, line.text) for line in lines_of(step)]
+    assert (logging.INFO, "a plain line") in lines
+    assert (logging.WARNING, "a warning") in lines
+    assert lines.index((logging.ERROR, "an error")) + 1 == lines.index((logging.ERROR, "of two lines"))
+    assert (logging.INFO, "to the other stream") in lines
+    assert not any("nobody asked" in text for _, text in lines)
+    progress = [(line.progress, line.text, dict(line.metrics)) for line in lines_of(step) if line.progress is not None]
+    assert progress == [(0.25, "a quarter", {"loss": 0.5}), (1.0, "more than all", {})]
+    assert ".venv-runtime" in value["python"] or os.environ.get("HOPS_RUNTIME", "-") in value["python"]
+    assert not Path(value["scratch"]).exists()
+    assert not Path(value["cwd"]).exists()
+
+
+def test_lines_are_seen_while_the_step_runs(runtime: Path, launcher: LocalLauncher, tmp_path: Path) -> None:
+    arrived: dict[str, float] = {}
+    hook = RuntimeHook()
+    spec = StepSpec(step="say", entry="protocol_steps:say", code_paths=(CODE,))
+    hook.run(spec, launcher=launcher, cache=False, on_line=lambda line: arrived.setdefault(line.text, time.monotonic()))
+    assert arrived["a warning"] - arrived["a plain line"] > 0.4
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "retryable"),
+    [
+        ("ValueError", "ValueError: this is a ValueError", True),
+        ("HopsError", "step 'protocol_steps-raise_error': this is a HopsError", True),
+        ("BadInput", "step 'protocol_steps-raise_error': this is a BadInput", False),
+        ("SystemExit", "SystemExit: this is a SystemExit", True),
+        ("NoSpace", "no space left on the device that holds /store/part-0.parquet", True),
+    ],
+)
+def test_exception_ends_the_step_with_its_message(
+    run_step: Any, warm_launcher: LocalLauncher, kind: str, message: str, retryable: bool
+) -> None:
+    with pytest.raises(StepFailed) as caught:
+        run_step("protocol_steps:raise_error", params={"kind": kind}, code_paths=(CODE,), launcher=warm_launcher)
+    assert message in str(caught.value)
+    assert caught.value.retryable is retryable
+    trace = [line.text for line in run_step.lines if line.level == logging.ERROR]
+    assert trace[0] == "Traceback (most recent call last):"
+    assert any("protocol_steps.py" in text for text in trace)
+
+
+def test_out_of_memory_is_reported_as_such(step: Step) -> None:
+    with pytest.raises(StepFailed, match=r"out of memory .*give the step less data or the machine more memory"):
+        step("exhaust_memory")
+
+
+def test_exit_by_signal_is_reported_with_its_last_lines_and_what_may_be_the_cause(step: Step) -> None:
+    with pytest.raises(StepFailed) as caught:
+        step("end_by_signal", number=int(signal.SIGKILL))
+    assert "ended by SIGKILL" in str(caught.value)
+    assert "for want of memory" in str(caught.value)
+    assert "  these are its last words" in str(caught.value)
+    assert caught.value.retryable
+
+
+def test_no_result_is_no_success(step: Step) -> None:
+    with pytest.raises(StepFailed) as caught:
+        step("end_without_result")
+    text = str(caught.value)
+    assert "ended by exit code 3 without a result; its last lines:" in text
+    assert text.splitlines()[1:] == [f"  line {number}" for number in range(10, 30)]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("set", "what protocol_steps:return_value returned is a builtins.set; expected a JSON value"),
+        ("nested", r"what protocol_steps:return_value returned['a'][1]['b'] is a builtins.object"),
+        ("keys", "has the key 1 of type int; expected text"),
+    ],
+)
+def test_value_that_is_not_json_is_named(step: Step, what: str, message: str) -> None:
+    with pytest.raises(StepFailed) as caught:
+        step("return_value", what=what)
+    assert message in str(caught.value)
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("protocol_steps:nothing", "has no function 'nothing'"),
+        ("protocol_steps:logging", "is a module, expected a function"),
+        ("no_such_module:run", "there is no module 'no_such_module' on the step's path"),
+        ("protocol_steps", "expected 'module:function', found 'protocol_steps'"),
+    ],
+)
+def test_entry_that_is_not_there_is_named(
+    run_step: Any, warm_launcher: LocalLauncher, entry: str, message: str
+) -> None:
+    with pytest.raises(StepFailed) as caught:
+        run_step(entry, code_paths=(CODE,), launcher=warm_launcher, task_id="step")
+    assert message in str(caught.value)
+    assert not caught.value.retryable
+
+
+def test_retry_replaces_what_a_killed_try_left(run_step: Any, launcher: LocalLauncher, tmp_path: Path) -> None:
+    store = run_step.store
+    uri = store.address(Producer("d", "r", "write"), "text")
+    folder = Path(uri.removeprefix("file://"))
+
+    def run(text: str, end: int = 0) -> Artifact:
+        hook = RuntimeHook()
+        hook.__dict__["settings"] = run_step_settings(hook, store.root)
+        spec = StepSpec(
+            step="write",
+            entry="protocol_steps:write",
+            params={"text": text, "end": end},
+            output=Output(uri, "text"),
+            producer=Producer("d", "r", "write"),
+            code_paths=(CODE,),
+        )
+        return Artifact.from_dict(hook.run(spec, launcher=launcher, cache=False).value)
+
+    with pytest.raises(StepFailed, match="SIGKILL"):
+        run("half", int(signal.SIGKILL))
+    assert not store.exists(uri)
+    assert [path.name.partition("-")[0] for path in folder.parent.iterdir()] == ["text.staging"]
+    first = run("first")
+    assert [path.name for path in folder.parent.iterdir()] == ["text"]
+    with pytest.raises(StepFailed, match="SIGKILL"):
+        run("half", int(signal.SIGKILL))
+    assert store.verify(first).fingerprint == first.fingerprint
+    second = run("second")
+    assert second.uri == first.uri
+    assert second.fingerprint != first.fingerprint
+    assert (folder / "text.txt").read_text() == "second"
+    assert [path.name for path in folder.parent.iterdir()] == ["text"]
+
+
+def run_step_settings(hook: RuntimeHook, root: str) -> Any:
+    from dataclasses import replace
+
+    return replace(hook.settings, store=root)
+
+
+def test_kill_ends_the_step_and_every_descendant_within_five_seconds(launcher: LocalLauncher, tmp_path: Path) -> None:
+    hook = RuntimeHook()
+    spec = StepSpec(step="hang", entry="protocol_steps:hang", params={"folder": str(tmp_path)}, code_paths=(CODE,))
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            hook.run(spec, launcher=launcher, cache=False, on_line=lambda line: None)
+        except StepFailed as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    names = ("fork", "daemon", "session", "step")
+    wait_for(lambda: all((tmp_path / name).exists() for name in names), "the family hangs")
+    time.sleep(0.2)
+    pids = [int((tmp_path / name).read_text()) for name in names]
+    pids += [child.pid for child in psutil.Process(pids[2]).children()]
+    assert len(pids) == 5
+    assert all(alive(pid) for pid in pids)
+    began = time.monotonic()
+    hook.kill()
+    thread.join(KILL_S)
+    assert not thread.is_alive()
+    assert time.monotonic() - began < KILL_S
+    assert [pid for pid in pids if alive(pid)] == []
+    assert "SIGKILL" in str(failure[0])
+
+
+def test_step_that_ends_well_leaves_nothing_running(step: Step, tmp_path: Path) -> None:
+    assert step("leave_behind", folder=str(tmp_path)) == 1
+    pid = int((tmp_path / "daemon").read_text())
+    wait_for(lambda: not alive(pid), "the daemon has ended", timeout_s=KILL_S)
+
+
+WORKER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.launchers.warm import WarmStart
+from airflow_hops.protocol import StepSpec
+runtime, code, folder, socket = Path(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
+spec = StepSpec(step="hang", entry="protocol_steps:hang", params={"folder": folder}, code_paths=(code,))
+RuntimeHook().run(spec, launcher=LocalLauncher(runtime, WarmStart(Path(socket)) if socket else None), cache=False)
+"""
+
+
+def test_step_does_not_outlive_a_worker_that_is_killed_outright(
+    launcher: LocalLauncher, runtime: Path, tmp_path: Path
+) -> None:
+    socket = str(launcher.warm.path) if launcher.warm else ""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(REPOSITORY), str(runtime), CODE, str(tmp_path), socket],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    names = ("fork", "daemon", "session", "step")
+    try:
+        wait_for(lambda: all((tmp_path / name).exists() for name in names), "the family hangs", timeout_s=40)
+    finally:
+        worker.kill()
+        worker.wait()
+    pids = [int((tmp_path / name).read_text()) for name in names]
+    wait_for(lambda: not any(alive(pid) for pid in pids), "the step and its family have ended", timeout_s=KILL_S)
+
+
+def test_missing_runtime_environment_is_named(tmp_path: Path) -> None:
+    hook = RuntimeHook()
+    spec = StepSpec(step="say", entry="protocol_steps:say", code_paths=(CODE,))
+    with pytest.raises(BadInput) as caught:
+        hook.run(spec, launcher=LocalLauncher(tmp_path / "nowhere"), cache=False)
+    assert f"runtime environment '{tmp_path}/nowhere': there is no bin/python" in str(caught.value)
+    assert f"airflow hops runtime create {tmp_path}/nowhere" in str(caught.value)
+
+
+def test_runtime_environment_of_other_pins_is_refused_in_one_line(runtime: Path, tmp_path: Path) -> None:
+    other = tmp_path / "runtime"
+    (other / "bin").mkdir(parents=True)
+    (other / "bin" / "python").symlink_to(runtime / "bin" / "python")
+    (other / "pyvenv.cfg").write_text((runtime / "pyvenv.cfg").read_text())
+    (other / STAMP_NAME).write_text("0" * 64 + "\n" + str(other) + "\n")
+    spec = StepSpec(step="say", entry="protocol_steps:say", code_paths=(CODE,))
+    with pytest.raises(BadInput) as caught:
+        RuntimeHook().run(spec, launcher=LocalLauncher(other), cache=False)
+    message = str(caught.value)
+    assert str(other) in message
+    assert "pins" in message
+    assert f"airflow hops runtime create {other}" in message
+    assert "\n" not in message
+
+
+def test_addresses_that_climb_out_of_the_store_are_refused(run_step: Any, warm_launcher: LocalLauncher) -> None:
+    store = run_step.store
+    with pytest.raises(BadInput, match=r"segment '\.\.'"):
+        store.address(Producer("d", "..", "t"), "text")
+    outside = f"{store.root}/../elsewhere"
+    hook = RuntimeHook()
+    hook.__dict__["settings"] = run_step_settings(hook, store.root)
+    spec = StepSpec(
+        step="write",
+        entry="protocol_steps:write",
+        params={"text": "x"},
+        output=Output(outside, "text"),
+        code_paths=(CODE,),
+    )
+    with pytest.raises(StepFailed, match="is not inside the store"):
+        hook.run(spec, launcher=warm_launcher, cache=False)
+    assert not Path(f"{store.root.removeprefix('file://')}/../elsewhere").exists()
+
+
+def test_parameters_that_are_not_json_are_refused_before_anything_starts() -> None:
+    spec = StepSpec(step="say", entry="protocol_steps:say", params={"path": Path("/x")})
+    with pytest.raises((BadInput, TypeError)):
+        RuntimeHook().run(spec, cache=False)
+
+
+def test_spec_survives_its_file() -> None:
+    artifact = Artifact("file:///a", "examples", "f", metrics={"m": 1.0}, properties={"window": ["a", "b"]})
+    spec = StepSpec(
+        step="s",
+        entry="m:f",
+        params={"x": [1, {"y": None}]},
+        inputs={"examples": (artifact, artifact)},
+        output=Output("file:///o", "model"),
+        producer=Producer("d", "r", "t", 3, 2),
+        code_paths=("/a", "/b"),
+        services={"tracking_uri": "sqlite:////x"},
+    )
+    assert StepSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "", "\x1enot json", "\x1e[]", '\x1e{"level": 3}', '\x1e{"level": "INFO"}', "\x1e"]
+)
+def test_line_that_is_no_record_is_a_plain_line(text: str) -> None:
+    line = parse_line(text + "\n")
+    assert (line.level, line.text, line.progress) == (logging.INFO, text, None)
+
+
+def test_record_survives_its_line() -> None:
+    line = parse_line(format_record("half\nway", level=logging.WARNING, progress=0.5, metrics={"loss": 0.1}))
+    assert (line.level, line.text, line.progress, line.metrics) == (logging.WARNING, "half\nway", 0.5, {"loss": 0.1})
+
+
+def test_json_check_says_which_part_is_none() -> None:
+    check_json({"a": [1, 2.5, None, True, "x", {"b": ()}]}, "it")
+    with pytest.raises(BadInput, match=r"it\['a'\]\[1\] is a pathlib\.PosixPath"):
+        check_json({"a": [1, Path("/x")]}, "it")
+
+
+IMPORTS = """
+import importlib, json, pkgutil, time
+import airflow.sdk, airflow.sdk.bases.decorator
+from airflow.sdk import DAG, Asset, BaseHook, BaseOperator
+from airflow.configuration import conf
+import airflow.providers.apache.spark.hooks.spark_submit
+(DAG, Asset, BaseHook, BaseOperator, conf.get("core", "dags_folder"))
+began = time.process_time()
+import airflow_hops.operators, airflow_hops.decorators.hops
+for module in pkgutil.iter_modules(airflow_hops.operators.__path__, "airflow_hops.operators."):
+    importlib.import_module(module.name)
+print(json.dumps(time.process_time() - began))
+"""
+
+
+def test_importing_all_operators_costs_little_beyond_airflow_itself() -> None:
+    # Processor time, the best of five: what other processes do on the machine is not ours.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    measured: list[float] = []
+    while len(measured) < 5 and min(measured, default=1.0) >= 0.1:
+        done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        measured.append(json.loads(done.stdout.splitlines()[-1]))
+    assert min(measured) < 0.1, measured
