@@ -26,39 +26,32 @@ def example_files(folder: Path, split: str) -> list[Path]:
     return files
 
 
-def check_columns(path: Path, inputs: Mapping[str, str], label: str | None = None) -> tuple[pa.Schema, int]:
-    """Compares a file's columns with what a transform takes.
+def check_columns(path: Path, inputs: Mapping[str, str], *, label: str | None = None, of: str = "the schema") -> None:
+    """Compares a file's columns with what a transform or a model takes.
 
     Args:
         path: A Parquet file of examples.
         inputs: Dtypes (int64, float32, string) of the raw features by name.
         label: Name of the label column, which must be an integer; None not to ask for it.
-
-    Returns:
-        The file's schema, less what is not asked for, and its number of rows.
+        of: What names the inputs: the schema, or a model's signature.
 
     Raises:
         BadInput: the file cannot be read, or a column is missing or of another type.
     """
     try:
-        metadata = pq.read_metadata(path)
-        schema = metadata.schema.to_arrow_schema()
+        schema = pq.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise BadInput(f"{path}: not a readable Parquet file ({error})") from None
     wanted = {**inputs, **({label: "int64"} if label else {})}
     for name, dtype in wanted.items():
         if name not in schema.names:
             raise BadInput(
-                f"{path}: there is no column {name!r}, which the schema has as {dtype}; the columns are "
+                f"{path}: there is no column {name!r}, which {of} has as {dtype}; the columns are "
                 f"{', '.join(schema.names)}"
             )
         found = schema.field(name).type
         if not _fits(found, dtype):
-            raise BadInput(
-                f"{path}: column {name!r} is {found}, but {dtype} in the schema; cast it in prepare(), or infer the "
-                "schema anew"
-            )
-    return pa.schema([schema.field(name) for name in wanted]), int(metadata.num_rows)
+            raise BadInput(f"{path}: column {name!r} is {found}, but {dtype} in {of}; cast it in prepare()")
 
 
 def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str, np.ndarray[Any, Any]]:

@@ -114,7 +114,7 @@ def transform_examples(
     """
     files = [(split, path) for split, paths in splits.items() for path in paths]
     for _, path in files:
-        check_columns(path, specs.inputs, specs.label)
+        check_columns(path, specs.inputs, label=specs.label)
     traced = trace_transform(preprocess, specs.inputs, constants, name=name)
     if specs.label in traced.outputs:
         raise BadInput(f"preprocessing function {name!r}: output {specs.label!r} has the name of the label")

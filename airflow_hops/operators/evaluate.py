@@ -1,0 +1,94 @@
+"""Evaluation of a model, overall and by slice, against the champion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.base import HopsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class EvaluateOperator(HopsOperator):
+    """Scores an exported model on raw examples and blesses it, or says why not.
+
+    The champion, if there is one, is scored on the very same rows. The artifact ``evaluation`` holds
+    ``evaluation.json`` and is published blessed or not: its properties ``blessed`` and ``reasons`` say so.
+
+    Args:
+        model: The output of ``HorovodTrainOperator`` (templated).
+        examples: The output of ``PrepareOperator`` (templated).
+        model_name: Name under which the model is served, whose champion it is compared with (templated).
+        splits: Splits to evaluate on; the first must have labels of both classes (templated).
+        slices: Columns by whose values the figures are given too (templated).
+        metric: By which candidate and champion are compared: ``auc``, ``log_loss``, ``brier`` or ``accuracy``.
+        minimum: Worst figure allowed by metric, on every split; for a loss the greatest.
+        max_regression: How much worse than the champion the model may be on a split, beyond chance: the lower end of
+            the 95% interval of its gain must not lie below minus this. One figure, or one by split.
+        min_improvement: How much better it must be on at least one split, beyond chance; None asks for no improvement.
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.runtime.evaluate:run"
+    output_kind = "evaluation"
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "model",
+        "examples",
+        "model_name",
+        "splits",
+        "slices",
+    )
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        examples: Any,
+        model_name: str,
+        splits: Sequence[str] = ("eval", "newest"),
+        slices: Sequence[str] = (),
+        metric: str = "auc",
+        minimum: Mapping[str, float] | None = None,
+        max_regression: float | Mapping[str, float] = 0.01,
+        min_improvement: float | None = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.model = model
+        self.examples = examples
+        self.model_name = model_name
+        self.splits = splits
+        self.slices = slices
+        self.metric = metric
+        self.minimum = {"auc": 0.6} if minimum is None else minimum
+        self.max_regression = max_regression
+        self.min_improvement = min_improvement
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Model and examples."""
+        return {"model": self.model, "examples": self.examples}
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """What to score and what to ask of it."""
+        return {
+            "model_name": self.model_name,
+            "splits": list(self.splits),
+            "slices": list(self.slices),
+            "metric": self.metric,
+            "minimum": dict(self.minimum),
+            "max_regression": self.max_regression,
+            "min_improvement": self.min_improvement,
+        }
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """The champion: another one asks for another comparison."""
+        try:
+            record = json.loads(hook.store.read_text(hook.store.uri("_models", f"{self.model_name}.json")))
+        except FileNotFoundError:
+            record = {}
+        return {"champion": (record.get("champion") or {}).get("fingerprint", "none")}

@@ -1,0 +1,197 @@
+"""Evaluates an exported model on raw examples, against the champion on the same rows, and blesses it or not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.runtime.binary_metrics import Difference, Metrics, binary_metrics, compare
+from airflow_hops.runtime.blessing import BlessingRule, bless
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.model_record import ServedVersion, read_record
+from airflow_hops.runtime.raw_features import example_files
+from airflow_hops.runtime.scoring import ScoredRows, ServedModel, score
+
+log = logging.getLogger(__name__)
+
+CANDIDATE, CHAMPION = "candidate", "champion"
+MAX_SLICE_VALUES = 100
+"""Values of a slicing column that are looked at, the most frequent first."""
+
+
+def run(
+    context: StepContext,
+    *,
+    model_name: str,
+    splits: Sequence[str] = ("eval", "newest"),
+    slices: Sequence[str] = (),
+    metric: str = "auc",
+    minimum: Mapping[str, float] | None = None,
+    max_regression: float | Mapping[str, float] = 0.01,
+    min_improvement: float | None = 0.0,
+) -> Artifact:
+    """The step: writes the artifact ``evaluation``, whether the model is blessed or not.
+
+    Args:
+        context: The step's context; inputs ``model`` and ``examples``.
+        model_name: Name under which the model is served, whose champion is compared with.
+        splits: Splits to score; the first must have labels of both classes.
+        slices: Columns by whose values the figures are given too.
+        metric: As :class:`~airflow_hops.runtime.blessing.BlessingRule`.
+        minimum: As there.
+        max_regression: As there.
+        min_improvement: As there.
+
+    Raises:
+        BadInput: model and examples do not go together, or the first split has one class only.
+    """
+    if not splits:
+        raise BadInput("splits is empty; expected at least one split to evaluate on")
+    rule = BlessingRule(metric, minimum, max_regression, min_improvement)
+    model, examples = context.input("model"), context.input("examples")
+    label = examples.properties["label"]
+    folder = context.local("examples")
+    files = {split: example_files(folder, split) for split in splits}
+    models = {CANDIDATE: ServedModel(context.local("model") / "saved_model")}
+    champion = read_record(context.store, model_name).champion
+    is_champion = champion is not None and champion.fingerprint == model.fingerprint
+    if champion is not None and not is_champion:
+        models[CHAMPION] = ServedModel(context.store.local(champion.model) / "saved_model")
+    figures: dict[str, dict[str, Any]] = {}
+    for number, split in enumerate(splits):
+        scored = score(models, files[split], label, slices=slices, split=split)
+        if number == 0:
+            _check_classes(scored, split, label)
+        figures[split] = describe(scored, metric)
+        context.progress((number + 1) / len(splits), f"scored {len(scored.labels)} rows of {split}")
+    candidate: dict[str, Metrics] = {split: figures[split][CANDIDATE] for split in splits}
+    gains = {split: figures[split]["gain"] for split in splits} if CHAMPION in models else None
+    if is_champion and champion is not None:
+        blessed, reasons = False, [f"the model is the champion already (version {champion.version})"]
+    else:
+        blessed, reasons = bless(rule, candidate, gains)
+    for reason in reasons:
+        log.info("%s", reason)
+    log.info("%s", "Blessed" if blessed else "Not blessed")
+    report = {
+        "blessed": blessed,
+        "reasons": reasons,
+        "model_name": model_name,
+        "candidate": {"uri": model.uri, "fingerprint": model.fingerprint},
+        "champion": _reference(champion),
+        "rule": {**rule.__dict__, "minimum": dict(minimum or {})},
+        "splits": {split: _as_json(figure) for split, figure in figures.items()},
+    }
+    with context.output() as writer:
+        (writer.path / "evaluation.json").write_text(json.dumps(report, indent=1, default=dict))
+        return writer.commit(
+            rows={split: RowCounts(figures[split]["rows"], figures[split]["rows"]) for split in splits},
+            metrics=_metrics(figures),
+            properties={key: report[key] for key in ("blessed", "reasons", "candidate", "champion")},
+        )
+
+
+def evaluate_model(
+    saved_model: Path, parquet_files: Sequence[Path], label: str, slices: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Figures of one exported model on the rows of Parquet files.
+
+    Args:
+        saved_model: Folder of the SavedModel.
+        parquet_files: Raw examples.
+        label: Name of the label column.
+        slices: Columns by whose values the figures are given too.
+
+    Returns:
+        The figures of :class:`~airflow_hops.runtime.binary_metrics.Metrics` by name, and under ``slices``, for each
+        column, a list of them with their ``value``, the most frequent first.
+    """
+    scored = score({CANDIDATE: ServedModel(saved_model)}, parquet_files, label, slices=slices)
+    figures = _as_json(describe(scored, "auc"))
+    sliced = {
+        column: [{"value": entry["value"], **entry[CANDIDATE]} for entry in entries]
+        for column, entries in figures["slices"].items()
+    }
+    return {**figures[CANDIDATE], "slices": sliced}
+
+
+def describe(scored: ScoredRows, metric: str) -> dict[str, Any]:
+    """Figures of scored rows, overall and by slice.
+
+    Args:
+        scored: The rows.
+        metric: By which candidate and champion are compared.
+
+    Returns:
+        ``rows``, ``candidate``, ``champion`` and ``gain`` (None without a champion), and ``slices``: for each column a
+        list of the same with their ``value``, the most frequent first.
+    """
+    figures = _figures(scored, np.ones(len(scored.labels), bool), metric)
+    sliced = {}
+    for column, values in scored.slices.items():
+        found, counts = np.unique(values, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        if len(order) > MAX_SLICE_VALUES:
+            log.warning(
+                "slice %r has %d values; the %d most frequent are looked at, %d rows are left out",
+                column, len(order), MAX_SLICE_VALUES, int(counts[order[MAX_SLICE_VALUES:]].sum()),
+            )  # fmt: skip
+        sliced[column] = [
+            {"value": str(found[index]), **_figures(scored, values == found[index], metric)}
+            for index in order[:MAX_SLICE_VALUES]
+        ]
+    return {**figures, "slices": sliced}
+
+
+def _figures(scored: ScoredRows, chosen: Any, metric: str) -> dict[str, Any]:
+    labels = scored.labels[chosen]
+    metrics = {name: binary_metrics(labels, p[chosen]) for name, p in scored.probabilities.items()}
+    gain: Difference | None = None
+    if CHAMPION in metrics:
+        gain = compare(metric, labels, scored.probabilities[CANDIDATE][chosen], scored.probabilities[CHAMPION][chosen])
+    return {"rows": len(labels), CANDIDATE: metrics[CANDIDATE], CHAMPION: metrics.get(CHAMPION), "gain": gain}
+
+
+def _check_classes(scored: ScoredRows, split: str, label: str) -> None:
+    rows, positives = len(scored.labels), int(scored.labels.sum())
+    if not rows:
+        raise BadInput(f"split {split!r}: no rows to evaluate on")
+    if positives in (0, rows):
+        raise BadInput(
+            f"split {split!r}: label {label!r} is {int(positives > 0)} in all {rows} rows; an evaluation needs both "
+            "classes: widen the window, or look at how prepare() derives the label"
+        )
+
+
+def _reference(champion: ServedVersion | None) -> dict[str, Any] | None:
+    if champion is None:
+        return None
+    return {"version": champion.version, "uri": champion.model.uri, "fingerprint": champion.fingerprint}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Metrics | Difference):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: _as_json(item) for name, item in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, list) else value
+
+
+def _metrics(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """``eval_auc``, ``champion_eval_auc``, ``eval_gain`` and so on; what is not defined is left out."""
+    metrics: dict[str, float] = {}
+    for split, found in figures.items():
+        for prefix, name in (("", CANDIDATE), ("champion_", CHAMPION)):
+            for metric in ("auc", "log_loss", "brier", "accuracy"):
+                value = getattr(found[name], metric, None)
+                if value is not None:
+                    metrics[f"{prefix}{split}_{metric}"] = value
+        if found["gain"] is not None:
+            metrics[f"{split}_gain"] = found["gain"].difference
+    return metrics
