@@ -15,28 +15,30 @@ from airflow_hops.operators.validation import ValidateExamplesOperator
 
 RETRAINING = Asset("tests.retraining", uri="hops://tests/retraining")
 
+with DAG("schema", schedule=None, render_template_as_native_obj=True):
+    statistics = StatisticsOperator(task_id="statistics", examples="{{ dag_run.conf['examples'] }}")
+    SchemaOperator(task_id="schema", statistics=statistics.output, name="flights")
+
 for policy in ("fail", "branch"):
-    with DAG(f"validation_{policy}", render_template_as_native_obj=True):
-        statistics = StatisticsOperator(task_id="statistics", examples="{{ dag_run.conf['examples'] }}")
-        schema = SchemaOperator(task_id="schema", statistics=statistics.output, name="flights")
+    with DAG(f"validation_{policy}", schedule=None, render_template_as_native_obj=True):
         branches = {"follow": "good", "otherwise": ["bad"]} if policy == "branch" else {}
         validation = ValidateExamplesOperator(
             task_id="validation",
-            statistics=statistics.output,
-            schema=schema.output,
+            statistics="{{ dag_run.conf['statistics'] }}",
+            schema="{{ dag_run.conf['schema'] }}",
             on_anomaly=policy,
             retries=2,
             **branches,
         )
         validation >> [EmptyOperator(task_id="good"), EmptyOperator(task_id="bad")]
 
-with DAG("monitoring", render_template_as_native_obj=True):
+with DAG("monitoring", schedule=None, render_template_as_native_obj=True):
     skew = SkewOperator(
         task_id="skew", model_name="{{ dag_run.conf['model_name'] }}", min_rows=500, time_feature="scheduled_at"
     )
     RequestRetrainingOperator(task_id="request", skew=skew.output, asset=RETRAINING)
 
-with DAG("retraining", render_template_as_native_obj=True):
+with DAG("retraining", schedule=None, render_template_as_native_obj=True):
     RequestRetrainingOperator(
         task_id="request", skew="{{ dag_run.conf['skew'] }}", asset=RETRAINING, cooldown=timedelta(hours=1)
     )
