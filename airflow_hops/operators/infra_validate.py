@@ -1,0 +1,56 @@
+"""Validation that a model serves, in a throwaway server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.operators.base import HopsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class InfraValidateOperator(HopsOperator):
+    """Loads an exported model in a model server of its own and sends it real requests, over gRPC and over REST.
+
+    Answers must be probabilities, and equal to what the model gives outside of a server. The artifact
+    ``infra_blessing`` holds ``infra_validation.json``; the task fails when the model does not serve.
+
+    Args:
+        model: The output of ``HorovodTrainOperator`` (templated).
+        examples: The output of ``PrepareOperator``, whose rows become requests (templated).
+        requests: Rows to send, each by itself and all at once, over either protocol.
+        split: Split that they are taken from; None for the last (templated).
+        start_timeout_s: Seconds that the server has to start and to load the model.
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.runtime.infra_validate:run"
+    output_kind = "infra_blessing"
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model", "examples", "split")
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        examples: Any,
+        requests: int = 20,
+        split: str | None = None,
+        start_timeout_s: float = 60.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.model = model
+        self.examples = examples
+        self.requests = requests
+        self.split = split
+        self.start_timeout_s = start_timeout_s
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Model and examples."""
+        return {"model": self.model, "examples": self.examples}
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """How many rows, from where, and the server's time."""
+        return {"requests": self.requests, "split": self.split, "start_timeout_s": self.start_timeout_s}
