@@ -83,7 +83,8 @@ class _RecordCallback(keras.callbacks.Callback):
         context.seconds += seconds
         context.rows_trained += self._rows
         if context.rank == 0:
-            context.on_report(
+            context.on_message(
+                "progress",
                 text=f"epoch {epoch + 1} of {self._epochs}",
                 fraction=(epoch + 1) / self._epochs,
                 metrics={

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _EVALUATION_BATCH = 8192
 
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class TrainContext:
@@ -32,7 +35,7 @@ class TrainContext:
         local_rank: Number among the ranks of its host.
         params: Hyperparameters.
         seed: Seeds weights and the order of rows; ``keras.utils.set_random_seed`` has been called with it.
-        features: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
+        feature_outputs: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
         label: Name of the label column.
         examples_dir: Folder of the transformed examples.
         checkpoint_dir: Folder that outlives this try.
@@ -48,7 +51,7 @@ class TrainContext:
     local_rank: int
     params: Mapping[str, Any]
     seed: int
-    features: Mapping[str, OutputSpec]
+    feature_outputs: Mapping[str, OutputSpec]
     label: str
     examples_dir: Path
     checkpoint_dir: Path
@@ -57,7 +60,7 @@ class TrainContext:
     keep_checkpoints: int = 3
     history: list[dict[str, float]] = field(default_factory=list)
     checksums: list[str] = field(default_factory=list)
-    on_report: Callable[..., None] = lambda **_: None
+    on_message: Callable[..., None] = lambda kind, **fields: None
     on_alive: Callable[[str], None] = lambda _: None
     epoch: int = 0
     rows: dict[str, int] = field(default_factory=dict)
@@ -89,7 +92,9 @@ class TrainContext:
             if not folder.is_dir():
                 raise BadInput(f"{self.examples_dir}: there is no split {split!r} among the transformed examples")
             self.on_alive(f"reading {split}")
-            self._shards[split] = read_shard(folder, [*self.features, self.label], rank=self.rank, size=self.size)
+            self._shards[split] = read_shard(
+                folder, [*self.feature_outputs, self.label], rank=self.rank, size=self.size
+            )
             self.rows[split] = self._shards[split].rows
         return self._shards[split]
 
@@ -133,8 +138,9 @@ class TrainContext:
         """
         self.on_alive(f"step {step}")
         if self.rank == 0:
-            self.on_report(text=f"step {step}", metrics={name: float(value) for name, value in metrics.items()})
-            self.write_events("train", step, metrics)
+            numbers = {name: float(value) for name, value in metrics.items()}
+            self.on_message("report", step=int(step), metrics=numbers)
+            self.write_events("train", step, numbers)
 
     def write_events(self, run: str, step: int, metrics: Mapping[str, float]) -> None:
         """Writes scalars to rank 0's TensorBoard event files."""
@@ -193,7 +199,7 @@ class TrainContext:
             path = save_checkpoint(
                 self.checkpoint_dir, model, epochs=epochs, history=self.history, keep=self.keep_checkpoints
             )
-            self.on_report(checkpoint=path.name)
+            self.on_message("checkpoint", name=path.name)
 
     def callbacks(self, *, epochs: int, checksum_every_steps: int | None = None) -> list[Any]:
         """The callbacks that :meth:`fit` adds, for a ``model.fit`` of one's own.
@@ -237,6 +243,10 @@ class TrainContext:
         validation = None
         if validation_split is not None and self.size <= _EVALUATION_BATCH:
             validation = self.examples(validation_split, _EVALUATION_BATCH)
+        if self.size > 1 and model.jit_compile:
+            # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
+            log.info("jit_compile is off: XLA has no Horovod all-reduce")
+            model.jit_compile = False
         self.restore(model)
         model.fit(
             training,
@@ -263,6 +273,7 @@ class TrainContext:
         def order() -> np.ndarray[Any, Any]:
             generator = np.random.default_rng([self.seed, self.rank, self.epoch, self._passes])
             self._passes += 1
-            return generator.permutation(shard.rows)
+            rows: np.ndarray[Any, Any] = generator.permutation(shard.rows)
+            return rows
 
         return order

@@ -38,14 +38,14 @@ class _AveragingOptimizer:
         super().apply(self._hops_average(list(grads)), trainable_variables)  # type: ignore[misc]
 
     def _hops_average(self, grads: list[Any]) -> list[Any]:
+        if self._hops_sparse_as_dense:
+            grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
         if hvd.size() == 1:
             return grads
         from tensorflow.python.ops import control_flow_util
 
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise BadInput(_JIT_COMPILE)
-        if self._hops_sparse_as_dense:
-            grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
         given = [i for i, g in enumerate(grads) if g is not None]
         # A name of its own, the same on all ranks: one derived from the graph's differs as soon as one rank builds a
         # layer more than the others, and the all-reduce hangs.
@@ -69,8 +69,9 @@ def DistributedOptimizer(optimizer: Any, *, compression: Any = None, sparse_as_d
     Args:
         optimizer: A Keras 3 optimizer. It is changed in place, keeps its state, and serializes as what it was.
         compression: How gradients travel: ``horovod.tensorflow.Compression.none`` (the default) or ``.fp16``.
-        sparse_as_dense: Whether an embedding's sparse gradients travel as dense ones. That makes ranks equal to the
-            last bit, and is faster but for very large vocabularies.
+        sparse_as_dense: Whether an embedding's sparse gradients become dense ones, on one rank as on many. That makes
+            ranks equal to the last bit, is faster but for very large vocabularies, and sums what a batch says of one
+            row, which Keras's sparse Adam applies one after the other.
 
     Returns:
         The optimizer.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.definitions.param import ParamsDict
+
 from airflow_hops.operators.base import HopsOperator
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class HorovodTrainOperator(HopsOperator):
         super().__init__(params=dict(params or {}), **kwargs)
         self.train = train
         self.examples = examples
-        self.hyperparameters = sorted(params or {})
+        self.hyperparameters = _own(params or {})
         self.np = np
         self.seed = seed
         self.stall_timeout_s = stall_timeout_s
@@ -66,3 +68,10 @@ class HorovodTrainOperator(HopsOperator):
     def step_inputs(self) -> Mapping[str, Any]:
         """The examples."""
         return {"examples": self.examples}
+
+
+def _own(params: Mapping[str, Any]) -> list[str]:
+    """The keys that the task was given: Airflow merges the DAG's params in before an operator sees its own."""
+    if not isinstance(params, ParamsDict):
+        return sorted(params)
+    return sorted(name for name in params if params.get_param(name).source == "task")

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.protocol import Line, format_record, parse_line
@@ -38,7 +38,10 @@ _SECOND_HAND_GRACE_S = 5.0
 _MESSAGE_INTERVAL_S = 0.2
 _SECOND_HAND = re.compile(r"horovod|connection (closed|reset)|shut ?down", re.IGNORECASE)
 _ALARMING = re.compile(r"\b(error|fatal|warning)\b|: [EF] ", re.IGNORECASE)
-_MISSING_RANKS = re.compile(r"^(\d+): \[")
+_STACK_HEADER = "Stack (most recent call first):"
+_STACK_LINE = re.compile(r'^  File "')
+_STACK_LINES = 8
+_IN_COLLECTIVE = re.compile(r"/horovod/|tensorflow/python/eager/execute\.py")
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,9 @@ class _Rank:
     pid: int
     output: int
     channel: int
-    log: Path
+    log: TextIO
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    stack: list[str] = field(default_factory=list)
     pending: dict[int, bytes] = field(default_factory=dict)
     last_alive: float = field(default_factory=time.monotonic)
     where: str = "its start"
@@ -114,6 +118,11 @@ class _Rank:
     error: Mapping[str, Any] | None = None
     result: Any = None
     finished: bool = False
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether its stack says that it waits for the other ranks (or runs a graph, which may)."""
+        return any(_IN_COLLECTIVE.search(line) for line in self.stack[1:5])
 
     @property
     def failed(self) -> bool:
@@ -175,7 +184,7 @@ def horovod_environment(placement: Placement, port: int, stall_timeout_s: float)
     Args:
         placement: The rank's.
         port: Of the rendezvous server on 127.0.0.1.
-        stall_timeout_s: Horovod names the ranks that it waits for after a third of it.
+        stall_timeout_s: Horovod says in the log which ranks it waits for after a few sixths of it.
     """
     return {
         "HOROVOD_HOSTNAME": placement.host,
@@ -190,7 +199,7 @@ def horovod_environment(placement: Placement, port: int, stall_timeout_s: float)
         "HOROVOD_GLOO_IFACE": "lo",
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(stall_timeout_s / 3))),
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(stall_timeout_s / 6))),
     }
 
 
@@ -201,7 +210,6 @@ class _Gang:
         self.ranks: list[_Rank] = []
         self._stall_timeout_s, self._on_message = stall_timeout_s, on_message
         self._selector = selectors.DefaultSelector()
-        self._missing: set[int] = set()
 
     def add(self, rank: _Rank) -> None:
         self.ranks.append(rank)
@@ -252,6 +260,8 @@ class _Gang:
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()
+        for rank in self.ranks:
+            rank.log.close()
 
     def _read(self, timeout_s: float) -> None:
         """Takes in what the ranks have written; returns when there is no more of it for now."""
@@ -293,12 +303,14 @@ class _Gang:
 
     def _take_line(self, rank: _Rank, text: str) -> None:
         line = parse_line(text)
+        rank.log.write(line.text + "\n")
+        if line.text == _STACK_HEADER:
+            rank.stack = [line.text]
+            return
+        if rank.stack and _STACK_LINE.match(line.text):
+            rank.stack.append(line.text)
+            return
         rank.last_lines.append(line.text)
-        with rank.log.open("a") as log:
-            log.write(line.text + "\n")
-        found = _MISSING_RANKS.match(line.text)
-        if found:
-            self._missing.add(int(found.group(1)))
         if rank.placement.rank == 0:
             print(text, flush=True)
         elif line.level >= logging.WARNING or (line == Line(logging.INFO, text) and _ALARMING.search(text)):
@@ -339,17 +351,22 @@ class _Gang:
             self._read(_POLL_S)
 
     def _stall(self, stalled: list[_Rank]) -> HopsError:
-        missing = [rank for rank in stalled if rank.placement.rank in self._missing]
-        culprit = (missing or sorted(stalled, key=lambda rank: rank.last_alive))[0]
-        others = "; ".join(
-            f"rank {r.placement.rank} was last seen at {r.where}" for r in self.ranks if r is not culprit
+        # Who waits in a collective waits for one who does not.
+        others_wait = [rank for rank in stalled if not rank.in_collective]
+        culprit = (others_wait or sorted(stalled, key=lambda rank: rank.last_alive))[0]
+        others = [r for r in self.ranks if r is not culprit]
+        seen = "; ".join(
+            f"rank {r.placement.rank} was last seen after {r.where}"
+            + (", and waits for the others" if r.in_collective and others_wait else "")
+            for r in others
         )
+        stack = "\n".join(f"  {line}" for line in culprit.stack[1 : _STACK_LINES + 1])
         return HopsError(
             f"{culprit.placement} made no progress for {self._stall_timeout_s:g} s (stall_timeout_s) after "
             f"{culprit.where}"
-            + (", and the other ranks wait for it" if missing and len(self.ranks) > 1 else "")
-            + (f" ({others})" if others else "")
-            + "; all ranks were ended. "
+            + (f" ({seen})" if seen else "")
+            + "; all ranks were ended."
+            + (f"\nWhere it stands, the innermost call first:\n{stack}\n" if stack else " ")
             + _quote(culprit)
         )
 
@@ -360,6 +377,7 @@ def _fork(placement: Placement, work: Work, environment: dict[str, str], gang: _
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
+    log = (logs / f"rank-{placement.rank}.log").open("w", buffering=1)
     pid = os.fork()
     if pid == 0:
         for descriptor in (output_read, channel_read, *(d for r in gang.ranks for d in (r.output, r.channel))):
@@ -367,8 +385,6 @@ def _fork(placement: Placement, work: Work, environment: dict[str, str], gang: _
         _become_rank(placement, work, environment, parent, output_write, channel_write)
     os.close(output_write)
     os.close(channel_write)
-    log = logs / f"rank-{placement.rank}.log"
-    log.touch()
     return _Rank(placement, pid, output_read, channel_read, log)
 
 
@@ -423,7 +439,7 @@ def _failure(rank: _Rank, oom_kills: int) -> HopsError:
 
 def _describe_exit(code: int | None, oom_kills: int) -> str:
     if code is None or code >= 0:
-        return f"exit code {code}"
+        return f"exit code {code} before it was done"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     if name == "SIGKILL":
         struck = _oom_kills() - oom_kills

@@ -6,6 +6,7 @@ Importing this module imports TensorFlow and Horovod, so that the ranks, which a
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import random
@@ -24,12 +25,16 @@ import tensorflow as tf
 from airflow_hops.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
 from airflow_hops.hops.checkpoints import Checkpoint
 from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops.examples import row_count
 from airflow_hops.hops.keras import check_weights
+from airflow_hops.protocol import format_record
 from airflow_hops.runtime.checkpoint_state import CheckpointState
 from airflow_hops.runtime.context import StepContext, resolve
 from airflow_hops.runtime.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import Channel, Placement, run_gang
 from airflow_hops.runtime.transform_graph import SIGNATURE, export_serving_model
+
+TRAIN_SPLIT = "train"
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ def run(
     """
     examples = context.input("examples")
     manifest = context.store.manifest(examples.uri)
+    _check_examples(context.store.local(examples), manifest, np)
     state = CheckpointState.of(context.spec, context.store)
     with context.output() as writer:
         resume_from = state.fetch(context.scratch / "resumed")
@@ -95,10 +101,13 @@ def run(
         checkpoints = writer.path / "checkpoints"
 
         def on_message(rank: int, message: Mapping[str, Any]) -> None:
-            if "checkpoint" in message:
-                state.publish(checkpoints / message["checkpoint"])
+            if message["type"] == "checkpoint":
+                state.publish(checkpoints / message["name"])
+            elif message["type"] == "progress":
+                context.progress(message["fraction"], message["text"], message["metrics"])
             elif message["type"] == "report":
-                context.progress(message.get("fraction", 0.0), message["text"], message["metrics"])
+                figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
+                print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)
 
         training = Training(
             function=train,
@@ -116,7 +125,9 @@ def run(
             kept = state.fetch(context.scratch / "kept")
             if kept is None:
                 raise
-            raise type(error)(f"{error}\nThe checkpoint after epoch {kept.epochs} is kept in {state.uri}.") from error
+            raise type(error)(
+                f"{error}\nThe checkpoint after epoch {kept.epochs} is kept in {state.uri}; a retry resumes from it."
+            ) from error
         artifact = writer.commit(
             rows=_row_counts(summary, manifest),
             metrics=_metrics(summary),
@@ -215,13 +226,13 @@ def train_rank(training: Training, placement: Placement, channel: Channel) -> di
         local_rank=placement.local_rank,
         params=training.params,
         seed=training.seed,
-        features=specs.outputs,
+        feature_outputs=specs.outputs,
         label=specs.label,
         examples_dir=training.examples,
         checkpoint_dir=training.output / "checkpoints",
         tensorboard_dir=training.output / "tensorboard",
         resumed_from=training.resume_from,
-        on_report=lambda **fields: channel.send("report", **fields),
+        on_message=channel.send,
         on_alive=channel.alive,
     )
     start_up = time.monotonic() - began
@@ -240,12 +251,7 @@ def train_rank(training: Training, placement: Placement, channel: Channel) -> di
     hvd.shutdown()
     export_began = time.monotonic()
     if placement.rank == 0:
-        export_serving_model(
-            training.output / "saved_model",
-            training.examples / "transform_graph",
-            model,
-            training.examples / "features.json",
-        )
+        _export(model, training)
     return {
         "host": placement.host,
         "rows": context.rows,
@@ -257,6 +263,34 @@ def train_rank(training: Training, placement: Placement, channel: Channel) -> di
         "training_seconds": round(training_seconds, 3),
         "export_seconds": round(time.monotonic() - export_began, 3),
     }
+
+
+def _check_examples(folder: Path, manifest: Manifest, ranks: int) -> None:
+    """Compares the files' footers with the manifest: better now than after an epoch."""
+    for split, counts in manifest.rows.items():
+        rows = row_count(folder / split)
+        if split == TRAIN_SPLIT and rows < ranks:
+            raise BadInput(
+                f"{folder}: split {split!r} holds {rows} rows, fewer than the {ranks} ranks; give it more rows, or "
+                "lower np"
+            )
+        if rows != counts.rows_out:
+            raise BadInput(
+                f"{folder}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
+                "changed or lost"
+            )
+
+
+def _export(model: keras.Model, training: Training) -> None:
+    # TensorFlow announces names that it mends and folders that it writes: nothing to act on.
+    for name in ("absl", "tensorflow"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    export_serving_model(
+        training.output / "saved_model",
+        training.examples / "transform_graph",
+        model,
+        training.examples / "features.json",
+    )
 
 
 def _row_counts(summary: Mapping[str, Any], manifest: Manifest) -> dict[str, RowCounts]:

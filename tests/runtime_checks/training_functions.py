@@ -1,0 +1,131 @@
+"""Training functions for tests: what a user would write, and what a user should not have."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops.keras import DistributedOptimizer
+
+
+def build(context: TrainContext) -> keras.Model:
+    """A small model with an embedding."""
+    numeric = keras.Input((2,), name="numeric")
+    kind_id = keras.Input((), dtype="int64", name="kind_id")
+    hidden = keras.layers.Concatenate()([numeric, keras.layers.Embedding(5, 2)(kind_id)])
+    hidden = keras.layers.Dense(8, activation="tanh")(hidden)
+    return keras.Model({"numeric": numeric, "kind_id": kind_id}, keras.layers.Dense(1, activation="sigmoid")(hidden))
+
+
+def compiled(context: TrainContext, optimizer: Any = None) -> keras.Model:
+    """The model, compiled."""
+    model = build(context)
+    optimizer = optimizer or DistributedOptimizer(keras.optimizers.Adam(context.params.get("lr", 0.01)))
+    model.compile(optimizer, "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    return model
+
+
+class Poison(keras.callbacks.Callback):
+    """Makes a weight no number, after one epoch."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self._after:
+            variable = self.model.trainable_weights[0]
+            variable.assign(variable * float("nan"))
+
+
+class Accident(keras.callbacks.Callback):
+    """Something happens to one rank, after one epoch, once."""
+
+    def __init__(self, context: TrainContext) -> None:
+        super().__init__()
+        self._context = context
+        self._params = context.params
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._context.rank != self._params.get("rank", 1) or epoch + 1 != self._params["accident_after"]:
+            return
+        marker = Path(self._params["marker"]) if "marker" in self._params else None
+        if marker is not None and marker.exists():
+            return
+        print(f"rank {self._context.rank} is about to have an accident", flush=True)
+        if marker is not None:
+            marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(context: TrainContext) -> keras.Model:
+    """Trains; what else it does, params say."""
+    model = compiled(context)
+    callbacks: list[Any] = [Accident(context)] if "accident_after" in context.params else []
+    if "poison_after" in context.params:
+        callbacks.append(Poison(context.params["poison_after"]))
+    context.fit(
+        model, epochs=context.params.get("epochs", 3), batch_size=100, callbacks=callbacks, checksum_every_steps=2
+    )
+    context.report(7, gradient_norm=0.25)
+    return model
+
+
+def train_without_wrapper(context: TrainContext) -> keras.Model:
+    """Forgets the DistributedOptimizer."""
+    model = compiled(context, keras.optimizers.Adam(0.01))
+    context.fit(model, epochs=1, batch_size=100)
+    return model
+
+
+def train_slowly(context: TrainContext) -> keras.Model:
+    """Says which processes it runs in, and does not end."""
+    print(f"pids {os.getpid()}", flush=True)
+    compiled(context)
+    time.sleep(120)
+    raise AssertionError("nobody ended it")
+
+
+def hang(context: TrainContext) -> keras.Model:
+    """Rank 1 does not come back."""
+    model = compiled(context)
+    if context.rank == 1:
+        waiting_for_a_lock_that_nobody_frees()
+    context.fit(model, epochs=1, batch_size=100)
+    return model
+
+
+def waiting_for_a_lock_that_nobody_frees() -> None:
+    """Stands for a dead file server."""
+    time.sleep(120)
+
+
+def return_nothing(context: TrainContext) -> None:
+    """Forgets to return the model."""
+
+
+def fail(context: TrainContext) -> keras.Model:
+    """Raises on one rank while the other waits for it."""
+    model = compiled(context)
+    if context.rank == 1:
+        raise KeyError("learning_rate")
+    context.fit(model, epochs=1, batch_size=100)
+    return model
+
+
+def exhaust_memory(context: TrainContext) -> keras.Model:
+    """Asks for more memory than there is."""
+    import numpy as np
+
+    return np.ones(1 << 50)  # type: ignore[return-value]
+
+
+def read_another_split(context: TrainContext) -> keras.Model:
+    """Asks for a split that there is not."""
+    return context.examples("test", 100)
