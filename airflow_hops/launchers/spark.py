@@ -6,12 +6,30 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.process import StepProcess
+
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_ON_THIS_MACHINE = {
+    # Neither the host's name need resolve, nor can another host connect.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Spark's 200 are for clusters; what is large is split further by the stages themselves.
+    "spark.sql.shuffle.partitions": "8",
+    # A step lives for seconds: the second compiler would cost more than it earns, and threads for collecting garbage
+    # would take the cores from the work.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 class SparkLauncher:
@@ -25,21 +43,17 @@ class SparkLauncher:
 
     def __init__(self, runtime: Path, conn_id: str, conf: dict[str, str] | None = None) -> None:
         self.runtime, self.conn_id = runtime, conn_id
-        self.conf = {
-            "spark.ui.enabled": "false",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.execution.arrow.pyspark.enabled": "true",
-            **(conf or {}),
-        }
+        self.conf = dict(conf or {})
 
     def start(self, spec_path: Path, code: Path, code_paths: Sequence[str]) -> StepProcess:
         """Starts the step of a spec; arguments as :meth:`airflow_hops.launchers.local.LocalLauncher.start`.
 
         Raises:
-            BadInput: there is no runtime environment, or no Java that Spark runs on.
-            airflow.exceptions.AirflowNotFoundException: there is no such connection. (The provider's hook by itself
-                would take YARN.)
+            BadInput: there is no runtime environment, no Java that Spark runs on, or no such connection.
         """
+        # Imported here, since it takes longer to import than all of this package, at every parsing of a DAG.
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
         runtime_python(self.runtime)
         java = find_java(self.runtime)
         if java is None or not java.supported:
@@ -48,7 +62,7 @@ class SparkLauncher:
                 f"Spark 3.5 needs Java {', '.join(map(str, SUPPORTED_VERSIONS))}, found {found}; install one, or run "
                 f"'airflow hops runtime create {self.runtime}', which brings it along"
             )
-        SparkSubmitHook.get_connection(self.conn_id)
+        conf = {**_DEFAULTS, **(_ON_THIS_MACHINE if self._master().startswith("local") else {}), **self.conf}
         folder = spec_path.parent
         archive = folder / "code.zip"
         _zip_sources([code, *(Path(path) for path in code_paths)], archive)
@@ -60,13 +74,25 @@ class SparkLauncher:
         environment = step_environment(self.runtime, code, code_paths)
         hook = SparkSubmitHook(
             conn_id=self.conn_id,
-            conf=self.conf,
+            conf=conf,
             name=f"hops-{folder.name}",
             py_files=str(archive),
             application_args=[str(spec_path)],
             env_vars={name: environment[name] for name in ("PATH", "PYSPARK_PYTHON")},
         )
         return StepProcess.start(hook._build_spark_submit_command(str(driver)), env=environment, cwd=folder)
+
+    def _master(self) -> str:
+        """The master that the connection names."""
+        try:
+            connection = BaseHook.get_connection(self.conn_id)
+        except AirflowNotFoundException:
+            # The provider's hook by itself would take YARN.
+            raise BadInput(
+                f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
+                f"AIRFLOW_CONN_{self.conn_id.upper()}='{{\"conn_type\": \"spark\", \"host\": \"local[*]\"}}'"
+            ) from None
+        return str(connection.host or "")
 
 
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:

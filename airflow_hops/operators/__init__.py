@@ -1,1 +1,35 @@
 """Operators, one module a stage."""
+
+from __future__ import annotations
+
+from airflow_hops.operators.deploy import DeployModelOperator
+from airflow_hops.operators.evaluate import EvaluateOperator
+from airflow_hops.operators.infra_validate import InfraValidateOperator
+from airflow_hops.operators.ingest import IngestOperator
+from airflow_hops.operators.prepare import PrepareOperator
+from airflow_hops.operators.retraining import RequestRetrainingOperator
+from airflow_hops.operators.rollout import RolloutOperator
+from airflow_hops.operators.schema import SchemaOperator
+from airflow_hops.operators.skew import SkewOperator
+from airflow_hops.operators.statistics import StatisticsOperator
+from airflow_hops.operators.train import HorovodTrainOperator
+from airflow_hops.operators.transform import TransformOperator
+from airflow_hops.operators.validation import ValidateExamplesOperator
+from airflow_hops.sources import Source
+
+__all__ = [
+    "DeployModelOperator",
+    "EvaluateOperator",
+    "HorovodTrainOperator",
+    "InfraValidateOperator",
+    "IngestOperator",
+    "PrepareOperator",
+    "RequestRetrainingOperator",
+    "RolloutOperator",
+    "SchemaOperator",
+    "SkewOperator",
+    "Source",
+    "StatisticsOperator",
+    "TransformOperator",
+    "ValidateExamplesOperator",
+]
