@@ -62,8 +62,8 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
     def step_params(self, context: Context) -> dict[str, Any]:
         """The function's source, and its arguments."""
         name = self.python_callable.__name__
-        positional = list(self.op_args)
-        named = {**self._context_values(context), **self.op_kwargs}
+        positional = [_plain(value) for value in self.op_args]
+        named = {name: _plain(value) for name, value in {**self._context_values(context), **self.op_kwargs}.items()}
         for position, value in [*enumerate(positional), *named.items()]:
             check_json(value, f"argument {position!r} of {name}()")
         source: str = self.get_python_source()  # type: ignore[no-untyped-call]
@@ -154,6 +154,11 @@ def _global_names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _global_names(constant)
+
+
+def _plain(value: Any) -> Any:
+    """A list instead of the lazy sequence in which Airflow gives the values of a mapped task."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes | list | tuple) else value
 
 
 def _is_artifact(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
+import linecache
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,6 +61,8 @@ def _module(folder: Path, source: str, function: str) -> ModuleType:
     name = f"hops_task_{function}"
     path = folder / f"{name}.py"
     path.write_text(_HEADER + source)
+    # The file is gone with the step's scratch folder when the traceback is written; an entry without a time stays.
+    linecache.cache[str(path)] = (len(source), None, (_HEADER + source).splitlines(keepends=True), str(path))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

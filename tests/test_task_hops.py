@@ -1,0 +1,195 @@
+"""``@task.hops``: functions of a DAG file, run in the runtime environment."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_hops.artifacts import Artifact
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+
+pytestmark = pytest.mark.runtime
+LIMIT = 7
+
+
+def test_functions_exchange_values_and_artifacts_as_any_tasks_do(run_dag: Callable[..., Any], runtime: Path) -> None:
+    run = run_dag("task_hops", {})
+    assert run.state == "success"
+    values = {ti.task_id: xcom(ti) for ti in run.get_task_instances()}
+    assert values["squares"]["values"] == [1.125, 2.125, 5.125, 10.125]
+    assert values["squares"]["sum"] == 18.5
+    assert values["squares"]["environment"] == str(runtime)
+    report = Artifact.from_dict(values["report"])
+    assert report.kind == "report"
+    assert report.metrics == {"total": 18.5}
+    kind, text, task_id, b = values["read_report"]
+    assert (kind, task_id, b) == ("report", "read_report", "b")
+    assert text.startswith("18.5 on 20")
+    assert RuntimeHook().store.verify(report).kind == "report"
+
+
+def xcom(ti: Any, key: str = "return_value") -> Any:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        query = XComModel.get_many(run_id=ti.run_id, key=key, task_ids=ti.task_id, dag_ids=ti.dag_id)
+        found = session.scalars(query).all()
+        return XComModel.deserialize_value(found[0]) if found else None
+
+
+def test_function_is_mapped(run_dag: Callable[..., Any]) -> None:
+    run = run_dag("task_hops_mapped", {})
+    assert run.state == "success"
+    assert next(xcom(ti) for ti in run.get_task_instances() if ti.task_id == "total") == 3.0
+
+
+def test_argument_that_is_not_json_fails_the_task_without_a_retry(
+    run_dag: Callable[..., Any], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = run_dag("task_hops_bad_argument", {})
+    states = {ti.task_id: (ti.state, ti.try_number) for ti in run.get_task_instances()}
+    assert states["take"][0] == "failed"
+    captured = capfd.readouterr()
+    assert "argument 0 of take() is a" in captured.out + captured.err + caplog.text
+
+
+def test_task_that_times_out_leaves_no_process(run_dag: Callable[..., Any], tmp_path: Path) -> None:
+    began = time.monotonic()
+    run = run_dag("task_hops_hangs", {"folder": str(tmp_path)})
+    assert run.state == "failed"
+    assert time.monotonic() - began < 20
+    pids = [int((tmp_path / name).read_text()) for name in ("step", "child")]
+    assert [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"] == []
+
+
+def shipped(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The operator of a function that is called with these arguments in a DAG."""
+    with DAG("d", schedule=None):
+        return function(*args, **kwargs).operator
+
+
+def run_shipped(run_step: Any, launcher: Any, operator: Any) -> Any:
+    return run_step(
+        operator.entry, params=operator.step_params({}), launcher=launcher, code_paths=(), task_id=operator.task_id
+    )
+
+
+def test_only_the_function_is_shipped_and_its_annotations_are_not_evaluated(run_step: Any, warm_launcher: Any) -> None:
+    @task.hops(task_id="renamed")
+    def concat(first: str, *rest: Path, sep: json.JSONEncoder = "-", **named: DAG) -> str:  # type: ignore[assignment]
+        """Has every kind of argument."""
+
+        def inner(text: str) -> str:
+            return text.upper()
+
+        class Holder:
+            name = inner("held")
+
+        return str(sep).join([inner(first), *map(str, rest), *sorted(named), Holder.name])
+
+    operator = shipped(concat, "a", 1, 2.5, sep="+", z=None, y=True)
+    assert run_shipped(run_step, warm_launcher, operator) == "A+1+2.5+y+z+HELD"
+    assert "@task" not in operator.step_params({})["source"]
+
+
+def test_context_is_the_first_argument_where_it_is_asked_for(run_step: Any, warm_launcher: Any) -> None:
+    @task.hops
+    def tell(context, number: int) -> list:  # type: ignore[no-untyped-def,type-arg]
+        context.progress(0.5, "half")
+        return [context.spec.step, number]
+
+    assert run_shipped(run_step, warm_launcher, shipped(tell, 3)) == ["tell", 3]
+    assert run_shipped(run_step, warm_launcher, shipped(tell, number=4)) == ["tell", 4]
+    assert [line.progress for line in run_step.lines if line.progress is not None] == [0.5]
+    with pytest.raises(TypeError, match="number"), DAG("d", schedule=None):
+        tell()
+
+
+def test_names_from_outside_are_refused_when_the_dag_is_parsed() -> None:
+    outer = 3
+
+    @task.hops
+    def module_name() -> int:
+        return LIMIT
+
+    @task.hops
+    def closure() -> int:
+        return outer
+
+    @task.hops
+    def in_a_comprehension(n: int) -> list:  # type: ignore[type-arg]
+        return [json.dumps(i) for i in range(n)]
+
+    for function, arguments, name in (
+        (module_name, (), "LIMIT"),
+        (closure, (), "outer"),
+        (in_a_comprehension, (1,), "json"),
+    ):
+        with pytest.raises(ValueError, match=rf"uses '{name}', defined outside of it") as caught:
+            shipped(function, *arguments)
+        assert "import or define it inside the function" in str(caught.value)
+
+
+def test_lambdas_coroutines_and_unknown_launchers_are_refused() -> None:
+    @task.hops
+    async def later() -> None:
+        pass
+
+    with pytest.raises(ValueError, match="later is not a plain function"):
+        shipped(later)
+    with pytest.raises(ValueError, match="<lambda> is not a plain function"):
+        shipped(task.hops(task_id="x")(lambda: 1))
+
+    @task.hops(launcher="moon")
+    def fine() -> None:
+        pass
+
+    with pytest.raises(ValueError, match="launcher is 'moon'; expected 'local'"):
+        shipped(fine)
+
+
+def test_value_that_is_not_json_is_named(run_step: Any, warm_launcher: Any) -> None:
+    @task.hops
+    def give() -> dict:  # type: ignore[type-arg]
+        import numpy
+
+        return {"mean": numpy.float32(0.5)}
+
+    with pytest.raises(StepFailed) as caught:
+        run_shipped(run_step, warm_launcher, shipped(give))
+    assert "what give() returned['mean'] is a numpy.float32; expected a JSON value" in str(caught.value)
+    assert not caught.value.retryable
+
+
+def test_error_in_the_function_shows_its_line(run_step: Any, warm_launcher: Any) -> None:
+    @task.hops
+    def divide(by: int) -> float:
+        numerator = 1
+        return numerator / by
+
+    with pytest.raises(StepFailed, match="ZeroDivisionError: division by zero"):
+        run_shipped(run_step, warm_launcher, shipped(divide, 0))
+    assert any("return numerator / by" in line.text for line in run_step.lines)
+
+
+def test_name_that_is_missing_at_run_time_is_explained(run_step: Any, warm_launcher: Any) -> None:
+    source = "def f():\n    return pd.DataFrame()\n"
+    params = {"source": source, "function": "f"}
+    with pytest.raises(StepFailed, match=r"f\(\) uses 'pd', which is defined outside of it"):
+        run_step("airflow_hops.runtime.function:run", params=params, launcher=warm_launcher)
+    with pytest.raises(StepFailed, match=r"the source of g\(\) does not define it"):
+        run_step("airflow_hops.runtime.function:run", params={**params, "function": "g"}, launcher=warm_launcher)
+
+
+def test_decorator_is_known_to_airflow() -> None:
+    assert task.hops.__module__ == "airflow_hops.decorators.hops"
+    assert "tensorflow" not in sys.modules
