@@ -5,6 +5,8 @@ Standard library only: in a fresh checkout it runs before anything is installed.
 
 from __future__ import annotations
 
+import configparser
+import contextlib
 import hashlib
 import os
 import shutil
@@ -121,7 +123,7 @@ def create_environment(
         raise BadInput(
             f"{state.detail}, and all but the pins would be removed from it; delete it, or use --force, if so meant"
         )
-    environment, settings = _uv_environment(os.environ), pins.with_name("uv.toml")
+    environment, settings = uv_environment(os.environ), pins.with_name("uv.toml")
     if force or state.name not in ("unfinished", "stale", "good"):
         say(f"new environment on {python}")
         _run(
@@ -155,12 +157,33 @@ def _machine_has_java() -> bool:
     return java is not None and java.supported
 
 
-def _uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for uv: the caller's, less what would change what is installed."""
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
     kept = {name: value for name, value in environment.items() if name not in dropped}
     # Started by make, Horovod's build would take make's flags for its own, and compile on one core.
-    return {**kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
+    return {**_pip_settings(environment), **kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
+
+
+def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Package index and certificates that pip was told of and uv was not: uv does not read pip's configuration."""
+    home = Path(environment.get("HOME") or "~").expanduser()
+    user_folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    settings = configparser.ConfigParser(interpolation=None, strict=False)
+    files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", user_folder / "pip" / "pip.conf"]
+    if named := environment.get("PIP_CONFIG_FILE"):
+        files.append(Path(named))
+    with contextlib.suppress(configparser.Error, UnicodeDecodeError):
+        settings.read(files)
+    index = environment.get("PIP_INDEX_URL") or settings.get("global", "index-url", fallback="")
+    certificates = environment.get("PIP_CERT") or settings.get("global", "cert", fallback="")
+    found = {}
+    told = any((folder / "uv" / "uv.toml").exists() for folder in (Path("/etc"), user_folder))
+    if index and not told and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & environment.keys():
+        found["UV_DEFAULT_INDEX"] = index
+    if certificates:
+        found["SSL_CERT_FILE"] = certificates
+    return found
 
 
 def _run(command: list[str], environment: Mapping[str, str], settings: Path, say: Say) -> None:

@@ -24,6 +24,7 @@ from airflow_hops.environments import (  # noqa: E402
     create_environment,
     environment_state,
     fingerprint,
+    uv_environment,
 )
 from airflow_hops.java import find_java  # noqa: E402
 
@@ -94,7 +95,7 @@ def make_airflow_environment() -> bool:
     if made or not PACKAGE_STAMP.exists() or PACKAGE_STAMP.read_text() != package:
         target = ["--python", str(AIRFLOW / "bin" / "python")]
         command = [str(uv_program()), "pip", "install", "--quiet", *target, "--no-deps", "--editable", str(ROOT)]
-        if not run(command):
+        if not run(command, uv_environment(os.environ)):
             raise HopsError("the package itself could not be installed; what uv said stands above")
         PACKAGE_STAMP.write_text(package)
         return True

@@ -71,6 +71,23 @@ def test_the_build_settings_beside_the_pins_count_also_inside_of_somebodys_proje
     assert installed(tmp_path / "runtime") == "1.0"
 
 
+def test_an_index_that_only_pip_was_told_of_is_used(
+    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pins.parent / "uv.toml").unlink()
+    page = tmp_path / "simple" / "tiny" / "index.html"
+    page.parent.mkdir(parents=True)
+    name = "tiny-1.0-py3-none-any.whl"
+    page.write_text(f'<!DOCTYPE html><html><body><a href="{(pins.parent / name).as_uri()}">{name}</a></body></html>')
+    (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {(tmp_path / 'simple').as_uri()}\n")
+    for variable in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    assert make(tmp_path / "runtime", pins)
+    assert installed(tmp_path / "runtime") == "1.0"
+
+
 def test_an_installation_that_failed_is_not_used_and_is_completed_by_the_next_run(tmp_path: Path, pins: Path) -> None:
     environment = tmp_path / "runtime"
     pins.write_text("tiny==3.0\n")
