@@ -21,7 +21,6 @@ from conftest import REPOSITORY, StepRunner
 
 from airflow_hops.artifacts import Artifact, Producer
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.launchers.warm import WarmStart, warm_command, warm_environment
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -124,7 +123,7 @@ class ServerProcess:
 
 @dataclass
 class Processes:
-    """The server, and a warm process that steps fork from: MLflow's import would cost each of them seconds."""
+    """The server, the warm process that steps fork from, and the SavedModels."""
 
     server: ServerProcess
     launcher: LocalLauncher
@@ -132,35 +131,31 @@ class Processes:
 
 
 @pytest.fixture(scope="session")
-def processes(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """Started together, once; each test has a model name of its own."""
-    python = runtime / "bin" / "python"
-    socket = tmp_path_factory.mktemp("warm") / "s"
-    warm = subprocess.Popen(
-        warm_command(python, socket),
-        env=warm_environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    server = ServerProcess(python, tmp_path_factory.mktemp("model-server"))
+def starting_server(runtime_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The server, which starts while the warm process does."""
+    server = ServerProcess(runtime_python, tmp_path_factory.mktemp("model-server"))
     server.start()
-    try:
-        wait_for(lambda: socket.exists() or warm.poll() is not None, "the warm process listens", 90)
-        launcher = LocalLauncher(runtime, WarmStart(socket))
-        saved_models = tmp_path_factory.mktemp("saved-models")
-        StepRunner(str(tmp_path_factory.mktemp("store")), runtime)(
-            "make_served_models:write",
-            params={"folder": str(saved_models)},
-            code_paths=(str(Path(__file__).parent),),
-            launcher=launcher,
-        )
-        server.wait_until_ready()
-        yield Processes(server, launcher, saved_models)
-    finally:
-        server.stop()
-        warm.kill()
-        warm.wait()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def processes(
+    starting_server: ServerProcess,
+    warm_launcher: LocalLauncher,
+    runtime: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Processes:
+    """Started once for all tests; each test has a model name of its own."""
+    saved_models = tmp_path_factory.mktemp("saved-models")
+    StepRunner(str(tmp_path_factory.mktemp("store")), runtime)(
+        "make_served_models:write",
+        params={"folder": str(saved_models)},
+        code_paths=(str(Path(__file__).parent),),
+        launcher=warm_launcher,
+    )
+    starting_server.wait_until_ready()
+    return Processes(starting_server, warm_launcher, saved_models)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,24 @@ def test_model_that_was_not_blessed_is_skipped_with_the_reason(role: str, tmp_pa
         )
     with pytest.raises(AirflowSkipException, match=rf"{role}: not blessed: auc 0.5 is below 0.6"):
         operator.execute({})
+
+
+def test_operators_deploy_what_is_blessed_and_skip_what_is_not(
+    pipeline: Pipeline, run_dag: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {**pipeline.server.services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
+    connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(extra.pop("serving_port")), "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    model = pipeline.model("first")
+    conf = {"model": model.to_dict(), "model_name": pipeline.name}
+
+    run = run_dag("serving", {**conf, "evaluation": pipeline.verdict("evaluation", model, blessed=False).to_dict()})
+    assert {ti.task_id: ti.state for ti in run.get_task_instances()} == {"deploy": "skipped", "rollout": "skipped"}
+    assert pipeline.server.versions(pipeline.name) == {}
+
+    run = run_dag("serving", {**conf, "evaluation": pipeline.verdict("evaluation", model).to_dict()})
+    assert {ti.task_id: ti.state for ti in run.get_task_instances()} == {"deploy": "success", "rollout": "success"}
+    assert pipeline.server.available(pipeline.name) == [1]
+    rollout = pipeline.store.manifest(pipeline.store.uri("serving", run.run_id, "rollout", "rollout"))
+    assert rollout.properties["decision"] == "champion"
+    assert [a.kind for a in rollout.inputs["deployment"]] == ["deployment"]

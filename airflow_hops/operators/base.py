@@ -142,7 +142,8 @@ class HopsOperator(BaseOperator):
 
 
 def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
-    values = value if isinstance(value, list | tuple) else [value]
+    # The outputs of a mapped task come as a lazy sequence, which is neither list nor tuple.
+    values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     try:
         return tuple(v if isinstance(v, Artifact) else Artifact.from_dict(v) for v in values)
     except BadInput as error:

@@ -298,8 +298,8 @@ def _metrics(model: Artifact, training: Mapping[str, Any], evaluation: Artifact 
 
     at_ms = int(time.time() * 1000)
     metrics = [
-        Metric(_key(name), float(value), at_ms, epoch)
-        for epoch, figures in enumerate(_epochs(training), start=1)
+        Metric(_key(name), float(value), at_ms, int(figures.get("epoch", position)))
+        for position, figures in enumerate(_epochs(training), start=1)
         for name, value in figures.items()
         if _is_number(value) and name != "epoch"
     ]
