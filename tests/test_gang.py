@@ -48,7 +48,7 @@ def test_a_failing_rank_ends_the_gang_within_seconds_and_is_named(gangs: Any, sc
     assert "rank 1 of 2 on" in outcome["error"]
     assert "after the first all-reduce; all ranks were ended" in outcome["error"]
     assert "  rank 1 is about to have an accident" in outcome["error"]
-    assert outcome["seconds"] < 8
+    assert outcome["seconds"] < 15
 
 
 def test_bad_input_found_by_a_rank_is_not_retried(gangs: Any) -> None:
@@ -64,7 +64,7 @@ def test_a_hanging_rank_is_named_with_the_line_where_it_hangs(gangs: Any) -> Non
     assert "made no progress for 3 s (stall_timeout_s) after the first all-reduce" in outcome["error"]
     assert "(rank 0 was last seen after the first all-reduce, and waits for the others)" in outcome["error"]
     assert "in _never_come_back" in outcome["error"]
-    assert outcome["seconds"] < 10
+    assert outcome["seconds"] < 15
 
 
 def test_a_gang_that_never_begins_stalls_too(gangs: Any) -> None:

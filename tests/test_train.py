@@ -131,7 +131,7 @@ def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_th
     began = time.monotonic()
     with pytest.raises(StepFailed) as failure:
         train(**given)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert "rank 1 of 2 on" in str(failure.value)
     assert "was ended by SIGKILL" in str(failure.value)
     assert "rank 1 is about to have an accident" in str(failure.value)
@@ -152,6 +152,14 @@ def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_th
     assert len(summary["epochs"]) == 4
     assert summary["checksum"] == uninterrupted["checksum"]
     assert not list(Path(shared_run_step.store.root[7:]).glob("_state/checkpoints/tests/interrupted/*/*"))
+
+
+def test_checkpoints_outlive_a_try_on_an_object_store_too(run: Any) -> None:
+    found = run("model_checks:keep_checkpoints_on_an_object_store")
+    assert found["before"] is None
+    assert found["fetched"] == [2, [{"loss": 1.0}, {"loss": 0.5}], ["checkpoint.json", "variables.npz"]]
+    assert "variable 'kernel' has shape (2, 1) there and (3, 1) in the model" in found["other_architecture"]
+    assert found["after"] is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.hops.checkpoints import Checkpoint, restore_checkpoint, save_checkpoint
-from airflow_hops.hops.examples import Shard, batches, read_shard
+from airflow_hops.hops.examples import Shard, batches, read_shard, row_count
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -241,8 +241,8 @@ class TrainContext:
 
         training = self.examples(split, batch_size, shuffle=True)
         validation = None
-        if validation_split is not None and self.size <= _EVALUATION_BATCH:
-            validation = self.examples(validation_split, _EVALUATION_BATCH)
+        if validation_split is not None and self._can_share(validation_split):
+            validation = self.examples(validation_split, max(_EVALUATION_BATCH, self.size))
         if self.size > 1 and model.jit_compile:
             # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
             log.info("jit_compile is off: XLA has no Horovod all-reduce")
@@ -268,6 +268,12 @@ class TrainContext:
         for writer in (self._events or {}).values():
             with contextlib.suppress(Exception):
                 writer.close()
+
+    def _can_share(self, split: str) -> bool:
+        rows = row_count(self.examples_dir / split)
+        if rows < self.size:
+            log.warning("split %r holds %d rows for %d ranks: it is not measured", split, rows, self.size)
+        return rows >= self.size
 
     def _order(self, shard: Shard) -> Callable[[], np.ndarray[Any, Any]]:
         def order() -> np.ndarray[Any, Any]:

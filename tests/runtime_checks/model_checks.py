@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hops.checkpoints import restore_checkpoint, save_checkpoint
+from airflow_hops.runtime.checkpoint_state import CheckpointState
 from airflow_hops.runtime.context import StepContext
+from airflow_hops.store import ArtifactStore
 
 
 def look_at(context: StepContext) -> dict[str, Any]:
@@ -27,3 +31,29 @@ def look_at(context: StepContext) -> dict[str, Any]:
                     [event.step, float(tf.make_ndarray(value.tensor))]
                 )
     return {"probability": answer["probability"].numpy().tolist(), "events": events}
+
+
+def keep_checkpoints_on_an_object_store(context: StepContext) -> dict[str, Any]:
+    """Publishes and fetches checkpoints where a folder cannot be renamed."""
+    import keras
+
+    store = ArtifactStore("memory://hops")
+    state = CheckpointState.of(context.spec, store)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    found: dict[str, Any] = {"before": state.fetch(context.scratch / "before")}
+    for epochs in (1, 2):
+        history = [{"loss": 1.0 / epoch} for epoch in range(1, epochs + 1)]
+        state.publish(save_checkpoint(context.scratch / "local", model, epochs=epochs, history=history, keep=3))
+    fetched = state.fetch(context.scratch / "fetched")
+    assert fetched is not None
+    found["fetched"] = [fetched.epochs, fetched.history, sorted(path.name for path in fetched.path.iterdir())]
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    other.compile("adam", "mse")
+    try:
+        restore_checkpoint(fetched, other)
+    except BadInput as error:
+        found["other_architecture"] = str(error)
+    state.clear()
+    found["after"] = state.fetch(context.scratch / "after")
+    return found
