@@ -11,5 +11,5 @@ from airflow.sdk import DAG, Asset
 from airflow_hops.operators import RequestRetrainingOperator, SkewOperator
 
 with DAG("flights_monitoring", schedule="@daily", catchup=False, max_active_runs=1, doc_md=__doc__, tags=["hops"]):
-    skew = SkewOperator(task_id="skew", model_name="flights", time_feature="scheduled_at", min_rows=1000)
+    skew = SkewOperator(task_id="skew", model_name="flights", time_feature="scheduled_at")
     RequestRetrainingOperator(task_id="request_retraining", skew=skew.output, asset=Asset("flights_drifted"))

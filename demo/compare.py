@@ -17,7 +17,7 @@ def main(table: str, *models: str) -> None:
     figures = {}
     for model in models:
         name, _, path = model.partition("=")
-        figures[name] = evaluate_model(Path(path), [Path(table)], "late", ())["overall"]
+        figures[name] = evaluate_model(Path(path), [Path(table)], "late")
     print(json.dumps(figures))
 
 

@@ -94,9 +94,10 @@ def _anomalies(runs: list[tuple[str, dict[str, Any]]]) -> Table:
 
 def _skew(artifact: Mapping[str, Any]) -> Table:
     report = _read(artifact, "report.json") or {}
+    rows = artifact["rows"]["captured"]["rows_in"]
+    until = artifact["properties"].get("window_end")
     table = Table(
-        title=f"Training-serving skew: {report.get('verdict')} "
-        f"({report.get('rows', 0):,} captured rows, data until {artifact['properties'].get('window_end')})",
+        title=f"Training-serving skew: {report.get('verdict')} ({rows:,} captured rows, data until {until})",
         title_justify="left",
     )
     for column in ("feature", "measure"):
@@ -128,8 +129,13 @@ def _evaluation(facts: Facts) -> Table:
         table.add_column(column, justify="right")
     for version, tasks in (("1", facts.first), ("2", facts.retraining)):
         evaluation = _read((tasks.get("evaluate") or {}).get("value"), "evaluation.json")
-        for split, figures in (evaluation or {}).get("candidate", {}).get("splits", {}).items():
-            table.add_row(version, f"split {split}, at its evaluation", *_figures(figures.get("overall", figures)))
+        for split, figures in (evaluation or {}).get("splits", {}).items():
+            table.add_row(version, f"split {split}, at its evaluation", *_figures(figures["candidate"]))
+            if figures.get("champion"):
+                champion = evaluation["champion"]["version"]
+                table.add_row(
+                    f"({champion})", f"split {split}, the champion on the same rows", *_figures(figures["champion"])
+                )
         for reason in (evaluation or {}).get("reasons", []):
             table.add_row("", f"[dim]{reason}[/dim]", "", "", "", "", "")
     for version, figures in facts.later.items():
@@ -151,7 +157,7 @@ def _figures(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _versions(facts: Facts) -> Table:
-    table = Table(title="What serves", title_justify="left")
+    table = Table(title="What serves", title_justify="left", caption_justify="left")
     table.add_column("version")
     for column in ("traffic %", "requests", "rows", "errors", "p50 ms", "p99 ms"):
         table.add_column(column, justify="right")
@@ -170,7 +176,9 @@ def _versions(facts: Facts) -> Table:
             )
     decision = _read((facts.retraining.get("rollout") or {}).get("value"), "rollout.json")
     if decision:
-        table.caption = f"rollout: {decision.get('decision')} – {decision.get('why', '')}"
+        table.caption = "\n".join(
+            [f"rollout of version {decision['version']}: {decision['decision']}", *decision["reasons"]]
+        )
     return table
 
 
