@@ -34,6 +34,7 @@ with DAG(
         "window_end": Param("2013-04-01", type="string", description="The day after the last; a drift moves it"),
     },
     max_active_runs=1,
+    default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
     doc_md=__doc__,
     tags=["hops", "flights"],
 ) as dag:

@@ -8,6 +8,7 @@ compares both versions on July and August. Whatever comes out is what the summar
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
@@ -54,6 +55,7 @@ class Demo:
         """
         for dag_id in (TRAINING, MONITORING):
             self.api.wait_for_dag(dag_id)
+            self.api.end_unfinished_runs(dag_id)
         known = {run["dag_run_id"] for run in self.api.runs(TRAINING)}
         self.heading(f"Training on {FIRST_WINDOW[0]} to {FIRST_WINDOW[1]}, and serving")
         run_id = self.api.trigger(TRAINING, {"window_start": FIRST_WINDOW[0], "window_end": FIRST_WINDOW[1]})
@@ -183,17 +185,20 @@ class Replay:
             ServiceFailed: a request failed.
         """
         totals: dict[str, Any] = {}
-        assert self._process.stdout is not None and self._process.stderr is not None
-        with console.status("client starts"):
-            for line in self._process.stdout:
+        stdout, stderr = self._process.stdout, self._process.stderr
+        assert stdout is not None and stderr is not None
+        try:
+            for line in stdout:
                 totals = json.loads(line)
                 console.print(
                     f"  until {totals['until'][:10]}: {totals['requests']:,} requests, {totals['rows']:,} flights, "
                     f"{totals['errors']} errors, {totals['rows'] / max(totals['seconds'], 1e-9):,.0f} flights/s"
                 )
-        errors = self._process.stderr.read()
-        if self._process.wait():
-            raise ServiceFailed(f"the client of {self.window[0]} to {self.window[1]} failed:\n{errors[-3000:]}")
+            errors = stderr.read()
+            if self._process.wait():
+                raise ServiceFailed(f"the client of {self.window[0]} to {self.window[1]} failed:\n{errors[-3000:]}")
+        finally:
+            self.stop()
         return totals
 
     def stop(self) -> None:
@@ -222,6 +227,7 @@ def main() -> int:
         default=os.environ.get("HOPS_DEMO_EXIT", "") not in ("", "0"),
         help="exit after the summary instead of serving the web UI until Ctrl-C (or HOPS_DEMO_EXIT=1)",
     )
+    parser.add_argument("--svg", type=Path, help="also write the summary as a picture")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(highlight=False, soft_wrap=True)
@@ -239,6 +245,10 @@ def main() -> int:
             demo = Demo(stack, api, Path(raw_table("flights.csv.zip")).parent, console)
             demo.run()
             print_summary(demo.facts, console)
+            if given.svg is not None:
+                picture = Console(record=True, width=140, file=io.StringIO(), highlight=False)
+                print_summary(demo.facts, picture)
+                picture.save_svg(str(given.svg), title="make demo")
             console.print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.")
             if not given.exit:
                 console.print(f"\nThe web UI is at [bold]{api.url}[/bold] until you press Ctrl-C.")

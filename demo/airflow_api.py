@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -68,6 +69,13 @@ class AirflowApi:
         answer = self._request("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "run_after", "limit": 100})
         return list(answer["dag_runs"])
 
+    def end_unfinished_runs(self, dag_id: str) -> None:
+        """Marks runs as failed that an interrupted showing left unfinished: nothing works on them any more."""
+        for run in self.runs(dag_id):
+            if run["state"] not in FINISHED:
+                path = f"/dags/{dag_id}/dagRuns/{_quoted(run['dag_run_id'])}"
+                self._request("PATCH", path, json={"state": "failed", "note": "interrupted"})
+
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         """One run."""
         return dict(self._request("GET", f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}"))
@@ -111,6 +119,4 @@ def seconds_of(instance: Mapping[str, Any]) -> float:
 
 
 def _quoted(run_id: str) -> str:
-    from urllib.parse import quote
-
     return quote(run_id, safe="")
