@@ -107,8 +107,10 @@ class ModelRegistry:
             source = model.uri
             if self.tracking_uri.startswith("http") and source.startswith("file:"):
                 # An MLflow server refuses sources on a disk that it takes for its own.
-                source = f"hops+{source}"
-            created = self.client.create_model_version(self.model_name, source=source, run_id=run_id, tags=tags)
+                source = f"hops-{source}"
+            created = self.client.create_model_version(
+                self.model_name, source=source, run_id=run_id, tags=tags, await_creation_for=0
+            )
             return RegisteredVersion(int(created.version), run_id, True)
 
     def set_alias(self, alias: str, version: int) -> None:
@@ -213,6 +215,7 @@ def open_tracking(tracking_uri: str) -> Any:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
     try:
         from mlflow.tracking import MlflowClient
