@@ -76,9 +76,10 @@ class PrepareOperator(HopsOperator):
             raise BadInput(f"eval_percent is {eval_percent}, expected 0 to 99")
         self.prepare = prepare
         self.tables = tables
-        self.label = label
-        self.key = key
-        self.time = time
+        # An operator has a label of its own, which the UI shows.
+        self.label_column = label
+        self.key_column = key
+        self.time_column = time
         self.eval_percent = eval_percent
         self.newest = newest
         self.table = table
@@ -91,9 +92,9 @@ class PrepareOperator(HopsOperator):
         newest = self.newest if isinstance(self.newest, timedelta | None) else timedelta(days=self.newest)
         return {
             "prepare": self.prepare,
-            "label": self.label,
-            "key": self.key,
-            "time": self.time,
+            "label": self.label_column,
+            "key": self.key_column,
+            "time": self.time_column,
             "eval_percent": self.eval_percent,
             "newest_s": newest.total_seconds() if newest else None,
             "table": self.table,

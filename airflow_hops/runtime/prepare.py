@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,6 +33,7 @@ DUPLICATE_KEY = "duplicate key"
 _CLASS_COLUMN = "__class__"
 _REJECTED = "rejected:"
 _FILE_ROWS = 250_000
+_ROW_GROUP_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def run(
     rows_in = manifest.rows[main].rows_out
 
     spark = start_spark(context.spec.step)
+    set_parts(spark, rows_in)
     context.progress(0.1, "Spark has started")
     folder = context.store.local(snapshot)
     tables = {name: read_table(spark, folder / name) for name in names}
@@ -107,7 +110,7 @@ def run(
     examples = classify(frame, columns, splits, reject=reject or {})
     context.progress(0.2, "prepare() is planned")
     with context.output() as writer:
-        counts = write_examples(examples, columns, writer.path, rows_in)
+        counts = write_examples(examples, columns, writer.path)
         context.progress(0.95, "examples are written")
         kept = {name: rows for name, rows in counts.items() if not name.startswith(_REJECTED)}
         rejected = {name.removeprefix(_REJECTED): rows for name, rows in counts.items() if name.startswith(_REJECTED)}
@@ -139,6 +142,15 @@ def start_spark(name: str) -> SparkSession:
     return spark
 
 
+def set_parts(spark: SparkSession, rows: int) -> None:
+    """Makes every shuffle one into as many parts as there shall be files for this many rows.
+
+    The shuffle in which duplicates are found then serves the files too, and the same rows come to the same files.
+    """
+    spark.conf.set("spark.sql.shuffle.partitions", max(2, -(-rows // _FILE_ROWS)))
+    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+
+
 def read_table(spark: SparkSession, folder: Path) -> DataFrame:
     """A table of a snapshot. Its schema is read here, since Spark would start a job for that."""
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -168,7 +180,11 @@ def call_prepare(
 
 
 def classify(
-    frame: DataFrame, columns: ExampleColumns, splits: Splits, *, reject: Mapping[str, str] | None = None
+    frame: DataFrame,
+    columns: ExampleColumns,
+    splits: Splits,
+    *,
+    reject: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Gives each row its final types and its class: a split, or a reason to be rejected.
 
@@ -223,14 +239,13 @@ def classify(
     return typed.withColumn(_CLASS_COLUMN, F.when(reason.isNull(), side).otherwise(F.concat(F.lit(_REJECTED), reason)))
 
 
-def write_examples(examples: DataFrame, columns: ExampleColumns, folder: Path, rows_in: int) -> dict[str, int]:
+def write_examples(examples: DataFrame, columns: ExampleColumns, folder: Path) -> dict[str, int]:
     """Writes the rows of each split to ``<split>/part-*.parquet``, the same rows always to the same bytes.
 
     Args:
         examples: What :func:`classify` returned.
         columns: Label, key and time.
         folder: Where the splits go.
-        rows_in: About how many rows there are; decides the number of files.
 
     Returns:
         Rows by class, those of rejected ones included.
@@ -240,13 +255,11 @@ def write_examples(examples: DataFrame, columns: ExampleColumns, folder: Path, r
     """
     from pyspark.errors import PythonException
 
-    parts = max(2, -(-rows_in // _FILE_ROWS))
     key, time = _quoted(columns.key), _quoted(columns.time)
     staging = folder / ".classes"
     try:
         (
-            examples.repartition(parts, key)
-            .sortWithinPartitions(_CLASS_COLUMN, time, key)
+            examples.sortWithinPartitions(_CLASS_COLUMN, time, key)
             .write.partitionBy(_CLASS_COLUMN)
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             .parquet(_spark_path(staging))
@@ -254,17 +267,18 @@ def write_examples(examples: DataFrame, columns: ExampleColumns, folder: Path, r
     except PythonException as error:
         raise BadInput(f"a Python function in prepare raised: {_python_error(error)}") from error
     counts: dict[str, int] = {}
+    copies: dict[Path, Path] = {}
     for class_folder in sorted(staging.glob(f"{_CLASS_COLUMN}=*")):
         name = unquote(class_folder.name.partition("=")[2])
         files = sorted(class_folder.glob("*.parquet"))
         counts[name] = sum(pq.read_metadata(file).num_rows for file in files)
         if not name.startswith(_REJECTED):
             (folder / name).mkdir()
-            for number, file in enumerate(files):
-                # Spark's own names hold a number of chance.
-                file.rename(folder / name / f"part-{number:05}.parquet")
-    shutil.rmtree(staging, ignore_errors=True)
-    _widen_integers_with_nulls(sorted(folder.glob("*/*.parquet")))
+            copies |= {file: folder / name / f"part-{number:05}.parquet" for number, file in enumerate(files)}
+    as_floats = _integers_with_nulls(copies)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda copy: _rewrite(*copy, as_floats), copies.items()))
+    shutil.rmtree(staging)
     return counts
 
 
@@ -321,31 +335,32 @@ def _feature(name: str, type_: str) -> Column:
     return column.cast("double" if type_ == "decimal" else "bigint")
 
 
-def _widen_integers_with_nulls(files: Sequence[Path]) -> None:
-    """Rewrites integer columns that have a null as floats, in all files: the contract knows no null integers."""
-    widened: set[str] = set()
+def _integers_with_nulls(files: Iterable[Path]) -> set[str]:
+    """Integer columns that have a null in any of the files, by the files' own statistics."""
+    found: set[str] = set()
     for file in files:
         metadata = pq.read_metadata(file)
         for group in range(metadata.num_row_groups):
             for index in range(metadata.num_columns):
                 column = metadata.row_group(group).column(index)
                 if column.physical_type == "INT64" and column.statistics and column.statistics.null_count:
-                    widened.add(column.path_in_schema)
-    if not widened:
-        return
-    log.warning(
-        "Integer columns with missing values become float64: %s; cast them to double in prepare, so that they are "
-        "floats in every window",
-        ", ".join(sorted(widened)),
-    )
-    for file in files:
-        before = pq.read_schema(file)
-        schema = pa.schema([pa.field(f.name, pa.float64() if f.name in widened else f.type) for f in before])
-        staging = file.with_suffix(".staging")
-        with pq.ParquetWriter(staging, schema) as writer:
-            for batch in pq.ParquetFile(file).iter_batches(1 << 17):
-                writer.write_table(pa.Table.from_batches([batch]).replace_schema_metadata().cast(schema))
-        staging.replace(file)
+                    found.add(column.path_in_schema)
+    if found:
+        log.warning(
+            "Integer columns with missing values become float64: %s; cast them to double in prepare, so that they are "
+            "floats in every window",
+            ", ".join(sorted(found)),
+        )
+    return found
+
+
+def _rewrite(source: Path, target: Path, as_floats: set[str]) -> None:
+    """Copies a Parquet file of Spark's, whose footer is never twice the same, to one that is."""
+    file = pq.ParquetFile(source)
+    schema = pa.schema([pa.field(f.name, pa.float64() if f.name in as_floats else f.type) for f in file.schema_arrow])
+    with pq.ParquetWriter(target, schema, version="2.6", compression="snappy") as writer:
+        for batch in file.iter_batches(_ROW_GROUP_ROWS):
+            writer.write_table(pa.Table.from_batches([batch]).replace_schema_metadata().cast(schema))
 
 
 def _newest_from_s(newest_s: float | None, window: Sequence[str | None] | None) -> int | None:
