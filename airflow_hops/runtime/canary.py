@@ -162,9 +162,9 @@ def compare_predictions(canary: np.ndarray, stable: np.ndarray, output: str) -> 
     numbers |= {"canary_mean": float(canary.mean()), "canary_std": float(canary.std())}
     stable = stable[np.isfinite(stable)]
     if stable.size < PREDICTIONS_ROWS:
-        constant = np.ptp(canary) == 0
+        constant = bool(np.ptp(canary) == 0)
         text = f"{output!r} is {canary[0]:.6g} in all {canary.size} rows" if constant else f"mean {canary.mean():.4g}"
-        return Finding("predictions", bool(constant), text, numbers)
+        return Finding("predictions", constant, text, numbers)
     statistic, p_value = kolmogorov_smirnov(canary, stable)
     numbers |= {
         "stable_mean": float(stable.mean()),
