@@ -81,8 +81,8 @@ def binary_metrics(labels: np.ndarray[Any, Any], probabilities: np.ndarray[Any, 
     """
     rows, positives = len(labels), int(np.sum(labels))
     if not rows:
-        return Metrics(0, 0, *([None] * 8), reason="no rows")
-    p = probabilities.astype(np.float64)
+        return Metrics(0, 0, None, None, None, None, None, None, None, None, reason="no rows")
+    p: Any = probabilities.astype(np.float64)
     clipped = np.clip(p, _SMALLEST, 1 - _SMALLEST)
     auc = low = high = reason = None
     if 0 < positives < rows:
@@ -143,7 +143,7 @@ def compare(
 
 def _row_scores(metric: str, labels: np.ndarray[Any, Any], probabilities: np.ndarray[Any, Any]) -> Any:
     """A score for each row, more being better, whose mean is the metric but for its sign."""
-    p = probabilities.astype(np.float64)
+    p: Any = probabilities.astype(np.float64)
     if metric == "log_loss":
         return -_log_losses(labels, np.clip(p, _SMALLEST, 1 - _SMALLEST))
     if metric == "brier":

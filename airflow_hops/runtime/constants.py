@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_hops.artifacts import BadInput
 
+_T = TypeVar("_T")
 _NOT_UTF8 = "__BYTES_VALUE__"
 """What TFDV writes in place of a value that is not UTF-8."""
 
@@ -189,7 +190,7 @@ class Constants:
         statistics = self._get(feature)
         return getattr(statistics, statistics.WhichOneof("stats")).common_stats
 
-    def _use(self, figure: str, feature: str, value: Any) -> Any:
+    def _use(self, figure: str, feature: str, value: _T) -> _T:
         if isinstance(value, float) and not math.isfinite(value):
             raise BadInput(f"{figure} of feature {feature!r} is {value} in {self.source}; expected a finite number")
         self.used.setdefault(feature or "rows", {})[figure] = value

@@ -274,7 +274,7 @@ def _ask(
     try:
         with ModelServerClient(server.grpc_address) as client:
 
-            def grpc(request: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+            def grpc(request: Mapping[str, Any]) -> Any:
                 return np.asarray(client.predict(MODEL_NAME, request, version=VERSION).outputs[PROBABILITY])
 
             answers["gRPC, row by row"], grpc_ms = _timed(grpc, singles)
@@ -306,7 +306,7 @@ def _ask(
     )
 
 
-def _rest(url: str, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+def _rest(url: str, arrays: Mapping[str, Any]) -> Any:
     inputs = {
         name: [v.decode() if isinstance(v, bytes) else v for v in values.tolist()] for name, values in arrays.items()
     }

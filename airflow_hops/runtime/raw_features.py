@@ -112,11 +112,11 @@ def read_rows(
                 yield dense_arrays(batch, inputs, str(path)), batch
 
 
-def _strings(column: Any) -> np.ndarray[Any, Any]:
+def _strings(column: Any) -> Any:
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     values = [_as_bytes(value) for value in encoded.dictionary.to_pylist()]
     # A missing value points behind the dictionary, at the empty string.
-    table = np.empty(len(values) + 1, dtype=object)
+    table: Any = np.empty(len(values) + 1, dtype=object)
     table[:-1], table[-1] = values, b""
     return table[encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)]
 

@@ -189,7 +189,8 @@ def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[TaskSu
         found = {summary.split: summary.widths[name] for summary in summaries if name in summary.widths}
         widths = sorted({-1 if width is None else width for width in found.values()})
         if len(widths) > 1:
-            raise BadInput(shapes_differ(name, *(None if w == -1 else w for w in widths[:2]), "the splits"))
+            first, second = (None if width == -1 else width for width in widths[:2])
+            raise BadInput(shapes_differ(name, first, second, f"splits {', '.join(found)}"))
         if output.width == -1:
             settled[name] = replace(output, width=next(iter(found.values()), None))
     return settled

@@ -313,7 +313,7 @@ def _lists(values: Any) -> Any:
     elif values.dtype.kind == "f":
         values = values.astype(np.float32, copy=False)
     width = 1 if values.ndim == 1 else values.shape[1]
-    offsets = np.arange(len(values) + 1, dtype=np.int32) * width
+    offsets: Any = np.arange(len(values) + 1, dtype=np.int32) * width
     return pa.ListArray.from_arrays(pa.array(offsets), _flat(np.ascontiguousarray(values).reshape(-1)))
 
 
