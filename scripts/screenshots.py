@@ -30,7 +30,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, view in VIEWS.items():
             page = browser.new_page(viewport={"width": 1600, "height": 900})
-            page.add_init_script(f"localStorage.setItem('dag_view-flights_training', JSON.stringify('{view}'))")
+            page.add_init_script(f"localStorage.setItem('default_dag_view', JSON.stringify('{view}'))")
             page.goto(f"{given.url}/dags/flights_training")
             page.wait_for_timeout(SETTLE_MS)
             page.screenshot(path=IMAGES / f"{name}.png")
