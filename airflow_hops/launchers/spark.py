@@ -90,7 +90,7 @@ class SparkLauncher:
             # The provider's hook by itself would take YARN.
             raise BadInput(
                 f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
-                f"AIRFLOW_CONN_{self.conn_id.upper()}='{{\"conn_type\": \"spark\", \"host\": \"local[*]\"}}'"
+                f'AIRFLOW_CONN_{self.conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
             ) from None
         return str(connection.host or "")
 
