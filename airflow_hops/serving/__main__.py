@@ -25,6 +25,10 @@ def main() -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
+    from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+
+    import_tensorflow()  # without Keras, which a server has no use for: it is up in half the time
+
     from airflow_hops.serving.server import ModelServer, StartError
 
     try:
