@@ -1,0 +1,1 @@
+"""How the benchmarks measure: process trees, DAG runs, and the peers."""

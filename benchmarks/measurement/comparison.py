@@ -1,0 +1,172 @@
+"""Figures, ratios and tables of a comparison with the peer."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measurement.runs import Run
+from benchmarks.measurement.tfx import PeerRun
+
+PEER_STAGES = {
+    "ingest": "CsvExampleGen",
+    "statistics": "StatisticsGen",
+    "schema": "SchemaGen",
+    "validate": "ExampleValidator",
+    "transform": "Transform",
+    "train": "Trainer",
+    "evaluate": "Evaluator",
+    "deploy": "Pusher",
+}
+KNOWN_MARKS = {"cold_s": 55.0, "cached_s": 5.5, "auc": 0.695}
+"""What the peer took on an idle machine of 2 cores; they stand in for it where it is left out."""
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """A run of this project's pipeline.
+
+    Attributes:
+        run: The DAG run.
+        cpu: CPU seconds of Airflow, the model server and all steps.
+    """
+
+    run: Run
+    cpu: float
+
+
+@dataclass
+class Measurements:
+    """All runs: this project's first, cold and cached ones, the peer's cold and cached ones."""
+
+    first: list[OwnRun] = field(default_factory=list)
+    cold: list[OwnRun] = field(default_factory=list)
+    cached: list[OwnRun] = field(default_factory=list)
+    peer_cold: list[PeerRun] = field(default_factory=list)
+    peer_cached: list[PeerRun] = field(default_factory=list)
+    peak_rss_mib: float = 0.0
+    peak_pss_mib: float = 0.0
+    peer_rows: int = 0
+    peer_table_s: float = 0.0
+
+
+def stages_of(found: Measurements) -> dict[str, dict[str, float]]:
+    """Median seconds of each stage: ``overhead``, ``start_up``, ``work``, ``total``, ``cached`` and ``peer``."""
+    theirs = _peer_components(found.peer_cold)
+    stages = {}
+    for name in found.cold[0].run.stages:
+        parts = ("overhead", "start_up", "work", "total")
+        split = {part: _median(getattr(r.run.stages[name], part) for r in found.cold) for part in parts}
+        cached = _median(r.run.stages[name].total for r in found.cached)
+        stages[name] = {**split, "cached": cached, "peer": theirs.get(PEER_STAGES.get(name, ""), 0.0)}
+    return stages
+
+
+def figures_of(found: Measurements, stages: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """What the ratios are made of, and all that lies behind it."""
+    figures: dict[str, Any] = {
+        "rounds": len(found.cold),
+        "peer_measured": bool(found.peer_cold),
+        "cold_s": _median(r.run.total for r in found.cold),
+        "cached_s": _median(r.run.total for r in found.cached),
+        "first_run_s": _median(r.run.total for r in found.first),
+        **{f"{part}_s": _sum(stages, part) for part in ("overhead", "start_up", "work")},
+        "cpu_s": _median(r.cpu for r in found.cold),
+        "auc": round(statistics.median(_evaluation(r.run)["auc"] for r in found.cold), 4),
+        "eval_rows": _evaluation(found.cold[-1].run)["rows"],
+        "peak_pss_mib": round(found.peak_pss_mib),
+        "peak_rss_mib": round(found.peak_rss_mib),
+        "stages_s": stages,
+    }
+    if found.peer_cold:
+        figures |= {
+            "peer_cold_s": _median(r.total for r in found.peer_cold),
+            "peer_cached_s": _median(r.total for r in found.peer_cached),
+            "peer_cpu_s": _median(r.cpu for r in found.peer_cold),
+            "peer_auc": round(statistics.median(r.answer["auc"] for r in found.peer_cold), 4),
+            "peer_eval_rows": found.peer_cold[-1].answer["eval_rows"],
+            "peer_peak_rss_mib": round(max(r.peak_rss_mib for r in found.peer_cold)),
+            "peer_rows": found.peer_rows,
+            "peer_table_s": round(found.peer_table_s, 2),
+            "peer_components_s": _peer_components(found.peer_cold),
+        }
+    else:
+        figures |= {f"peer_{name}": mark for name, mark in KNOWN_MARKS.items()}
+    figures["every_run_s"] = {
+        "first": [round(r.run.total, 2) for r in found.first],
+        "cold": [round(r.run.total, 2) for r in found.cold],
+        "cached": [round(r.run.total, 2) for r in found.cached],
+        "peer_cold": [round(r.total, 2) for r in found.peer_cold],
+        "peer_cached": [round(r.total, 2) for r in found.peer_cached],
+    }
+    return figures
+
+
+def ratios_of(figures: Mapping[str, Any]) -> dict[str, float]:
+    """How many times better than the peer; above 1 is ahead."""
+    pairs = {
+        "cold_times_faster": ("peer_cold_s", "cold_s"),
+        "cached_times_faster": ("peer_cached_s", "cached_s"),
+        "first_run_times_faster": ("peer_cold_s", "first_run_s"),
+        "times_less_cpu": ("peer_cpu_s", "cpu_s"),
+        "times_less_memory": ("peer_peak_rss_mib", "peak_pss_mib"),
+        "auc_ratio": ("auc", "peer_auc"),
+    }
+    return {name: round(figures[a] / figures[b], 3) for name, (a, b) in pairs.items() if figures.get(a)}
+
+
+def print_stages(stages: Mapping[str, Mapping[str, float]], console: Console) -> None:
+    """The stages' table."""
+    table = Table(title="Seconds of each stage, medians of the cold runs", title_justify="left")
+    for name in ("stage", "Airflow's overhead", "start-up", "work", "total", "cached", "peer"):
+        table.add_column(name, justify="left" if name == "stage" else "right")
+    for name, stage in stages.items():
+        table.add_row(name, *(f"{value:.2f}" if value else "" for value in stage.values()))
+    table.add_section()
+    columns = ("overhead", "start_up", "work", "total", "cached", "peer")
+    table.add_row("sum of the medians", *(f"{_sum(stages, column):.2f}" for column in columns))
+    console.print(table)
+
+
+def print_comparison(figures: Mapping[str, Any], ratios: Mapping[str, float], console: Console) -> None:
+    """The comparison's table."""
+    peer = "TFX" if figures["peer_measured"] else "TFX (known marks)"
+    table = Table(title="The same work", title_justify="left")
+    for name in ("", "airflow-hops", peer, "times better"):
+        table.add_column(name, justify="left" if not name else "right")
+    lines: Sequence[tuple[str, str, str, str]] = (
+        ("cold, seconds", "cold_s", "peer_cold_s", "cold_times_faster"),
+        ("everything cached, seconds", "cached_s", "peer_cached_s", "cached_times_faster"),
+        ("first run, no warm process yet, seconds", "first_run_s", "peer_cold_s", "first_run_times_faster"),
+        ("CPU seconds, cold", "cpu_s", "peer_cpu_s", "times_less_cpu"),
+        ("peak memory, MiB", "peak_pss_mib", "peer_peak_rss_mib", "times_less_memory"),
+        ("AUC", "auc", "peer_auc", "auc_ratio"),
+    )
+    for title, own, theirs, ratio in lines:
+        values = (figures.get(own), figures.get(theirs), ratios.get(ratio))
+        table.add_row(title, *("" if value is None else f"{value:,}" for value in values))
+    console.print(table)
+
+
+def _evaluation(run: Run) -> dict[str, Any]:
+    """AUC and rows of the eval split, as the evaluation's artifact has them."""
+    artifact = run.values["evaluate"]
+    return {"auc": artifact["metrics"]["eval_auc"], "rows": artifact["rows"]["eval"]["rows_in"]}
+
+
+def _peer_components(runs: Sequence[PeerRun]) -> dict[str, float]:
+    names = [name for name in runs[0].answer["seconds"] if name != "total"] if runs else []
+    return {name: _median(run.answer["seconds"][name] for run in runs) for name in names}
+
+
+def _sum(stages: Mapping[str, Mapping[str, float]], part: str) -> float:
+    return round(sum(stage[part] for stage in stages.values()), 2)
+
+
+def _median(values: Iterable[float]) -> float:
+    return round(statistics.median(values), 2)

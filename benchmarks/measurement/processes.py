@@ -1,0 +1,99 @@
+"""CPU seconds and peak memory of processes with all their descendants."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+import psutil
+
+SAMPLE_INTERVAL_S = 0.5
+_MIB = 1 << 20
+
+
+def trees(roots: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """The processes and all their descendants that live now."""
+    found: dict[int, psutil.Process] = {}
+    for root in roots:
+        with contextlib.suppress(psutil.Error):
+            for process in (root, *root.children(recursive=True)):
+                found[process.pid] = process
+    return list(found.values())
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """CPU seconds so far, those of descendants that have ended included (their parents have them)."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+class MemorySampler:
+    """Samples the memory of a changing set of processes while its ``with`` block runs.
+
+    Args:
+        processes: Called at each sample; returns the processes that count.
+
+    Attributes:
+        peak_rss_mib: Greatest sum of resident set sizes. Pages that forks share count once for each process.
+        peak_pss_mib: Greatest sum of proportional set sizes, in which each page counts once. It is taken at every
+            fourth sample, since the kernel walks all pages for it.
+    """
+
+    def __init__(self, processes: Callable[[], Iterable[psutil.Process]]) -> None:
+        self.peak_rss_mib = 0.0
+        self.peak_pss_mib = 0.0
+        self._processes = processes
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> MemorySampler:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        count = 0
+        while not self._stop.is_set():
+            rss = pss = 0
+            for process in self._processes():
+                with contextlib.suppress(psutil.Error, OSError):
+                    if count % 4 == 0:
+                        memory = process.memory_full_info()
+                        pss += memory.pss
+                    else:
+                        memory = process.memory_info()
+                    rss += memory.rss
+            self.peak_rss_mib = max(self.peak_rss_mib, rss / _MIB)
+            self.peak_pss_mib = max(self.peak_pss_mib, pss / _MIB)
+            count += 1
+            self._stop.wait(SAMPLE_INTERVAL_S)
+
+
+def processes_with_argument(argument: str) -> list[psutil.Process]:
+    """The processes on whose command line an argument stands."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if argument in process.cmdline():
+                found.append(process)
+    return found
+
+
+def wait_for_end(processes: Iterable[psutil.Process], timeout_s: float) -> None:
+    """Waits until the processes have ended, or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.wait(max(0.1, deadline - time.monotonic()))

