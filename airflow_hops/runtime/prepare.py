@@ -277,7 +277,7 @@ def write_examples(examples: DataFrame, columns: ExampleColumns, folder: Path) -
             copies |= {file: folder / name / f"part-{number:05}.parquet" for number, file in enumerate(files)}
     as_floats = _integers_with_nulls(copies)
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda copy: _rewrite(*copy, as_floats), copies.items()))
+        list(pool.map(lambda source: _rewrite(source, copies[source], as_floats), copies))
     shutil.rmtree(staging)
     return counts
 

@@ -79,13 +79,15 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
             yield batch, position
 
 
-def _parse(block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int) -> pa.Table:
+def _parse(
+    block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int, *, use_threads: bool = True
+) -> pa.Table:
     """Parses a block; one without a ``header`` given starts with it."""
     try:
         return csv.read_csv(
             pa.BufferReader(block),
             # One block of Arrow's to each of ours: its conversion is parallel over columns.
-            read_options=csv.ReadOptions(block_size=len(block) + 1, column_names=header),
+            read_options=csv.ReadOptions(block_size=len(block) + 1, column_names=header, use_threads=use_threads),
             parse_options=csv.ParseOptions(delimiter=file.source.delimiter, newlines_in_values=True),
             convert_options=csv.ConvertOptions(
                 column_types=types or None,
@@ -101,12 +103,12 @@ def _parse(block: bytes, file: RawFile, header: list[str] | None, types: Types, 
             raise _not_text(list(types)[int(column.group(1))] if column and types else "?", file) from error
         if "conversion error" in text:
             raise TypesDoNotFit(f"{file.name}: {text}") from error
+        if use_threads:  # only one thread can tell the row
+            return _parse(block, file, header, types, rows_before, use_threads=False)
         row = re.search(r"Row #(\d+): ", text)
-        if row is None:
-            raise
         # Arrow counts the block's header, people count rows of data.
-        number = rows_before + int(row.group(1)) - (header is None)
-        raise BadInput(f"{file.name}, row {number}: {text.replace(row.group(0), '')}") from error
+        where = f", row {rows_before + int(row.group(1)) - (header is None)}" if row else ""
+        raise BadInput(f"{file.name}{where}: {text.replace(row.group(0), '') if row else text}") from error
 
 
 def _header(block: bytes, file: RawFile) -> list[str]:

@@ -1,0 +1,357 @@
+"""Ingest: raw tables in a window of time into a snapshot."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import shutil
+import subprocess
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.sources import Source, fingerprint_of_sources, list_files
+
+pytestmark = pytest.mark.runtime
+
+RUN = "airflow_hops.runtime.ingest:run"
+CSV = "id,at,amount,note\n1,2013-01-01T00:00:00Z,2.5,NA\n2,2013-01-02T00:00:00Z,,café\n3,2013-01-03T00:00:00Z,4,x\n"
+ROWS = [
+    {"id": 1, "at": "2013-01-01T00:00:00Z", "amount": 2.5, "note": None},
+    {"id": 2, "at": "2013-01-02T00:00:00Z", "amount": None, "note": "café"},
+    {"id": 3, "at": "2013-01-03T00:00:00Z", "amount": 4.0, "note": "x"},
+]
+
+
+@pytest.fixture
+def ingest(run_step: Any, warm_launcher: Any) -> Callable[..., Any]:
+    """Ingests tables given as keyword arguments."""
+
+    def run(
+        window: tuple[str | None, str | None] = (None, None), **sources: Source | str | Path | dict[str, Any]
+    ) -> Any:
+        values = {
+            name: Source.from_value(name, str(value) if isinstance(value, Path) else value).to_dict()
+            for name, value in sources.items()
+        }
+        params = {"sources": values, "window_start": window[0], "window_end": window[1]}
+        return run_step(RUN, params=params, kind="snapshot", launcher=warm_launcher)
+
+    run.steps = run_step  # type: ignore[attr-defined]
+    return run
+
+
+def table_of(ingest: Any, artifact: Any, name: str) -> pa.Table:
+    return pq.read_table(ingest.steps.store.local(artifact) / name)
+
+
+def refused(ingest: Any, **arguments: Any) -> str:
+    """The message with which a step fails; asserts that it left nothing."""
+    with pytest.raises(StepFailed) as failure:
+        ingest(**arguments)
+    assert not ingest.steps.store.exists(ingest.steps.last_uri)
+    folder = Path(ingest.steps.last_uri.removeprefix("file://")).parent
+    assert list(folder.glob("snapshot*")) == []
+    return str(failure.value)
+
+
+def test_flights_of_a_window_come_out_as_they_are_in_the_zip(ingest: Any, flights_raw: Path) -> None:
+    artifact = ingest(
+        ("2013-01-01", "2013-02-01T00:00:00+00:00"),
+        flights=Source(str(flights_raw / "flights.csv.zip"), time_column="time_hour"),
+        planes=flights_raw / "planes.csv",
+    )
+    with zipfile.ZipFile(flights_raw / "flights.csv.zip") as archive, archive.open("flights.csv") as stream:
+        options = pa.csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
+        raw = pa.csv.read_csv(stream, convert_options=options)
+    start, end = (
+        pa.scalar(text, pa.string()).cast(raw["time_hour"].type) for text in ("2013-01-01T00Z", "2013-02-01T00Z")
+    )
+    expected = raw.filter(
+        pa.compute.and_(pa.compute.greater_equal(raw["time_hour"], start), pa.compute.less(raw["time_hour"], end))
+    )
+    found = table_of(ingest, artifact, "flights")
+    assert found.cast(expected.schema).equals(expected)
+    assert found.schema.field("time_hour").type == pa.timestamp("us", "UTC")
+    assert found.schema.field("dep_time").type == pa.int64()
+    rows = artifact.rows["flights"]
+    assert (rows.rows_in, rows.rows_out) == (336_776, expected.num_rows)
+    assert rows.rejected == {"outside window": 336_776 - expected.num_rows}
+    assert artifact.rows["planes"].rows_in == artifact.rows["planes"].rows_out == 3322
+    assert artifact.properties == {
+        "window": ["2013-01-01T00:00:00+00:00", "2013-02-01T00:00:00+00:00"], "tables": ["flights", "planes"]
+    }  # fmt: skip
+
+
+def test_all_formats_and_compressions_give_the_same_table(ingest: Any, tmp_path: Path) -> None:
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+    (tmp_path / "plain.csv").write_text(CSV)
+    (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(CSV.encode()))
+    # Two gzip members, one after the other, are one file.
+    (tmp_path / "joined.csv.gz").write_bytes(gzip.compress(CSV[:40].encode()) + gzip.compress(CSV[40:].encode()))
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("inner.csv", CSV)
+    (tmp_path / "nameless").write_text(CSV)
+    (tmp_path / "lines.jsonl").write_text(lines)
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "nameless_lines").write_text(lines)
+    (tmp_path / "latin.csv").write_bytes(CSV.replace(",", ";").encode("latin-1"))
+    typed = pa.Table.from_pylist([{**row, "at": None} for row in ROWS])
+    times = (
+        pa.array([row["at"].removesuffix("Z") for row in ROWS]).cast(pa.timestamp("ns")).cast(pa.timestamp("ns", "UTC"))
+    )
+    typed = typed.set_column(1, "at", times)
+    pq.write_table(typed, tmp_path / "file.parquet")
+    shutil.copy(tmp_path / "file.parquet", tmp_path / "nameless_columns")
+    names = ["plain.csv", "packed.csv.gz", "joined.csv.gz", "packed.zip", "nameless", "lines.jsonl", "packed.jsonl.gz",
+             "nameless_lines", "file.parquet", "nameless_columns"]  # fmt: skip
+    sources = {name.replace(".", "_"): Source(str(tmp_path / name), time_column="at") for name in names}
+    latin = Source(str(tmp_path / "latin.csv"), time_column="at", delimiter=";", encoding="latin-1")
+    artifact = ingest(**sources, latin=latin)
+    expected = typed.set_column(1, "at", typed["at"].cast(pa.timestamp("us", "UTC")))
+    for name in [*sources, "latin"]:
+        found = table_of(ingest, artifact, name)
+        assert found.schema.remove_metadata().equals(expected.schema), name
+        assert found.to_pylist() == expected.to_pylist(), name
+
+
+def test_a_folder_and_a_glob_are_one_table_of_unified_types(ingest: Any, tmp_path: Path) -> None:
+    (tmp_path / "days" / "later").mkdir(parents=True)
+    (tmp_path / "days" / "1.csv").write_text("id,amount\n1,2\n")
+    (tmp_path / "days" / "later" / "2.csv").write_text("amount,id\n3.5,2\n")
+    (tmp_path / "days" / "_SUCCESS").write_text("")
+    artifact = ingest(folder=tmp_path / "days", glob=tmp_path / "days" / "*.csv")
+    assert table_of(ingest, artifact, "folder").to_pylist() == [{"id": 1, "amount": 2.0}, {"id": 2, "amount": 3.5}]
+    assert table_of(ingest, artifact, "glob").to_pylist() == [{"id": 1, "amount": 2}]
+
+
+def test_a_rerun_gives_the_same_bytes_wherever_the_file_lies(ingest: Any, flights_raw: Path, tmp_path: Path) -> None:
+    shutil.copy(flights_raw / "weather.csv", tmp_path / "copy.csv")
+    first = ingest(weather=Source(str(flights_raw / "weather.csv"), time_column="time_hour"))
+    second = ingest(weather=Source(str(tmp_path / "copy.csv"), time_column="time_hour"))
+    assert first.uri != second.uri
+    assert first.fingerprint == second.fingerprint
+
+
+def test_a_later_block_of_another_type_widens_the_column(ingest: Any, tmp_path: Path) -> None:
+    ordinary = "".join(f"{n},{n},{n}\n" for n in range(400_000))
+    assert len(ordinary) > 5 << 20
+    (tmp_path / "rows.csv").write_text(f"id,amount,code\n{ordinary}400000,0.5,A1\n")
+    found = table_of(ingest, ingest(rows=tmp_path / "rows.csv"), "rows")
+    assert found.schema.types == [pa.int64(), pa.float64(), pa.string()]
+    assert found.slice(399_999).to_pylist() == [
+        {"id": 399_999, "amount": 399_999.0, "code": "399999"}, {"id": 400_000, "amount": 0.5, "code": "A1"}
+    ]  # fmt: skip
+    source = Source(str(tmp_path / "rows.csv"), schema={"code": "int64"})
+    assert f"{tmp_path}/rows.csv, row 400001, column 'code': 'A1' is not of type int64" in refused(ingest, rows=source)
+
+
+def test_quoted_newlines_do_not_end_a_row(ingest: Any, tmp_path: Path) -> None:
+    texts = ["plain", 'with "quotes"', "two\nlines", "a,b", ""]
+    rows = [(n, text) for n, text in zip(range(200_000), itertools.cycle(texts), strict=False)]
+    quoted = "".join(f'{n},"{text.replace(chr(34), chr(34) * 2)}"\n' for n, text in rows)
+    (tmp_path / "rows.csv").write_text(f"id,text\n{quoted}")
+    found = table_of(ingest, ingest(rows=Source(str(tmp_path / "rows.csv"), null_values=("NA",))), "rows")
+    assert found.column("text").to_pylist() == [text for _, text in rows]
+
+
+def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> None:
+    (tmp_path / "measured.py").write_text(
+        "import logging, resource\n"
+        "from airflow_hops.runtime.ingest import run\n"
+        "def measured(context, **params):\n"
+        "    artifact = run(context, **params)\n"
+        "    logging.info('peak_kib %s', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+        "    return artifact\n"
+    )
+    peaks = []
+    block = "".join(f"{n},{n * 7919 % 100_003},text of row {n * 31 % 977}\n" for n in range(200_000))
+    for blocks in (3, 24):
+        path = tmp_path / f"rows-{blocks}.csv.gz"
+        with gzip.open(path, "wt", compresslevel=1) as stream:
+            stream.write("id,number,text\n")
+            for _ in range(blocks):
+                stream.write(block)
+        sources = {"rows": Source(str(path)).to_dict()}
+        artifact = run_step(
+            "measured:measured", params={"sources": sources}, kind="snapshot", code_paths=(str(tmp_path),)
+        )
+        assert artifact.rows["rows"].rows_out == 200_000 * blocks
+        peaks += [int(line.text.split()[1]) for line in run_step.lines if line.text.startswith("peak_kib")]
+    small, large = peaks
+    # Seven eighths of the larger file, 130 MiB of text, may not show.
+    assert large - small < 30 << 10, peaks
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "expected"),
+    [
+        ("t.csv", CSV, {"time_column": "when"}, "t.csv: there is no column 'when', which the source's 'time_column'"),
+        ("t.csv", CSV, {"columns": ["id", "price"]}, "t.csv: there is no column 'price'"),
+        ("t.csv", CSV, {"time_column": "note"}, "t.csv, row 2, column 'note': 'café' is not a time"),
+        ("t.csv", CSV, {"time_column": "amount"}, "t.csv: time_column 'amount' is of type double"),
+        ("t.csv", CSV, {"schema": {"note": "float64"}}, "t.csv, row 2, column 'note': 'café' is not of type double"),
+        ("t.csv", CSV, {"schema": {"note": "decimal"}}, "schema gives column 'note' the type 'decimal'"),
+        ("t.csv", "", {}, "t.csv: the file is empty"),
+        ("t.csv", "id,at\n", {}, "table 't': '{path}' has no rows"),
+        ("t.csv", CSV + "4,2013-01-04T00:00:00Z\n", {}, "t.csv, row 4: CSV parse error: Expected 4 columns, got 2"),
+        ("t.csv", CSV.encode("latin-1"), {}, "t.csv: column 'note' is not text in utf8"),
+        ("t.csv", "id,id\n1,2\n", {}, "t.csv: the header names column 'id' more than once"),
+        ("t.csv.gz", gzip.compress(CSV.encode() * 99)[:-12], {}, "t.csv.gz: cannot be read: Truncated"),
+        ("t.csv.gz", gzip.compress(bytes(99_000))[:50] + b"rubbish" * 9, {}, "t.csv.gz: cannot be read"),
+        ("t.zip", b"PK\x03\x04" + bytes(99), {}, "t.zip: cannot be read"),
+        ("t.jsonl", '{"a": 1}\n{"a": }\n', {}, "t.jsonl, row 2: JSON parse error"),
+        ("t.jsonl", '{"a": 1}\n{"a": "x"}\n', {}, "t.jsonl, row 2: JSON parse error: Column(/a) changed from number"),
+        ("t.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "t.parquet: cannot be read"),
+        ("t.bin", bytes(range(256)), {}, "t.bin: neither CSV, JSON lines nor Parquet"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_named_with_the_field_and_the_value(
+    ingest: Any, tmp_path: Path, name: str, content: str | bytes, fields: dict[str, Any], expected: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    message = refused(ingest, t={"uri": str(path), **fields})
+    assert expected.replace("{path}", str(path)) in message
+    assert str(path) in message
+
+
+def test_a_damaged_page_of_parquet_is_found(ingest: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": list(range(50_000))}), tmp_path / "t.parquet", compression="gzip")
+    content = bytearray((tmp_path / "t.parquet").read_bytes())
+    content[2000:2200] = b"\xff" * 200
+    (tmp_path / "t.parquet").write_bytes(content)
+    assert f"{tmp_path}/t.parquet: cannot be read" in refused(ingest, t=tmp_path / "t.parquet")
+
+
+def test_files_of_one_table_with_other_columns_are_refused(ingest: Any, tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("id,a\n1,2\n")
+    (tmp_path / "2.csv").write_text("id,b\n1,2\n")
+    assert f"{tmp_path}/2.csv: there is no column 'a', which {tmp_path}/1.csv has" in refused(
+        ingest, t=tmp_path / "*.csv"
+    )
+    (tmp_path / "2.csv").write_text("id,a\n1,x\n")
+    assert f"{tmp_path}/2.csv: column 'a' is string, in {tmp_path}/1.csv it is int64" in refused(
+        ingest, t=tmp_path / "*.csv"
+    )
+
+
+def test_a_window_without_rows_says_what_times_there_are(ingest: Any, flights_raw: Path) -> None:
+    source = Source(str(flights_raw / "weather.csv"), time_column="time_hour")
+    message = refused(ingest, window=("2020-01-01", "2020-02-01"), weather=source)
+    assert "no rows in the window [2020-01-01T00:00:00+00:00, 2020-02-01T00:00:00+00:00)" in message
+    assert "'time_hour' of the 26115 rows" in message
+    assert "goes from 2013-01-01T06:00:00+00:00 to 2013-12-30T23:00:00+00:00" in message
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (("2013-02-01", "2013-01-01"), "window_end '2013-01-01' is not after window_start '2013-02-01'"),
+        (("January", None), "window_start is 'January', expected a time in ISO 8601"),
+    ],
+)
+def test_a_bad_window_is_refused(ingest: Any, flights_raw: Path, window: Any, expected: str) -> None:
+    assert expected in refused(ingest, window=window, planes=flights_raw / "planes.csv")
+
+
+def test_a_source_that_changes_while_it_is_read_is_an_error(ingest: Any, tmp_path: Path) -> None:
+    path = tmp_path / "growing.csv"
+    path.write_text("id\n" + "".join(f"{n}\n" for n in range(300_000)))
+    done = threading.Event()
+
+    def grow() -> None:
+        while not done.is_set():
+            with path.open("a") as stream:
+                stream.write("1\n")
+            time.sleep(0.002)
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    try:
+        message = refused(ingest, t=path)
+    finally:
+        done.set()
+        writer.join()
+    assert f"{path}: the file changed while it was read" in message
+
+
+def test_no_file_is_an_error_before_a_step_starts(tmp_path: Path) -> None:
+    for uri, expected in {
+        f"{tmp_path}/*.csv": "no file matches",
+        "raw/flights.csv": "is a relative path",
+        "nosuch://bucket/flights": "nosuch",
+    }.items():
+        with pytest.raises(BadInput, match=expected):
+            list_files(Source(uri))
+
+
+def test_the_fingerprint_of_sources_changes_with_their_files(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("id\n1\n")
+    sources = {"t": Source(f"{tmp_path}/*.csv")}
+    first = fingerprint_of_sources(sources)
+    assert fingerprint_of_sources(sources) == first
+    (tmp_path / "2.csv").write_text("id\n1\n")
+    second = fingerprint_of_sources(sources)
+    (tmp_path / "1.csv").write_text("id\n10\n")
+    assert len({first, second, fingerprint_of_sources(sources)}) == 3
+
+
+def test_a_source_knows_its_fields() -> None:
+    source = Source("/data/t.csv", columns=("a",), schema={"a": "int64"})
+    assert Source.from_value("t", source.to_dict()) == source
+    for value, expected in {"folder": "has no field 'folder'", "": "lacks 'uri'"}.items():
+        with pytest.raises(BadInput, match=expected):
+            Source.from_value("t", {value: 1} if value else {})
+    with pytest.raises(BadInput, match=r"format is 'xml', expected one of csv"):
+        Source("/data/t.xml", format="xml")
+
+
+def test_a_triggering_asset_event_moves_the_end_of_the_window() -> None:
+    from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
+    from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+
+    from airflow_hops.operators import IngestOperator
+
+    def event(extra: dict[str, Any]) -> Any:
+        return AssetEventDagRunReferenceResult.model_validate(
+            {"asset": {"name": "drifted", "uri": "drifted", "extra": {}}, "extra": extra, "source_task_id": None,
+             "source_dag_id": None, "source_run_id": None, "source_map_index": None, "source_aliases": [],
+             "timestamp": "2013-08-01T00:00:00Z"}
+        )  # fmt: skip
+
+    operator = IngestOperator(
+        task_id="ingest", sources={"t": "/t.csv"}, window_start="2013-01-01", window_end="2013-04-01"
+    )
+    for extras, expected in (
+        ([], "2013-04-01"),
+        ([{}, {"window_end": "2013-07-01T00:00:00Z"}], "2013-07-01T00:00:00Z"),
+        ([{"window_end": "2013-07-01T12:00:00+00:00"}, {"window_end": "2013-07-01T10:00:00-05:00"}],
+         "2013-07-01T10:00:00-05:00"),
+    ):  # fmt: skip
+        events = TriggeringAssetEventsAccessor.build(event(extra) for extra in extras)
+        params = operator.step_params({"triggering_asset_events": events})  # type: ignore[typeddict-item]
+        assert params["window_end"] == expected
+        assert params["window_start"] == "2013-01-01"
+
+
+def test_importing_the_operator_imports_nothing_of_the_ml_side() -> None:
+    code = (
+        "import sys, airflow_hops.operators.ingest, airflow_hops.operators.prepare\n"
+        "print(sorted({'pyarrow', 'pyspark', 'tensorflow'} & set(sys.modules)))"
+    )
+    import sys
+
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines()[-1] == "[]"
