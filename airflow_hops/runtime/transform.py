@@ -123,7 +123,7 @@ def transform_examples(
     (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
     progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
     plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.label)
-    summaries = _run_on_spark(spark.result() if isinstance(spark, Future) else spark, plan, plan_tasks(files))
+    summaries = _run_on_spark(spark, plan, plan_tasks(files))
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
     (target / "features.json").write_text(specs.to_json())
     for split in splits:
@@ -169,9 +169,10 @@ def _spark_context(conf: Any) -> Any:
     return context
 
 
-def _run_on_spark(context: Any, plan: TransformPlan, tasks: Sequence[TransformTask]) -> list[TaskSummary]:
+def _run_on_spark(spark: Future[Any] | Any, plan: TransformPlan, tasks: Sequence[TransformTask]) -> list[TaskSummary]:
     """One Spark job over all splits; a task is a part of a file."""
     try:
+        context = spark.result() if isinstance(spark, Future) else spark
         lines = context.parallelize(tasks, len(tasks)).map(partial(transform_task, plan)).collect()
     except Exception as error:  # Spark's errors have no base class of their own: Py4J's, PySpark's
         raise HopsError(f"Spark failed: {_last_words(error)}") from error

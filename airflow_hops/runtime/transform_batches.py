@@ -123,10 +123,14 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
         summary.error = str(error)
     except pa.ArrowInvalid as error:
         summary.error = f"{task.path}: not a readable Parquet file ({error})"
-    except OSError as error:
-        if error.errno is not None and error.errno != errno.ENOSPC:
+    except Exception as error:
+        # Arrow says it with an error number, TensorFlow with words.
+        if os.strerror(errno.ENOSPC) in str(error):
+            summary.error, summary.no_space = f"no space left on the device of {plan.target} ({error})", True
+        elif isinstance(error, OSError) and error.errno is None:
+            summary.error = f"{task.path}: not a readable Parquet file ({error})"
+        else:
             raise
-        summary.error, summary.no_space = f"{task.path}: {error}", error.errno == errno.ENOSPC
     return summary.to_json()
 
 
