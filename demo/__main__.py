@@ -34,6 +34,7 @@ LIVE_WINDOW = ("2013-04-01", "2013-07-01")
 CANARY_WINDOW = ("2013-07-01", "2013-08-01")
 LATER_WINDOW = ("2013-07-01", "2013-09-01")
 RETRAINING_APPEARS_S = 30.0
+LOG_WIDTH = 140
 
 
 @dataclass
@@ -230,7 +231,8 @@ def main() -> int:
     parser.add_argument("--svg", type=Path, help="also write the summary as a picture")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    console = Console(highlight=False, soft_wrap=True)
+    # A log has no width of its own; 80 columns would tear the tables apart.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     sys.path.insert(0, str(REPOSITORY / "dags"))
     from flights.raw import raw_table
 
@@ -246,7 +248,7 @@ def main() -> int:
             demo.run()
             print_summary(demo.facts, console)
             if given.svg is not None:
-                picture = Console(record=True, width=140, file=io.StringIO(), highlight=False)
+                picture = Console(record=True, width=LOG_WIDTH, file=io.StringIO(), highlight=False)
                 print_summary(demo.facts, picture)
                 picture.save_svg(str(given.svg), title="make demo")
             console.print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.")
