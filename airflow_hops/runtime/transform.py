@@ -127,6 +127,8 @@ def transform_examples(
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
     (target / "features.json").write_text(specs.to_json())
     for split in splits:
+        for rubbish in (target / split).glob(".part-*"):  # of a Python worker that was killed, and done again by Spark
+            rubbish.unlink()
         if not any(summary.split == split for summary in summaries):
             _write_empty_split(target / split, specs)
     return specs, summaries

@@ -5,6 +5,7 @@ Parquet for whoever trains on columns, TFRecord of tf.Example for whoever trains
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -251,10 +252,13 @@ class ExampleWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._parquet_writer is not None:
-            self._close()
-            for path in (self._parquet, self._tfrecord):
-                _staging(path).unlink(missing_ok=True)
+        if self._parquet_writer is None:
+            return
+        for writer in (self._parquet_writer, self._tfrecord_writer):
+            with contextlib.suppress(Exception):  # a full disk refuses the last bytes too
+                writer.close()
+        for path in (self._parquet, self._tfrecord):
+            _staging(path).unlink(missing_ok=True)
 
     def write(self, outputs: Mapping[str, Any], label: Any, label_name: str) -> None:
         """Writes one batch.
@@ -278,14 +282,11 @@ class ExampleWriter:
 
     def commit(self) -> None:
         """Finishes both files and gives them their names."""
-        self._close()
-        for path in (self._parquet, self._tfrecord):
-            _staging(path).replace(path)
-
-    def _close(self) -> None:
         self._parquet_writer.close()
         self._tfrecord_writer.close()
         self._parquet_writer = None
+        for path in (self._parquet, self._tfrecord):
+            _staging(path).replace(path)
 
     def _open(self, schema: Any) -> None:
         from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
