@@ -230,6 +230,8 @@ def main() -> int:
     )
     parser.add_argument("--svg", type=Path, help="also write the summary as a picture")
     given = parser.parse_args()
+    # Also where the shell that started this in the background has it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # A log has no width of its own; 80 columns would tear the tables apart.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
