@@ -31,6 +31,16 @@ _ON_THIS_MACHINE = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
+_DRIVER = """import sys
+
+# The archive is for other hosts; the sources on this one have their bytecode and the files beside them.
+sys.path.sort(key=lambda path: path.endswith("code.zip"))
+
+from airflow_hops.runtime.__main__ import main
+
+sys.exit(main())
+"""
+
 
 class SparkLauncher:
     """Runs a step as a Spark application in client mode: the driver is a step process like any other.
@@ -70,7 +80,7 @@ class SparkLauncher:
         # package's stages bear names of the standard library (statistics).
         driver = folder / "driver" / "step.py"
         driver.parent.mkdir(exist_ok=True)
-        driver.write_text("import sys\n\nfrom airflow_hops.runtime.__main__ import main\n\nsys.exit(main())\n")
+        driver.write_text(_DRIVER)
         environment = step_environment(self.runtime, code, code_paths)
         hook = SparkSubmitHook(
             conn_id=self.conn_id,

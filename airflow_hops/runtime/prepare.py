@@ -302,7 +302,8 @@ def _check_columns(frame: DataFrame, columns: ExampleColumns) -> None:
         columns.time: numbers | {"timestamp", "timestamp_ntz", "date"},
         REASON_COLUMN: {"string", "void"},
     }
-    for name, type_ in types.items():
+    # Label, key and time come first: what the arguments confuse would else be called a feature of a wrong type.
+    for name, type_ in sorted(types.items(), key=lambda item: item[0] not in allowed):
         found = type_.typeName()
         if found not in allowed.get(name, numbers | {"boolean", "string"}):
             raise BadInput(

@@ -1,0 +1,109 @@
+"""User code of prepare for tests, good and bad; and a step that runs all cases in one Spark application."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from airflow_hops.artifacts import Artifact
+from airflow_hops.protocol import Output
+from airflow_hops.runtime import prepare as stage
+from airflow_hops.runtime.context import StepContext
+
+COLUMNS = {"label": "returned", "key": "order_id", "time": "placed_at"}
+
+
+def good(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    orders = tables["orders"].join(tables["customers"], "customer", "left")
+    return orders.withColumn("reject_reason", F.when(F.col("amount") > 990, F.lit("too large / odd")))
+
+
+def raising(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    raise ZeroDivisionError("no orders per day")
+
+
+def missing_table(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["invoices"]
+
+
+def missing_column(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"].select("price")
+
+
+def raising_in_executor(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    def broken(amount: float) -> float:
+        raise KeyError("rate of the day")
+
+    return tables["orders"].withColumn("amount", F.udf(broken, "double")("amount"))
+
+
+def no_frame(spark: SparkSession, tables: dict[str, DataFrame]) -> Any:
+    return 7
+
+
+def array_column(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"].withColumn("words", F.split("text", " "))
+
+
+def timestamp_feature(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"].withColumn("also_at", F.col("placed_at"))
+
+
+def twice(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    customers = tables["customers"]
+    return tables["orders"].join(customers, tables["orders"]["customer"] == customers["customer"], "left")
+
+
+def duplicating_join(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"].join(tables["visits"], "customer", "left")
+
+
+def inner_join(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"].join(tables["customers"].limit(3), "customer")
+
+
+def one_class(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"].withColumn("returned", F.lit(1))
+
+
+def all_rejected(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"].withColumn("reject_reason", F.lit("closed"))
+
+
+def untidy(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    """Every twentieth row lacks something, or has an impossible label; every fiftieth key stands twice."""
+    number = F.col("number")
+    return tables["orders"].select(
+        F.when(number % 20 != 0, F.floor(number / 50) * 50 + F.greatest(number % 50, F.lit(1))).alias("order_id"),
+        F.when(number % 20 != 2, F.col("placed_at").cast("timestamp_ntz")).alias("placed_at"),
+        F.when(number % 20 == 3, 2.0).when(number % 20 != 4, F.col("returned")).alias("returned"),
+        F.when(number % 20 == 5, F.lit("asked")).alias("reject_reason"),
+        F.when(number % 20 != 6, number.cast("int")).alias("maybe_integer"),
+        F.when(number % 2 == 0, float("nan")).otherwise(1.0).cast("float").alias("not_a_number"),
+        F.col("amount").cast("decimal(10,2)").alias("price"),
+        (F.col("amount") > 500).alias("is_large"),
+        "number",
+        "text",
+    )
+
+
+def run_all(context: StepContext, *, cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Runs the prepare step once for each case; what came out, or the error."""
+    found = {}
+    for number, (name, params) in enumerate(cases.items()):
+        output = Output(context.store.uri("cases", f"{number}-{name}", "examples"), "examples")
+        step = StepContext(replace(context.spec, output=output), context.scratch)
+        try:
+            artifact: Artifact = stage.run(step, **{"prepare": f"prepare_cases:{name}", **COLUMNS, **params})
+            found[name] = artifact.to_dict()
+        except Exception as error:
+            found[name] = {
+                "error": str(error),
+                "type": type(error).__name__,
+                "retryable": getattr(error, "retryable", True),
+                "exists": context.store.exists(output.uri),
+            }
+    return found
