@@ -7,6 +7,7 @@ therefore see a whole artifact or none.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -113,7 +114,11 @@ class ArtifactStore:
     def exists(self, uri: str) -> bool:
         """Whether a whole artifact is at ``uri``."""
         self._check_inside(uri)
-        return bool(self._fs().exists(f"{uri}/{MANIFEST_NAME}"))
+        if self.is_local:
+            return (_local_path(uri) / MANIFEST_NAME).is_file()
+        fs = self._fs()
+        fs.invalidate_cache()
+        return bool(fs.exists(f"{uri}/{MANIFEST_NAME}"))
 
     def local(self, artifact: Artifact) -> Path:
         """A local directory with the artifact's files: itself on a local store, else a verified download.
@@ -123,34 +128,48 @@ class ArtifactStore:
             HopsError: a file's checksum differs from its manifest's.
         """
         manifest = self.manifest(artifact.uri)
+        for entry in manifest.files:
+            _check_relative(entry.path, artifact.uri)
         if self.is_local:
             return _local_path(artifact.uri)
         target = self._local_cache / manifest.fingerprint
-        if not target.exists():
-            staging = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
-            staging.mkdir(parents=True)
-            fs = self._fs()
-            for entry in manifest.files:
-                _check_relative(entry.path, artifact.uri)
-                path = staging / entry.path
-                path.parent.mkdir(parents=True, exist_ok=True)
-                fs.get_file(f"{artifact.uri}/{entry.path}", str(path))
-            (staging / MANIFEST_NAME).write_text(manifest.to_json())
-            _verify(staging, manifest, artifact.uri)
-            try:
-                staging.rename(target)
-            except OSError:  # another process finished the same download first
-                shutil.rmtree(staging, ignore_errors=True)
+        if not _is_whole(target, manifest):
+            # What clears temporary folders may have taken some of the files.
+            shutil.rmtree(target, ignore_errors=True)
+            self._download(artifact.uri, manifest, target)
         return target
 
+    def _download(self, uri: str, manifest: Manifest, target: Path) -> None:
+        staging = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
+        staging.mkdir(parents=True)
+        try:
+            fs = self._fs()
+            for entry in manifest.files:
+                path = staging / entry.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # its absence is told below
+                    fs.get_file(f"{uri}/{entry.path}", str(path))
+            (staging / MANIFEST_NAME).write_text(manifest.to_json())
+            _verify(manifest, uri, lambda path: (staging / path).open("rb"))
+            with contextlib.suppress(OSError):  # another process finished the same download first
+                staging.rename(target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
     def verify(self, artifact: Artifact) -> Manifest:
-        """Re-reads every file of an artifact and compares sizes and checksums with the manifest.
+        """Re-reads every file of an artifact in the store and compares its checksum with the manifest's.
 
         Raises:
             HopsError: a file is missing or differs.
         """
         manifest = self.manifest(artifact.uri)
-        _verify(self.local(artifact), manifest, artifact.uri)
+        if self.is_local:
+            folder = _local_path(artifact.uri)
+            _verify(manifest, artifact.uri, lambda path: (folder / path).open("rb"))
+        else:
+            fs = self._fs()
+            fs.invalidate_cache()
+            _verify(manifest, artifact.uri, lambda path: fs.open(f"{artifact.uri}/{path}", "rb"))
         return manifest
 
     def find_cached(self, producer: Producer, parts: Mapping[str, str]) -> tuple[Artifact | None, str]:
@@ -172,11 +191,15 @@ class ArtifactStore:
             pass
         except BadInput as error:
             return None, str(error)
+        except (ValueError, KeyError, TypeError) as error:
+            return None, f"{path} cannot be read ({error!r})"
         try:
             latest = json.loads(self._read_text(f"{folder}/latest.json"))
+            before = latest["parts"]
         except FileNotFoundError:
             return None, "the task has not run before"
-        before = latest["parts"]
+        except (ValueError, KeyError, TypeError) as error:
+            return None, f"{folder}/latest.json cannot be read ({error!r})"
         changed = sorted(name for name in {*before, *parts} if before.get(name) != parts.get(name))
         return None, f"changed since run {latest['run_id']}: {', '.join(changed)}"
 
@@ -220,7 +243,11 @@ class ArtifactStore:
         return fsspec.url_to_fs(self.root, **self.storage_options)[0]
 
     def _check_inside(self, uri: str) -> None:
-        if not uri.startswith(f"{self.root}/") or ".." in PurePosixPath(uri).parts:
+        # A local path is unquoted before it is opened, so that %2e%2e is a way out too.
+        if not uri.startswith(f"{self.root}/") or ".." in (
+            *PurePosixPath(uri).parts,
+            *PurePosixPath(unquote(uri)).parts,
+        ):
             raise BadInput(f"artifact address {uri!r} is not inside the store {self.root!r}")
 
 
@@ -323,10 +350,14 @@ class ArtifactWriter:
 
 def sha256_of(path: Path) -> str:
     """SHA-256 (hex) of a file, read in chunks."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
+        return _sha256(stream)
+
+
+def _sha256(stream: Any) -> str:
+    digest = hashlib.sha256()
+    while chunk := stream.read(_CHUNK_BYTES):
+        digest.update(chunk)
     return digest.hexdigest()
 
 
@@ -337,18 +368,28 @@ def _describe_files(folder: Path) -> Iterable[FileEntry]:
             yield FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, sha256_of(path))
 
 
-def _verify(folder: Path, manifest: Manifest, uri: str) -> None:
+def _verify(manifest: Manifest, uri: str, open_file: Callable[[str], Any]) -> None:
     for entry in manifest.files:
         _check_relative(entry.path, uri)
-        path = folder / entry.path
-        if not path.exists():
-            raise HopsError(f"{uri}/{entry.path}: the manifest names it, but it is gone")
-        found = sha256_of(path)
+        try:
+            with open_file(entry.path) as stream:
+                found = _sha256(stream)
+        except FileNotFoundError:
+            raise HopsError(f"{uri}/{entry.path}: the manifest names it, but it is gone") from None
         if found != entry.sha256:
             raise HopsError(
                 f"{uri}/{entry.path}: SHA-256 is {found[:12]}…, the manifest says {entry.sha256[:12]}…; "
                 "the file was changed or damaged after it was written"
             )
+
+
+def _is_whole(folder: Path, manifest: Manifest) -> bool:
+    """Whether a folder has all files of a manifest, by their sizes."""
+    for entry in manifest.files:
+        path = folder / entry.path
+        if not path.is_file() or path.stat().st_size != entry.size_bytes:
+            return False
+    return folder.is_dir()
 
 
 def _check_relative(path: str, uri: str) -> None:

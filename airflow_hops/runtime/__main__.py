@@ -77,10 +77,13 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
 
 
 def _explain(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"no space left on the device that holds {error.filename or 'the store'}; free some and retry ({error})"
     if isinstance(error, HopsError | BadInput):
         return str(error)
+    text = str(error)
+    # Spark's errors of the JVM have no number, but these words.
+    if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left on device" in text:
+        place = getattr(error, "filename", None) or "the store or the temporary folder"
+        return f"no space left on the device that holds {place}; free some and retry ({text.partition(chr(10))[0]})"
     if isinstance(error, MemoryError):
         return f"out of memory ({error or 'MemoryError'}); give the step less data or the machine more memory"
     if "'MessageFactory' object has no attribute 'GetPrototype'" in str(error):

@@ -1,0 +1,371 @@
+"""The artifact store's contract, held by a local folder and by an S3 API."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.artifacts import Artifact, BadInput, HopsError, Producer, RowCounts, RowsNotConserved
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.protocol import Output, StepSpec
+from airflow_hops.sources import Source
+from airflow_hops.store import ArtifactStore
+
+PRODUCER = Producer("dag", "manual__2026-01-01T00:00:00+00:00", "train", -1, 2)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """Address of an S3 API on this machine."""
+    from moto.server import ThreadedMotoServer
+
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            environment.setenv(name, "testing")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
+
+
+@pytest.fixture
+def s3_store(s3_endpoint: str, tmp_path: Path) -> ArtifactStore:
+    import s3fs
+
+    bucket = f"hops-{tmp_path.name.replace('_', '-').lower()}"[:60]
+    options = {"endpoint_url": s3_endpoint, "use_listings_cache": False}
+    s3fs.S3FileSystem(**options).mkdir(bucket)
+    return ArtifactStore(f"s3://{bucket}/hops", storage_options=options, local_cache=str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=["local", "s3"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
+    """A store of either kind."""
+    if request.param == "s3":
+        found: ArtifactStore = request.getfixturevalue("s3_store")
+        return found
+    return ArtifactStore(str(tmp_path / "a store+"))
+
+
+def write(store: ArtifactStore, files: dict[str, str], producer: Producer = PRODUCER, **commit: Any) -> Artifact:
+    with store.create(store.address(producer, "model"), "model", producer) as writer:
+        for name, text in files.items():
+            (writer.path / name).parent.mkdir(parents=True, exist_ok=True)
+            (writer.path / name).write_text(text)
+        return writer.commit(**commit)
+
+
+def overwrite(store: ArtifactStore, uri: str, text: str) -> None:
+    """Writes to a place of the store, past the store."""
+    if store.is_local:
+        _path(uri).write_text(text)
+    else:
+        store._fs().pipe_file(uri, text.encode())
+
+
+def _path(uri: str) -> Path:
+    return Path(unquote(uri.removeprefix("file://")))
+
+
+def names_in(store: ArtifactStore) -> list[str]:
+    """All files of a store, relative to its root."""
+    if store.is_local:
+        root = _path(store.root)
+        return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    fs = store._fs()
+    fs.invalidate_cache()
+    root_key = store.root.removeprefix("s3://")
+    return sorted(name.removeprefix(f"{root_key}/") for name in fs.find(root_key))
+
+
+def test_what_is_written_is_read_with_its_manifest(any_store: ArtifactStore) -> None:
+    snapshot = Artifact("s3://elsewhere/snapshot", "snapshot", "f" * 64)
+    rows = {"train": RowCounts(10, 7, {"cancelled": 3})}
+    uri = any_store.address(PRODUCER, "model")
+    with any_store.create(
+        uri, "model", PRODUCER, inputs={"examples": (snapshot,)}, cache_key_parts={"code": "c1"}
+    ) as writer:
+        (writer.path / "saved_model").mkdir()
+        (writer.path / "saved_model" / "weights").write_bytes(bytes(range(256)))
+        (writer.path / "note.txt").write_text("é")
+        artifact = writer.commit(rows=rows, metrics={"auc": 0.7}, properties={"label": "late"})
+    assert artifact.uri == uri
+    assert any_store.exists(uri)
+    manifest = any_store.manifest(uri)
+    assert manifest.producer == PRODUCER
+    assert {role: [a.fingerprint for a in given] for role, given in manifest.inputs.items()} == {"examples": ["f" * 64]}
+    assert [(f.path, f.size_bytes) for f in manifest.files] == [("note.txt", 2), ("saved_model/weights", 256)]
+    assert (manifest.rows, manifest.metrics, manifest.properties) == (rows, {"auc": 0.7}, {"label": "late"})
+    assert manifest.reference(uri) == artifact
+    folder = any_store.local(artifact)
+    assert (folder / "saved_model" / "weights").read_bytes() == bytes(range(256))
+    assert any_store.verify(artifact) == manifest
+
+
+def test_equal_contents_have_equal_fingerprints_wherever_they_lie(any_store: ArtifactStore) -> None:
+    other = dataclasses.replace(PRODUCER, run_id="later", try_number=1)
+    first, second = write(any_store, {"a": "1"}), write(any_store, {"a": "1"}, other)
+    changed = write(any_store, {"a": "2"}, dataclasses.replace(PRODUCER, run_id="last"))
+    assert first.fingerprint == second.fingerprint != changed.fingerprint
+    assert len({first.uri, second.uri, changed.uri}) == 3
+
+
+def test_without_a_commit_there_is_no_artifact(any_store: ArtifactStore) -> None:
+    uri = any_store.address(PRODUCER, "model")
+    with contextlib.suppress(ZeroDivisionError), any_store.create(uri, "model", PRODUCER) as writer:
+        staged = writer.path
+        (staged / "weights").write_text("half")
+        raise ZeroDivisionError
+    assert not staged.exists()
+    assert not any_store.exists(uri)
+    assert names_in(any_store) == []
+    with pytest.raises(BadInput, match=r"no artifact there \(no manifest.json\)"):
+        any_store.manifest(uri)
+
+
+CRASHING = """
+import json, os, sys
+from airflow_hops.artifacts import Producer
+from airflow_hops.store import ArtifactStore
+root, options, uri = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+store = ArtifactStore(root, storage_options=options)
+with store.create(uri, "model", Producer()) as writer:
+    for number in range(400):
+        (writer.path / f"{number:03}").write_text("x" * 100)
+    print("staged", flush=True)
+    if store.is_local:
+        os.kill(os.getpid(), 9)
+    writer.commit()
+"""
+
+
+def test_a_crash_before_the_commit_leaves_no_artifact_and_the_next_try_clears_up(any_store: ArtifactStore) -> None:
+    uri = any_store.address(PRODUCER, "model")
+    process = subprocess.Popen(
+        [sys.executable, "-c", CRASHING, any_store.root, json.dumps(any_store.storage_options), uri],
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"staged\n"
+    if not any_store.is_local:
+        deadline = time.monotonic() + 30
+        while not names_in(any_store) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+    assert process.wait() == -signal.SIGKILL
+    process.stdout.close()
+    left = names_in(any_store)
+    assert 0 < len(left) <= 400
+    assert not [name for name in left if name.endswith("manifest.json")]
+    assert not any_store.exists(uri)
+    artifact = write(any_store, {"weights": "whole"})
+    assert artifact.uri == uri
+    folder = uri.removeprefix(f"{any_store.root}/")
+    assert names_in(any_store) == [f"{folder}/manifest.json", f"{folder}/weights"]
+
+
+def test_a_retry_replaces_what_the_try_before_published(any_store: ArtifactStore) -> None:
+    first = write(any_store, {"old/weights": "1", "shared": "1"})
+    second = write(any_store, {"new/weights": "2", "shared": "2"}, dataclasses.replace(PRODUCER, try_number=3))
+    assert first.uri == second.uri
+    assert first.fingerprint != second.fingerprint
+    folder = second.uri.removeprefix(f"{any_store.root}/")
+    assert names_in(any_store) == [f"{folder}/{name}" for name in ("manifest.json", "new/weights", "shared")]
+    assert (any_store.local(second) / "shared").read_text() == "2"
+
+
+def test_lost_rows_are_not_published(any_store: ArtifactStore) -> None:
+    with pytest.raises(RowsNotConserved, match=r"model 'train': 10 rows in, but 6 out and 3 rejected.*; 1 unaccounted"):
+        write(any_store, {"a": "1"}, rows={"train": RowCounts(10, 6, {"cancelled": 3})})
+    assert names_in(any_store) == []
+
+
+def test_a_flipped_byte_and_a_lost_file_are_found(any_store: ArtifactStore) -> None:
+    artifact = write(any_store, {"a": "1", "b/c": "2"})
+    overwrite(any_store, f"{artifact.uri}/b/c", "3")
+    with pytest.raises(HopsError, match=r"model/b/c: SHA-256 is .*, the manifest says"):
+        any_store.verify(artifact)
+    if any_store.is_local:
+        (_path(artifact.uri) / "a").unlink()
+    else:
+        with pytest.raises(HopsError, match=r"model/b/c: SHA-256 is .*, the manifest says"):
+            any_store.local(artifact)
+        any_store._fs().rm_file(f"{artifact.uri}/a")
+        with pytest.raises(HopsError, match="model/a: the manifest names it, but it is gone"):
+            any_store.local(artifact)
+        assert list(any_store._local_cache.iterdir()) == []
+    with pytest.raises(HopsError, match="model/a: the manifest names it, but it is gone"):
+        any_store.verify(artifact)
+
+
+def test_a_download_whose_files_were_cleared_is_made_again(s3_store: ArtifactStore) -> None:
+    artifact = write(s3_store, {"a": "1", "b/c": "2"})
+    folder = s3_store.local(artifact)
+    shutil.rmtree(folder / "b")
+    assert s3_store.local(artifact) == folder
+    assert (folder / "b" / "c").read_text() == "2"
+
+
+@pytest.mark.parametrize(
+    "segments", [("..",), ("dag", "..", "..", "etc"), ("dag", ""), (".",)], ids=["up", "far up", "empty", "here"]
+)
+def test_segments_that_lead_out_are_refused(any_store: ArtifactStore, segments: tuple[str, ...]) -> None:
+    with pytest.raises(BadInput, match="would leave"):
+        any_store.uri(*segments)
+
+
+def test_identifiers_are_made_safe_segments(any_store: ArtifactStore) -> None:
+    uri = any_store.address(Producer("dag/../x", "manual__2026-01-01T00:00:00+00:00", "a b%2e", 3), "model")
+    assert uri == f"{any_store.root}/dag_.._x/manual__2026-01-01T00_00_00+00_00/a_b_2e@3/model"
+
+
+@pytest.mark.parametrize("tail", ["/../x", "/a/../../x", "/%2e%2e/x", "/a/%2E%2E/%2e%2e/x", "x", ""])
+def test_addresses_outside_the_store_are_refused(any_store: ArtifactStore, tail: str) -> None:
+    uri = f"{any_store.root}{tail}"
+    for use in (
+        lambda: any_store.manifest(uri),
+        lambda: any_store.exists(uri),
+        lambda: any_store.create(uri, "model", PRODUCER),
+        lambda: any_store.read_text(uri),
+        lambda: any_store.write_text(uri, "x"),
+        lambda: any_store.local(Artifact(uri, "model", "f")),
+    ):
+        with pytest.raises(BadInput, match="is not inside the store"):
+            use()
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "a/../../outside"])
+def test_a_manifest_that_names_files_outside_is_refused(any_store: ArtifactStore, name: str) -> None:
+    artifact = write(any_store, {"inside": "1"})
+    path = f"{artifact.uri}/manifest.json"
+    value = json.loads(any_store.read_text(path))
+    value["files"][0]["path"] = name
+    overwrite(any_store, path, json.dumps(value))
+    for use in (any_store.local, any_store.verify):
+        with pytest.raises(BadInput, match=r"the manifest names the file '.*', which is outside the artifact"):
+            use(artifact)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format_version": 99}', "[1]"])
+def test_a_damaged_manifest_is_named(any_store: ArtifactStore, text: str) -> None:
+    artifact = write(any_store, {"a": "1"})
+    overwrite(any_store, f"{artifact.uri}/manifest.json", text)
+    with pytest.raises(BadInput, match=r"model/manifest.json: (not an artifact manifest|format_version is 99)"):
+        any_store.manifest(artifact.uri)
+
+
+def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
+    parts = {"code": "c1", "parameters": "p1", "input examples": "e1"}
+    found, why = any_store.find_cached(PRODUCER, parts)
+    assert (found, why) == (None, "the task has not run before")
+    artifact = write(any_store, {"a": "1"})
+    any_store.record_cached(PRODUCER, parts, artifact)
+
+    later = dataclasses.replace(PRODUCER, run_id="later")
+    found, why = any_store.find_cached(later, parts)
+    assert found == dataclasses.replace(artifact, cached=True)
+    assert why == f"same code, input examples, parameters as in run {PRODUCER.run_id}"
+    found, why = any_store.find_cached(later, {**parts, "code": "c2", "input examples": "e2"})
+    assert (found, why) == (None, f"changed since run {PRODUCER.run_id}: code, input examples")
+    found, why = any_store.find_cached(dataclasses.replace(later, task_id="other"), parts)
+    assert (found, why) == (None, "the task has not run before")
+
+    write(any_store, {"a": "changed"})
+    found, why = any_store.find_cached(later, parts)
+    assert (found, why) == (None, f"{artifact.uri} has changed since it was recorded")
+    overwrite(any_store, f"{artifact.uri}/manifest.json", "")
+    assert any_store.find_cached(later, parts)[0] is None
+    (entry,) = [name for name in names_in(any_store) if name.startswith("_cache") and "latest" not in name]
+    overwrite(any_store, f"{any_store.root}/{entry}", "{")
+    found, why = any_store.find_cached(later, parts)
+    assert found is None
+    assert "cannot be read" in why
+
+
+@pytest.mark.runtime
+def test_an_ingest_step_writes_to_s3_and_takes_its_output_from_there(
+    s3_store: ArtifactStore, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = s3_store._fs()
+    bucket = s3_store.root.removesuffix("/hops")
+    fs.put_file(str(flights_raw / "planes.csv"), f"{bucket}/raw/planes.csv")
+    extra = {"store": s3_store.root, "storage_options": s3_store.storage_options, "runtime": str(runtime)}
+    monkeypatch.setenv("AIRFLOW_CONN_S3", json.dumps({"conn_type": "hops", "extra": extra}))
+    source = Source(f"{bucket}/raw/*.csv", storage_options=s3_store.storage_options)
+    snapshot = _ingest("s3", s3_store, source)
+    assert snapshot.rows["planes"] == RowCounts(3322, 3322)
+    assert s3_store.verify(snapshot)
+    assert pq.read_table(s3_store.local(snapshot) / "planes").num_rows == 3322
+    again = _ingest("s3", s3_store, source, run_id="again")
+    assert (again.uri, again.cached) == (snapshot.uri, True)
+    source = Source(f"{snapshot.uri}/planes", storage_options=s3_store.storage_options)
+    copied = _ingest("s3", s3_store, source, run_id="copied")
+    assert copied.fingerprint == snapshot.fingerprint
+
+
+@pytest.mark.runtime
+def test_no_space_left_is_said_and_leaves_nothing(
+    tmp_path: Path, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        extra = {"store": str(place), "runtime": str(runtime)}
+        monkeypatch.setenv("AIRFLOW_CONN_SMALL", json.dumps({"conn_type": "hops", "extra": extra}))
+        store = ArtifactStore(str(place))
+        with pytest.raises(StepFailed, match="no space left on the device that holds") as failure:
+            _ingest("small", store, Source(str(flights_raw / "flights.csv.zip")))
+        assert failure.value.retryable
+        assert names_in(store) == []
+    finally:
+        gc.collect()
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_file_size_limit_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import resource, signal, sys\n"
+        "from airflow_hops.artifacts import Producer\n"
+        "from airflow_hops.store import ArtifactStore\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
+        "store = ArtifactStore(sys.argv[1])\n"
+        "with store.create(store.uri('a', 'model'), 'model', Producer()) as writer:\n"
+        "    (writer.path / 'weights').write_bytes(bytes(1 << 17))\n"
+        "    writer.commit()\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, text=True)
+    assert process.returncode == 1
+    assert "OSError: [Errno 27] File too large" in process.stderr
+    assert names_in(ArtifactStore(str(tmp_path / "store"))) == []
+
+
+def _ingest(connection: str, store: ArtifactStore, source: Source, run_id: str = "first") -> Artifact:
+    producer = Producer("tests", run_id, "ingest")
+    spec = StepSpec(
+        step="ingest",
+        entry="airflow_hops.runtime.ingest:run",
+        params={"sources": {"planes": source.to_dict()}},
+        output=Output(store.address(producer, "snapshot"), "snapshot"),
+        producer=producer,
+    )
+    return Artifact.from_dict(RuntimeHook(connection).run(spec).value)
