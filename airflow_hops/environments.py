@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.class_archive import lacks_archive, make_archive
 from airflow_hops.java import find_java, own_java
 
 STAMP_NAME = "hops-pins.sha256"
@@ -115,7 +116,7 @@ def create_environment(
     state = environment_state(path, expected)
     wants_java = java is not None and not _machine_has_java()
     if state.good and not force and not (wants_java and own_java(path) is None):
-        return False
+        return java is not None and _archive_classes(path, say)
     if state.name == "foreign" or path == Path(sys.prefix).resolve():
         detail = state.detail if state.name == "foreign" else "it is the environment of this very process"
         raise BadInput(f"{path}: will not be overwritten, since {detail}; name an empty or new folder")
@@ -141,6 +142,17 @@ def create_environment(
     target = ["--python", str(path / "bin" / "python")]
     _run([uv, "pip", "sync", *target, "--compile-bytecode", *files], environment, settings, say)
     stamp.write_text(f"{expected}\n{path}\n")
+    if java is not None:
+        _archive_classes(path, say)
+    return True
+
+
+def _archive_classes(path: Path, say: Say) -> bool:
+    """Sees to it that Spark starts fast; returns whether anything was done."""
+    if not lacks_archive(path):
+        return False
+    say("an archive of the classes that Spark loads: its steps then start in two thirds of the time")
+    make_archive(path, say)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_hops.artifacts import BadInput
+from airflow_hops.class_archive import jvm_options
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.process import StepProcess
@@ -26,9 +28,6 @@ _ON_THIS_MACHINE = {
     "spark.driver.bindAddress": "127.0.0.1",
     # Spark's 200 are for clusters; what is large is split further by the stages themselves.
     "spark.sql.shuffle.partitions": "8",
-    # A step lives for seconds: the second compiler would cost more than it earns, and threads for collecting garbage
-    # would take the cores from the work.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 _DRIVER = """import sys
@@ -72,7 +71,10 @@ class SparkLauncher:
                 f"Spark 3.5 needs Java {', '.join(map(str, SUPPORTED_VERSIONS))}, found {found}; install one, or run "
                 f"'airflow hops runtime create {self.runtime}', which brings it along"
             )
-        conf = {**_DEFAULTS, **(_ON_THIS_MACHINE if self._master().startswith("local") else {}), **self.conf}
+        conf = dict(_DEFAULTS)
+        if self._master().startswith("local"):
+            conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(self.runtime))}
+        conf |= self.conf
         folder = spec_path.parent
         archive = folder / "code.zip"
         _zip_sources([code, *(Path(path) for path in code_paths)], archive)

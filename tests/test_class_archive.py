@@ -1,0 +1,52 @@
+"""The archive of Spark's classes: made by a rehearsal, used by local Spark steps, and never in the way."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from airflow_hops.class_archive import ARCHIVE_NAME, JVM_OPTIONS, jvm_options, lacks_archive, make_archive
+from airflow_hops.java import find_java
+
+
+@pytest.fixture
+def other_runtime(runtime: Path, tmp_path: Path) -> Path:
+    """The runtime environment in another folder, without an archive."""
+    for entry in runtime.iterdir():
+        if entry.name != ARCHIVE_NAME:
+            (tmp_path / entry.name).symlink_to(entry)
+    return tmp_path
+
+
+@pytest.mark.runtime
+@pytest.mark.spark
+def test_archive_is_made_by_a_rehearsal_and_the_jvm_takes_it(other_runtime: Path) -> None:
+    java = find_java(other_runtime)
+    if java is None or java.version < 13:
+        pytest.skip("dynamic class-data sharing needs Java 13")
+    assert lacks_archive(other_runtime)
+    said: list[str] = []
+    assert make_archive(other_runtime, said.append), said
+    assert not lacks_archive(other_runtime)
+    assert (other_runtime / ARCHIVE_NAME).stat().st_size > 50 << 20
+    options = jvm_options(other_runtime)
+    assert f"-XX:SharedArchiveFile={other_runtime / ARCHIVE_NAME}" in options
+    # A JVM of other classes passes over it, and says nothing.
+    answer = subprocess.run([str(java.home / "bin" / "java"), *options, "-version"], capture_output=True, text=True)
+    assert answer.returncode == 0
+    assert "cds" not in answer.stdout + answer.stderr
+
+
+@pytest.mark.runtime
+def test_a_rehearsal_that_fails_is_said_once_and_steps_do_without(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "spark-submit"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
+    program.chmod(0o755)
+    said: list[str] = []
+    assert not make_archive(tmp_path, said.append)
+    assert "no such luck" in said[0]
+    assert not lacks_archive(tmp_path)
+    assert jvm_options(tmp_path) == list(JVM_OPTIONS)
