@@ -115,7 +115,7 @@ def run(
         kept = {name: rows for name, rows in counts.items() if not name.startswith(_REJECTED)}
         rejected = {name.removeprefix(_REJECTED): rows for name, rows in counts.items() if name.startswith(_REJECTED)}
         total = RowCounts(rows_in, sum(kept.values()), rejected)
-        log.info("%s", total)
+        log.info("%s: %d rows in, %d out, rejected: %s", main, total.rows_in, total.rows_out, rejected or "none")
         _check_rows(total, main, prepare)
         _check_splits(kept, splits, total)
         _check_label(writer.path / TRAIN, columns.label)
@@ -139,6 +139,7 @@ def start_spark(name: str) -> SparkSession:
 
     spark = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     return spark
 
 
