@@ -183,7 +183,7 @@ class Stack:
             "AIRFLOW_HOME": str(self.home / "airflow"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__PARALLELISM": "8",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
@@ -195,6 +195,9 @@ class Stack:
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
             # A task follows its upstream at once, not at the next full second.
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+            # A worker that looks a moment too early for the end of its task's process looks again only after this many
+            # seconds; until then it takes no other task, and a skipped one is not known to be over.
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "AIRFLOW__TRIGGERER__CAPACITY": "50",
             "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
