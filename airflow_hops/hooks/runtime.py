@@ -150,11 +150,15 @@ class RuntimeHook(BaseHook):
         return result
 
     def local_launcher(self) -> LocalLauncher:
-        """The launcher of steps on this machine, with a warm start unless ``[hops] warm_start`` says no."""
-        runtime = self.settings.runtime
+        """The launcher of steps on this machine."""
+        return LocalLauncher(self.settings.runtime, self.warm_start())
+
+    def warm_start(self) -> WarmStart | None:
+        """What forks steps from a warm process, unless ``[hops] warm_start`` says no."""
         if not conf.getboolean("hops", "warm_start", fallback=True):
-            return LocalLauncher(runtime)
-        return LocalLauncher(runtime, WarmStart(warm_socket(runtime), runtime / "bin" / "python"))
+            return None
+        runtime = self.settings.runtime
+        return WarmStart(warm_socket(runtime), runtime / "bin" / "python")
 
     def kill(self) -> None:
         """Ends the running step with all its processes."""

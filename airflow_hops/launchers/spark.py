@@ -15,9 +15,11 @@ from airflow_hops.class_archive import jvm_options
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.process import StepProcess
+from airflow_hops.launchers.warm import WarmStart
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -48,10 +50,14 @@ class SparkLauncher:
         runtime: Folder of the runtime environment, whose ``spark-submit`` and Python are used.
         conn_id: The Spark connection.
         conf: Spark properties.
+        warm: For Spark on this machine, forks the driver from a process that has imported the ML libraries; the driver
+            then starts spark-submit, rather than the other way round. None always begins with spark-submit.
     """
 
-    def __init__(self, runtime: Path, conn_id: str, conf: dict[str, str] | None = None) -> None:
-        self.runtime, self.conn_id = runtime, conn_id
+    def __init__(
+        self, runtime: Path, conn_id: str, conf: dict[str, str] | None = None, warm: WarmStart | None = None
+    ) -> None:
+        self.runtime, self.conn_id, self.warm = runtime, conn_id, warm
         self.conf = dict(conf or {})
 
     def start(self, spec_path: Path, code: Path, code_paths: Sequence[str]) -> StepProcess:
@@ -72,7 +78,8 @@ class SparkLauncher:
                 f"'airflow hops runtime create {self.runtime}', which brings it along"
             )
         conf = dict(_DEFAULTS)
-        if self._master().startswith("local"):
+        on_this_machine = self._master().startswith("local")
+        if on_this_machine:
             conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(self.runtime))}
         conf |= self.conf
         folder = spec_path.parent
@@ -92,7 +99,13 @@ class SparkLauncher:
             application_args=[str(spec_path)],
             env_vars={name: environment[name] for name in ("PATH", "PYSPARK_PYTHON")},
         )
-        return StepProcess.start(hook._build_spark_submit_command(str(driver)), env=environment, cwd=folder)
+        command = hook._build_spark_submit_command(str(driver))
+        if on_this_machine and self.warm is not None:
+            arguments = shlex.join([*command[1 : command.index(str(driver))], "pyspark-shell"])
+            process = self.warm.start(spec_path, {**environment, "PYSPARK_SUBMIT_ARGS": arguments})
+            if process is not None:
+                return process
+        return StepProcess.start(command, env=environment, cwd=folder)
 
     def _master(self) -> str:
         """The master that the connection names."""

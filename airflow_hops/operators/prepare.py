@@ -107,4 +107,4 @@ class PrepareOperator(HopsOperator):
 
     def launcher(self, hook: RuntimeHook) -> Launcher:
         """Spark, as the connection says."""
-        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}))
+        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from airflow_hops.runtime.constants import Constants
 from airflow_hops.runtime.context import StepContext, resolve
 from airflow_hops.runtime.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
 from airflow_hops.runtime.raw_features import check_columns, example_files
+from airflow_hops.runtime.spark_workers import DAEMON_MODULE, fork_workers_from_here
 from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime.transform_batches import (
     TaskSummary,
@@ -46,6 +51,8 @@ def run(context: StepContext, *, preprocess: str) -> Artifact:
     """
     examples = context.input("examples")
     facts = examples.properties
+    if "tensorflow" in sys.modules and _on_this_machine():
+        fork_workers_from_here(context.scratch)
     with ThreadPoolExecutor(1) as pool, context.output() as writer:
         # The JVM makes its Spark context while this process imports TensorFlow and traces.
         spark = pool.submit(_spark_context, _spark_conf())
@@ -145,6 +152,12 @@ def count_rows(splits: Mapping[str, Sequence[Path]], summaries: Sequence[TaskSum
     }
 
 
+def _on_this_machine() -> bool:
+    """Whether this process will start spark-submit by itself, for Spark on this machine."""
+    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    return any(a == "--master" and b.startswith("local") for a, b in pairwise(arguments))
+
+
 def _spark_conf() -> Any:
     """What spark-submit was given, and what a transform adds.
 
@@ -157,7 +170,7 @@ def _spark_conf() -> Any:
     conf = SparkConf()
     if conf.get("spark.master", "").startswith("local"):
         # On this machine all Python workers can be forks of one process that has TensorFlow.
-        conf.set("spark.python.daemon.module", "airflow_hops.runtime.spark_daemon")
+        conf.set("spark.python.daemon.module", DAEMON_MODULE)
     return conf
 
 

@@ -34,6 +34,7 @@ WARM_MODULES = (
     "tensorflow_data_validation",
     "horovod.tensorflow",
     "keras",
+    "pyspark.sql.functions",
     "mlflow.tracking",
     "mlflow.store.tracking.sqlalchemy_store",
     "mlflow.store.model_registry.sqlalchemy_store",
