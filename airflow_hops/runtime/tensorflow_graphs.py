@@ -22,7 +22,8 @@ def import_tensorflow() -> Any:
     """The module ``tensorflow``; where nothing has imported it yet, without what running graphs does not need."""
     if "tensorflow" in sys.modules:
         return importlib.import_module("tensorflow")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Its greetings (GPU factories registered twice, instructions of the CPU) alarm and mean nothing; what fails raises.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     left_out = [name for name in _LEFT_OUT if name not in sys.modules]
     for name in left_out:
         sys.modules[name] = None  # type: ignore[assignment]  # an import of it raises ImportError, which is expected

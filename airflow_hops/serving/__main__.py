@@ -21,8 +21,6 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for note in notes:
         print(note, file=sys.stderr, flush=True)
-    # TensorFlow's notes on the CPU and on GPUs that are not there would bury the server's own lines.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
     from airflow_hops.runtime.tensorflow_graphs import import_tensorflow

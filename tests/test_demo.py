@@ -1,0 +1,138 @@
+"""The demo, run as a user runs it: a real Airflow, a real model server, real data."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TIMEOUT_S = 1500
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+
+def demo_environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    return {**kept, **changes}
+
+
+def processes_below(home: Path) -> list[str]:
+    """Command lines of the processes that work in a demo's folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        try:
+            if str(home) in " ".join(process.info["cmdline"] or []) or process.cwd().startswith(str(home)):
+                found.append(" ".join(process.info["cmdline"] or []))
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The whole demo, shown once; its folder and what it printed."""
+    home = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)]
+    answer = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env=demo_environment(HOPS_DEMO_EXIT="1"),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    print(answer.stdout[-20000:], answer.stderr[-5000:])
+    return home, answer
+
+
+def artifacts(home: Path, task_id: str) -> list[dict]:
+    manifests = sorted(home.glob(f"store/flights_*/*/{task_id}/*/manifest.json"), key=lambda path: path.stat().st_mtime)
+    return [json.loads(path.read_text()) for path in manifests]
+
+
+def test_the_demo_ends_well_and_shows_its_summary(shown):
+    _, answer = shown
+    assert answer.returncode == 0, answer.stdout[-5000:]
+    for title in ("Rows and seconds of each stage", "Anomalies", "Training-serving skew", "Evaluation", "What serves"):
+        assert title in answer.stdout
+
+
+def test_the_demo_retrains_once_on_the_wider_window_when_requests_have_drifted(shown):
+    home, _ = shown
+    snapshots = artifacts(home, "ingest")
+    (skew,) = artifacts(home, "skew")
+    if skew["properties"]["verdict"] != "drift":
+        assert len(snapshots) == 1
+        return
+    assert [s["properties"]["window"][0][:10] for s in snapshots] == ["2013-01-01", "2013-01-01"]
+    assert [s["properties"]["window"][1][:10] for s in snapshots] == ["2013-04-01", "2013-07-01"]
+    assert skew["rows"]["captured"]["rows_in"] == 85367  # every flight that was scheduled from April to June
+
+
+def test_the_demo_leads_from_the_served_version_back_to_the_raw_tables(shown):
+    home, _ = shown
+    record = json.loads((home / "store" / "_models" / "flights.json").read_text())
+    uri = record["champion"]["model"]["uri"]
+    kinds = []
+    while uri:
+        manifest = json.loads((Path(uri.removeprefix("file://")) / "manifest.json").read_text())
+        kinds.append(manifest["kind"])
+        inputs = manifest["inputs"]
+        uri = next((inputs[role][0]["uri"] for role in ("examples", "tables") if inputs.get(role)), None)
+    assert kinds == ["model", "transformed_examples", "examples", "snapshot"]
+
+
+def test_the_demo_stops_all_that_it_started(shown):
+    home, _ = shown
+    assert processes_below(home) == []
+
+
+def test_a_failing_stage_fails_the_demo_with_the_task_s_log(tmp_path, runtime, flights_raw):
+    data = tmp_path / "data"
+    shutil.copytree(flights_raw, data)
+    (data / "weather.csv").write_text("origin,temp\nEWR,39\n")
+    home = tmp_path / "home"
+    answer = subprocess.run(
+        [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime), "--exit"],
+        cwd=REPOSITORY,
+        env=demo_environment(FLIGHTS_DATA=str(data)),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert answer.returncode == 1
+    assert "weather.csv" in answer.stdout and "time_hour" in answer.stdout
+    assert not list(home.glob("store/*/*/*/*/manifest.json"))
+    assert processes_below(home) == []
+
+
+def test_ctrl_c_ends_the_demo_and_what_it_started(tmp_path, runtime):
+    home = tmp_path / "home"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)],
+        cwd=REPOSITORY,
+        env=demo_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("model server: "):
+            break
+    time.sleep(2)  # Airflow is starting now
+    process.send_signal(signal.SIGINT)
+    output = process.stdout.read()
+    assert process.wait(60) == 130
+    assert "stopping Airflow" in output and "stopping model server" in output
+    assert processes_below(home) == []
