@@ -55,7 +55,8 @@ def follow(
                 tasks[task_id] = {"state": state, "seconds": seconds_of(instance), "value": value}
                 mark = _MARKS.get(state, "[dim]·[/dim]")
                 why = value if value is not None else _reason(api, dag_id, run_id, instance)
-                console.print(f"  {mark} {task_id:<20} {seconds_of(instance):6.1f} s  {describe(why)}")
+                line = f"  {mark} {task_id:<20} {seconds_of(instance):6.1f} s  {describe(why)}"
+                console.print(line, soft_wrap=True)
                 on_task(task_id, state)
             if finished:
                 break

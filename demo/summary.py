@@ -42,6 +42,11 @@ def print_summary(facts: Facts, console: Console) -> None:
         console.print(_skew(facts.monitoring["skew"]["value"]))
     console.print(_evaluation(facts))
     console.print(_versions(facts))
+    decision = _read((facts.retraining.get("rollout") or {}).get("value"), "rollout.json")
+    if decision:
+        console.print(f"Rollout of version {decision['version']}: {decision['decision']}")
+        for reason in decision["reasons"]:
+            console.print(f"  {reason}")
 
 
 def _stages(runs: list[tuple[str, dict[str, Any]]]) -> Table:
@@ -157,7 +162,7 @@ def _figures(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _versions(facts: Facts) -> Table:
-    table = Table(title="What serves", title_justify="left", caption_justify="left")
+    table = Table(title="What serves", title_justify="left")
     table.add_column("version")
     for column in ("traffic %", "requests", "rows", "errors", "p50 ms", "p99 ms"):
         table.add_column(column, justify="right")
@@ -174,11 +179,6 @@ def _versions(facts: Facts) -> Table:
                     for name in ("traffic_percent", "requests", "rows", "errors", "latency_ms_p50", "latency_ms_p99")
                 ),
             )
-    decision = _read((facts.retraining.get("rollout") or {}).get("value"), "rollout.json")
-    if decision:
-        table.caption = "\n".join(
-            [f"rollout of version {decision['version']}: {decision['decision']}", *decision["reasons"]]
-        )
     return table
 
 
