@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import json
 import os
 import select
 import socket
+import stat
 import subprocess
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from airflow_hops.launchers.process import StepProcess, new_step_id
 from airflow_hops.protocol import STEP_ID_VARIABLE
 
 _CONNECT_TIMEOUT_S = 5.0
+_GO = b"go"  # as in airflow_hops.runtime.warm, which this side does not import
 
 
 class WarmStart:
@@ -47,6 +50,8 @@ class WarmStart:
             "cwd": str(spec_path.parent),
             "env": {**environment, STEP_ID_VARIABLE: step_id},
         }
+        if not _is_private(self.path.parent):
+            return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(_CONNECT_TIMEOUT_S)
         read_end, write_end = os.pipe()
@@ -57,6 +62,7 @@ class WarmStart:
             sent = connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
             connection.sendall(message[sent:])
             reply = _read_line(connection)
+            connection.sendall(_GO)
         except OSError:
             os.close(read_end)
             connection.close()
@@ -69,12 +75,9 @@ class WarmStart:
     def _start_warm_process(self) -> None:
         if self.python is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # One starter at a time: the lock is inherited, and held for as long as the process lives.
         lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            import fcntl
-
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             subprocess.Popen(
                 warm_command(self.python, self.path),
@@ -90,6 +93,13 @@ class WarmStart:
             pass  # another task is starting it
         finally:
             os.close(lock)
+
+
+def _is_private(folder: Path) -> bool:
+    """Makes the socket's folder, and says whether nobody else can put a socket there, and read steps' environments."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def warm_command(python: Path, path: Path) -> list[str]:

@@ -4,8 +4,8 @@ Importing the ML libraries costs seconds, a fork milliseconds. The process is si
 imports and runs nothing, so that a child finds the libraries as a fresh interpreter would after its imports.
 
 The protocol, on a Unix socket that only its owner can open: a client sends one JSON line with the step's ``spec``,
-``env`` and ``cwd``, and the write end of a pipe as ancillary data; it reads one line with the child's ``pid``, and one
-with its wait ``status`` when the child has ended.
+``env`` and ``cwd``, and the write end of a pipe as ancillary data; it reads one line with the child's ``pid``, answers
+``go``, upon which the step begins, and reads one line with the child's wait ``status`` when it has ended.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ WARM_MODULES = (
     "tensorflow_serving.apis.prediction_service_pb2_grpc",
     "tensorflow_serving.apis.model_service_pb2_grpc",
 )
+GO = b"go"
+"""What the client answers to the pid, upon which the step begins."""
 _MESSAGE_BYTES = 1 << 20
 
 
@@ -115,7 +117,8 @@ class WarmProcess:
             return
         pid = os.fork()
         if pid == 0:
-            _become_step(request, output, self._listener, connection)
+            self._listener.close()
+            _become_step(request, output, connection)
         os.close(output)
         self._children[pid] = connection
         with contextlib.suppress(OSError):
@@ -142,7 +145,7 @@ def _children() -> list[int]:
     return []
 
 
-def _become_step(request: dict[str, object], output: int, *inherited: socket.socket) -> None:
+def _become_step(request: dict[str, object], output: int, connection: socket.socket) -> None:
     """Turns a forked child into a step; never returns."""
     code = 1
     try:
@@ -150,8 +153,10 @@ def _become_step(request: dict[str, object], output: int, *inherited: socket.soc
         _die_with_parent()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for connection in inherited:
-            connection.close()
+        # A client that has given up waiting starts the step by itself: without its word, nothing is run twice.
+        if connection.recv(len(GO)) != GO:
+            os._exit(1)
+        connection.close()
         with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(output, 1)

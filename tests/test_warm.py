@@ -1,0 +1,88 @@
+"""The warm process: who may use it, and that no step is run twice."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_hops.launchers.local import step_environment
+from airflow_hops.launchers.warm import WarmStart
+from airflow_hops.protocol import StepSpec
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+pytestmark = pytest.mark.runtime
+
+
+def spec_in(folder: Path, marker: Path) -> Path:
+    path = folder / "spec.json"
+    (folder / "touching.py").write_text(
+        f"import pathlib\n\ndef run(context):\n    pathlib.Path({str(marker)!r}).touch()\n"
+    )
+    path.write_text(
+        StepSpec("touch", "touching:run", store=(folder / "store").as_uri(), code_paths=(str(folder),)).to_json()
+    )
+    return path
+
+
+def test_folder_that_others_may_write_to_is_not_used(tmp_path, warm_launcher):
+    socket_folder = tmp_path / "shared"
+    socket_folder.mkdir()
+    socket_folder.chmod(0o777)
+    (socket_folder / "socket").symlink_to(warm_launcher.warm.path)
+    assert WarmStart(socket_folder / "socket").start(tmp_path / "spec.json", {}) is None
+
+
+def test_step_does_not_begin_before_its_client_says_so(tmp_path, runtime, warm_launcher):
+    marker = tmp_path / "ran"
+    spec_path = spec_in(tmp_path, marker)
+    request = {"spec": str(spec_path), "cwd": str(tmp_path), "env": step_environment(runtime, REPOSITORY)}
+    read_end, write_end = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(str(warm_launcher.warm.path))
+        message = json.dumps(request).encode() + b"\n"
+        descriptors = array.array("i", [write_end])
+        connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        pid = json.loads(connection.recv(100))["pid"]
+    os.close(write_end)
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.close(read_end)
+    assert not psutil.pid_exists(pid)
+    assert not marker.exists()
+
+    process = warm_launcher.warm.start(spec_path, step_environment(runtime, REPOSITORY))
+    list(process.lines())
+    assert process.wait(20) == 0
+    assert marker.exists()
+
+
+def test_first_step_starts_the_warm_process_for_those_that_follow(tmp_path, runtime):
+    marker = tmp_path / "ran"
+    spec_path = spec_in(tmp_path, marker)
+    warm = WarmStart(tmp_path / "warm" / "socket", runtime / "bin" / "python")
+    environment = step_environment(runtime, REPOSITORY)
+    assert warm.start(spec_path, environment) is None
+    assert warm.start(spec_path, environment) is None  # it is starting: a second one is not started beside it
+    started = [p for p in psutil.process_iter(["cmdline"]) if str(warm.path) in (p.info["cmdline"] or [])]
+    try:
+        assert len(started) == 1
+        deadline = time.monotonic() + 120
+        while not warm.path.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process = warm.start(spec_path, environment)
+        assert process is not None
+        list(process.lines())
+        assert process.wait(20) == 0 and marker.exists()
+    finally:
+        for process in started:
+            process.send_signal(signal.SIGTERM)
