@@ -113,7 +113,7 @@ class StepResult:
         error_type: Class name of the exception that ended the step, or None.
         error: Its message.
         retryable: Whether a retry of the same input may succeed.
-        seconds: Wall-clock seconds by phase: ``start_up`` (interpreter and imports) and ``work``.
+        seconds: Wall-clock seconds by phase: ``start_up`` (interpreter, imports, the JVM) and ``work``.
     """
 
     value: Any = None

@@ -57,7 +57,8 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         entry = resolve(spec.entry)
         begun = time.time()
         with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step}-", dir=folder) as scratch:
-            value = entry(StepContext(spec, Path(scratch)), **spec.params)
+            context = StepContext(spec, Path(scratch))
+            value = entry(context, **spec.params)
         if not isinstance(value, Artifact):
             check_json(value, f"what {spec.entry} returned")
     except BaseException as error:
@@ -69,10 +70,11 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
             seconds={"start_up": begun - started, "work": time.time() - begun},
         )
     is_artifact = isinstance(value, Artifact)
+    start_up, ended = begun - started + sum(context.started_s), time.time()
     return StepResult(
         value=value.to_dict() if isinstance(value, Artifact) else value,
         is_artifact=is_artifact,
-        seconds={"start_up": round(begun - started, 3), "work": round(time.time() - begun, 3)},
+        seconds={"start_up": round(start_up, 3), "work": round(ended - started - start_up, 3)},
     )
 
 

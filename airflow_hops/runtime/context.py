@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,15 +25,26 @@ class StepContext:
         spec: The step's spec.
         scratch: A local folder of this try, removed with the step.
         store: The artifact store.
+        started_s: Seconds that the step has spent in :meth:`starting`.
     """
 
     spec: StepSpec
     scratch: Path
     store: ArtifactStore = field(init=False)
+    started_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         store = ArtifactStore(self.spec.store, storage_options=self.spec.storage_options)
         object.__setattr__(self, "store", store)
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """What happens in its ``with`` block is start-up, not work: Spark's JVM, a service of the step's own."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.started_s.append(time.monotonic() - began)
 
     def input(self, role: str) -> Artifact:
         """The one artifact given in a role.

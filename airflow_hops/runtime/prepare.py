@@ -101,7 +101,8 @@ def run(
     splits = Splits(eval_percent, _newest_from_s(newest_s, manifest.properties["window"]))
     rows_in = manifest.rows[main].rows_out
 
-    spark = start_spark(context.spec.step)
+    with context.starting():
+        spark = start_spark(context.spec.step)
     set_parts(spark, rows_in)
     context.progress(0.1, "Spark has started")
     folder = context.store.local(snapshot)

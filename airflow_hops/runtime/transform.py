@@ -7,8 +7,9 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -72,6 +73,7 @@ def run(context: StepContext, *, preprocess: str) -> Artifact:
             spark,
             name=preprocess,
             progress=context.progress,
+            starting=context.starting,
         )
         rows = count_rows(splits, summaries)
         not_finite = _warn_of_not_finite(summaries)
@@ -100,6 +102,7 @@ def transform_examples(
     *,
     name: str = "preprocess",
     progress: Callable[[float, str], None] = lambda fraction, text: None,
+    starting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[FeatureSpecs, list[TaskSummary]]:
     """Writes ``transform_graph/``, ``constants.json``, ``features.json`` and the splits below ``target``.
 
@@ -112,6 +115,7 @@ def transform_examples(
         spark: A SparkContext, or a future of one.
         name: How messages call the function.
         progress: Told the done share and what is done.
+        starting: Makes the context manager in which it waits for Spark.
 
     Returns:
         The columns with the outputs; and what each Spark task did.
@@ -130,7 +134,9 @@ def transform_examples(
     (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
     progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
     plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.label)
-    summaries = _run_on_spark(spark, plan, plan_tasks(files))
+    with starting(), _as_spark_failure():
+        context = spark.result() if isinstance(spark, Future) else spark
+    summaries = _run_on_spark(context, plan, plan_tasks(files))
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
     (target / "features.json").write_text(specs.to_json())
     for split in splits:
@@ -184,13 +190,18 @@ def _spark_context(conf: Any) -> Any:
     return context
 
 
-def _run_on_spark(spark: Future[Any] | Any, plan: TransformPlan, tasks: Sequence[TransformTask]) -> list[TaskSummary]:
-    """One Spark job over all splits; a task is a part of a file."""
+@contextmanager
+def _as_spark_failure() -> Iterator[None]:
     try:
-        context = spark.result() if isinstance(spark, Future) else spark
-        lines = context.parallelize(tasks, len(tasks)).map(partial(transform_task, plan)).collect()
+        yield
     except Exception as error:  # Spark's errors have no base class of their own: Py4J's, PySpark's
         raise HopsError(f"Spark failed: {_last_words(error)}") from error
+
+
+def _run_on_spark(context: Any, plan: TransformPlan, tasks: Sequence[TransformTask]) -> list[TaskSummary]:
+    """One Spark job over all splits; a task is a part of a file."""
+    with _as_spark_failure():
+        lines = context.parallelize(tasks, len(tasks)).map(partial(transform_task, plan)).collect()
     summaries = [TaskSummary(**json.loads(line)) for line in lines]
     for summary in summaries:
         if summary.error is not None:

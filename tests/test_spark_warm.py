@@ -1,0 +1,98 @@
+"""Spark steps on this machine whose driver and Python workers are forked from the warm process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.protocol import StepSpec
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def warm_spark(runtime: Path, warm_launcher: Any) -> SparkLauncher:
+    return SparkLauncher(runtime, "spark_local", warm=warm_launcher.warm)
+
+
+def test_a_warm_transform_writes_what_a_cold_one_does(
+    warm_spark: SparkLauncher,
+    shared_run_step: Any,
+    flights_prepared: Any,
+    flights_statistics: Any,
+    flights_schema: Any,
+    flights_transformed: Any,
+) -> None:
+    warm = shared_run_step(
+        "airflow_hops.runtime.transform:run",
+        params={"preprocess": "flights.features:preprocess"},
+        inputs={"examples": flights_prepared, "statistics": flights_statistics, "schema": flights_schema},
+        kind="transformed_examples",
+        code_paths=(str(REPOSITORY / "dags"),),
+        launcher=warm_spark,
+    )
+    folders = [Path(artifact.uri.removeprefix("file://")) for artifact in (warm, flights_transformed)]
+    found, expected = (sorted(p.relative_to(folder) for p in folder.glob("*/*.parquet")) for folder in folders)
+    assert found == expected
+    for path in found:
+        assert pq.read_table(folders[0] / path).equals(pq.read_table(folders[1] / path))
+
+
+def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(
+    warm_spark: SparkLauncher, runtime: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "endless.py").write_text(
+        "import time\n"
+        "from pathlib import Path\n"
+        "from airflow_hops.runtime.spark_workers import fork_workers_from_here\n"
+        "def task(path):\n"
+        "    Path(path).touch()\n"
+        "    time.sleep(600)\n"
+        "def run(context, path):\n"
+        "    fork_workers_from_here(context.scratch)\n"
+        "    from pyspark import SparkConf, SparkContext\n"
+        "    SparkContext._ensure_initialized()\n"
+        "    conf = SparkConf().set('spark.python.daemon.module', 'airflow_hops.runtime.spark_daemon')\n"
+        "    SparkContext.getOrCreate(conf).parallelize([path], 1).foreach(task)\n"
+    )
+    working = tmp_path / "working"
+    hook = RuntimeHook()
+    spec = StepSpec("endless", "endless:run", params={"path": str(working)}, code_paths=(str(tmp_path),))
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            hook.run(spec, launcher=warm_spark, cache=False, on_line=lambda line: None)
+        except BaseException as error:
+            failures.append(error)
+
+    before = {process.pid for process in psutil.process_iter()}
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not working.exists() and thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert working.exists(), failures
+    folder = str(psutil.Process(hook._process.pid).cwd())
+    started = time.monotonic()
+    hook.kill()
+    thread.join(10)
+    assert not thread.is_alive() and failures
+    assert time.monotonic() - started < 6
+    left = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid not in before and (folder in " ".join(process.cmdline()) or process.cwd() == folder):
+                left.append(process)
+        except psutil.Error:
+            continue
+    assert not left
