@@ -80,17 +80,18 @@ def measure(found: Measurements, rounds: int, work: Path, peer: Tfx | None, say:
             found.peer_cold.append(peer.run(root))
             found.peer_cached.append(peer.run(root))
             say(f"peer: cold {found.peer_cold[-1].total:.1f} s, cached {found.peer_cached[-1].total:.1f} s")
-        _measure_own(found, work / f"hops-{number}", with_memory=number == 0, say=say)
+        # The peer has no fixed seed; a median over rounds must not be of one seed either.
+        _measure_own(found, work / f"hops-{number}", seed=number, with_memory=number == 0, say=say)
 
 
-def _measure_own(found: Measurements, home: Path, *, with_memory: bool, say: Callable[[str], None]) -> None:
+def _measure_own(found: Measurements, home: Path, *, seed: int, with_memory: bool, say: Callable[[str], None]) -> None:
     with ColdStack(home, REPOSITORY / ".venv-runtime", REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
         api = stack.start()
         api.wait_for_dag(DAG_ID)
 
         def run(name: str, model: str, *, expect_cached: bool = False) -> OwnRun:
             before = cpu_seconds(stack.processes())
-            one = run_dag(api, DAG_ID, {"model_name": model}, expect_cached=expect_cached)
+            one = run_dag(api, DAG_ID, {"model_name": model, "seed": seed}, expect_cached=expect_cached)
             used = cpu_seconds(stack.processes()) - before
             say(f"hops: {name} {one.total:.1f} s")
             return OwnRun(one, used)

@@ -53,7 +53,9 @@ with DAG(
         schema=schema.output,
     )
     # One rank, as the peer has: for so small a model a second one costs more in exchanged gradients than it saves.
-    model = HorovodTrainOperator(task_id="train", train="peer.model:train", examples=transformed.output, np=1)
+    model = HorovodTrainOperator(
+        task_id="train", train="peer.model:train", examples=transformed.output, np=1, params={"seed": 0}
+    )
     evaluation = EvaluateOperator(
         task_id="evaluate",
         model=model.output,

@@ -15,6 +15,7 @@ EPOCHS = 2
 
 def train(context: TrainContext) -> keras.Model:
     """Two epochs over fully shuffled rows; a batch has 512 rows over all ranks."""
+    keras.utils.set_random_seed(context.params["seed"])
     inputs, parts = {}, []
     for name, feature in context.feature_outputs.items():
         inputs[name] = keras.Input(shape=(feature.width,) if feature.width else (), dtype=feature.dtype, name=name)
