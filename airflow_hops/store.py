@@ -45,12 +45,17 @@ class ArtifactStore:
         root: URI of the store (``file:///var/hops``, ``s3://bucket/hops``) or a local path.
         storage_options: Passed to fsspec (``endpoint_url`` of an S3-compatible service, for instance).
         local_cache: Where artifacts of a remote store are kept for local readers; by fingerprint.
+
+    Raises:
+        BadInput: the root climbs out of itself with ``..``.
     """
 
     def __init__(
         self, root: str, *, storage_options: Mapping[str, Any] | None = None, local_cache: str | None = None
     ) -> None:
         self.root = _as_uri(root).rstrip("/")
+        if _climbs(self.root):
+            raise BadInput(f"the store's address {root!r} has a part '..'; expected one that says where it leads")
         self.storage_options = dict(storage_options or {})
         self.is_local = self.root.startswith("file://")
         self._local_cache = Path(
@@ -217,8 +222,11 @@ class ArtifactStore:
             path = _local_path(uri)
             path.parent.mkdir(parents=True, exist_ok=True)
             staging = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-            staging.write_text(text)
-            staging.replace(path)
+            try:
+                staging.write_text(text)
+                staging.replace(path)
+            finally:
+                staging.unlink(missing_ok=True)
         else:
             self._fs().pipe_file(uri, text.encode())
 
@@ -240,14 +248,13 @@ class ArtifactStore:
     def _fs(self) -> Any:
         import fsspec
 
-        return fsspec.url_to_fs(self.root, **self.storage_options)[0]
+        try:
+            return fsspec.url_to_fs(self.root, **self.storage_options)[0]
+        except (ImportError, ValueError) as error:
+            raise BadInput(f"store {self.root!r}: {error}") from error
 
     def _check_inside(self, uri: str) -> None:
-        # A local path is unquoted before it is opened, so that %2e%2e is a way out too.
-        if not uri.startswith(f"{self.root}/") or ".." in (
-            *PurePosixPath(uri).parts,
-            *PurePosixPath(unquote(uri)).parts,
-        ):
+        if not uri.startswith(f"{self.root}/") or _climbs(uri):
             raise BadInput(f"artifact address {uri!r} is not inside the store {self.root!r}")
 
 
@@ -396,6 +403,11 @@ def _check_relative(path: str, uri: str) -> None:
     parts = PurePosixPath(path).parts
     if path.startswith("/") or ".." in parts:
         raise BadInput(f"{uri}: the manifest names the file {path!r}, which is outside the artifact")
+
+
+def _climbs(uri: str) -> bool:
+    # A local path is unquoted before it is opened, so that %2e%2e is a way out too.
+    return ".." in (*PurePosixPath(uri).parts, *PurePosixPath(unquote(uri)).parts)
 
 
 def _as_uri(root: str) -> str:

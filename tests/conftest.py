@@ -62,6 +62,24 @@ def store(tmp_path: Path) -> Any:
     return ArtifactStore(str(tmp_path / "store"))
 
 
+@pytest.fixture
+def small_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of its own, of 256 KiB."""
+    import gc
+    import subprocess
+
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        gc.collect()
+        subprocess.run(["umount", str(place)], check=True)
+
+
 class StepRunner:
     """Runs steps as real processes through the runtime hook, in one store."""
 

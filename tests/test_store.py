@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import json
 import shutil
 import signal
@@ -81,6 +80,13 @@ def overwrite(store: ArtifactStore, uri: str, text: str) -> None:
 
 def _path(uri: str) -> Path:
     return Path(unquote(uri.removeprefix("file://")))
+
+
+def fill(folder: Path) -> None:
+    """Takes the last byte of a file system."""
+    with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as stream:
+        while True:
+            stream.write(bytes(4096))
 
 
 def names_in(store: ArtifactStore) -> list[str]:
@@ -321,24 +327,67 @@ def test_an_ingest_step_writes_to_s3_and_takes_its_output_from_there(
 
 @pytest.mark.runtime
 def test_no_space_left_is_said_and_leaves_nothing(
-    tmp_path: Path, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
+    small_folder: Path, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        extra = {"store": str(place), "runtime": str(runtime)}
-        monkeypatch.setenv("AIRFLOW_CONN_SMALL", json.dumps({"conn_type": "hops", "extra": extra}))
-        store = ArtifactStore(str(place))
-        with pytest.raises(StepFailed, match="no space left on the device that holds") as failure:
-            _ingest("small", store, Source(str(flights_raw / "flights.csv.zip")))
-        assert failure.value.retryable
-        assert names_in(store) == []
-    finally:
-        gc.collect()
-        subprocess.run(["umount", str(place)], check=True)
+    extra = {"store": str(small_folder), "runtime": str(runtime)}
+    monkeypatch.setenv("AIRFLOW_CONN_SMALL", json.dumps({"conn_type": "hops", "extra": extra}))
+    store = ArtifactStore(str(small_folder))
+    with pytest.raises(StepFailed, match="no space left on the device that holds") as failure:
+        _ingest("small", store, Source(str(flights_raw / "flights.csv.zip")))
+    assert failure.value.retryable
+    assert names_in(store) == []
+
+
+def test_no_space_left_leaves_neither_a_manifest_nor_half_a_text(small_folder: Path) -> None:
+    store = ArtifactStore(str(small_folder))
+    uri = store.uri("dag", "run", "task", "model")
+    store.write_text(f"{store.root}/state.json", "before")
+    with store.create(uri, "model", PRODUCER) as writer:
+        (writer.path / "weights").write_bytes(bytes(1000))
+        fill(small_folder)
+        with pytest.raises(OSError, match="No space left on device"):
+            writer.commit()
+    assert not store.exists(uri)
+    with pytest.raises(OSError, match="No space left on device"):
+        store.write_text(f"{store.root}/state.json", "x" * 200_000)
+    assert names_in(store) == ["filler", "state.json"]
+    assert store.read_text(f"{store.root}/state.json") == "before"
+
+
+@pytest.mark.runtime
+def test_an_artifact_that_is_made_stays_when_there_is_no_space_for_a_note_of_it(
+    small_folder: Path,
+    tmp_path: Path,
+    runtime: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    extra = {"store": str(small_folder), "runtime": str(runtime)}
+    monkeypatch.setenv("AIRFLOW_CONN_SMALL", json.dumps({"conn_type": "hops", "extra": extra}))
+    (tmp_path / "last_bytes.py").write_text(
+        "def run(context, place):\n"
+        "    with context.output() as writer:\n"
+        "        artifact = writer.commit()\n"
+        "    with open(place, 'wb', buffering=0) as stream:\n"
+        "        try:\n"
+        "            while True:\n"
+        "                stream.write(bytes(4096))\n"
+        "        except OSError:\n"
+        "            return artifact\n"
+    )
+    store = ArtifactStore(str(small_folder))
+    spec = StepSpec(
+        step="step",
+        entry="last_bytes:run",
+        params={"place": str(small_folder / "filler")},
+        output=Output(store.address(PRODUCER, "model"), "model"),
+        producer=PRODUCER,
+        code_paths=(str(tmp_path),),
+    )
+    artifact = Artifact.from_dict(RuntimeHook("small").run(spec).value)
+    assert store.verify(artifact)
+    assert [name for name in names_in(store) if name.startswith("_cache")] == []
+    assert "will not find this artifact in the cache" in capsys.readouterr().out
 
 
 def test_a_file_size_limit_leaves_nothing(tmp_path: Path) -> None:

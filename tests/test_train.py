@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -199,8 +200,6 @@ def test_what_goes_wrong_in_a_rank_is_said_and_leaves_no_artifact(
 def test_examples_that_cannot_be_used_are_named(
     train: Any, run: Any, shared_run_step: Any, examples: Artifact, damage: str, expected: str
 ) -> None:
-    import shutil
-
     import pyarrow.parquet as pq
 
     folder = shared_run_step.store.local(examples)
@@ -224,6 +223,28 @@ def test_examples_that_cannot_be_used_are_named(
         train(on=damaged, epochs=1)
     assert expected in str(failure.value)
     assert not failure.value.retryable
+
+
+@pytest.mark.parametrize("left_kib", [8, 72])
+def test_a_store_without_space_is_said_and_leaves_no_artifact(
+    small_folder: Path, runtime: Path, warm_launcher: Any, left_kib: int
+) -> None:
+    from conftest import StepRunner
+
+    run = StepRunner(str(small_folder), runtime)
+    inputs = {"statistics": _reference("statistics"), "schema": _reference("schema")}
+    rows = {"train": [100], "eval": [50]}
+    given = {"code_paths": CHECKS, "launcher": warm_launcher}
+    examples = run(
+        "transformed_examples:write", params={"rows": rows}, kind="transformed_examples", inputs=inputs, **given
+    )
+    free_bytes = shutil.disk_usage(small_folder).free
+    (small_folder / "filler").write_bytes(bytes(free_bytes - left_kib * 1024))
+    params = {"train": "training_functions:train", "params": {"epochs": 2}}
+    with pytest.raises(StepFailed, match=r"[Nn]o space left on") as failure:
+        run(ENTRY, params=params, inputs={"examples": examples}, kind="model", **given)
+    assert failure.value.retryable
+    assert not run.store.exists(run.last_uri)
 
 
 def test_killing_the_step_ends_all_ranks_within_5_seconds(

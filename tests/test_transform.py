@@ -180,19 +180,34 @@ def transform(shared_run_step: Any, runtime: Path, flights_statistics: Any, flig
     return run
 
 
+@pytest.mark.parametrize(
+    ("case", "preprocess", "expected"),
+    [
+        (
+            "null integer",
+            "flights.features:preprocess",
+            r"split 'eval' .*column 'weekday' is an integer and missing in 3 of 50",
+        ),
+        (
+            "one width in train, another in eval",
+            "preprocess_functions:width_of_the_data",
+            r"output 'x' has shape \[batch, 3\] in one batch and \[batch, 5\] in another",
+        ),
+    ],
+)
 def test_bad_data_fails_the_step_with_its_own_sentence_and_leaves_no_artifact(
-    transform: Any, shared_run_step: Any, flights_raw: Path
+    transform: Any, shared_run_step: Any, flights_raw: Path, case: str, preprocess: str, expected: str
 ) -> None:
     table = flights_examples.to_arrow(flights_examples.months(flights_raw, 1, 1).head(50))
     index = table.schema.get_field_index("weekday")
-    broken = table.set_column(index, "weekday", pa.array([None] * 3 + [1] * 47, pa.int64()))
-    examples = flights_examples.write_examples(
-        shared_run_step.store, {"train": table, "eval": broken}, run_id="null-integer"
-    )
-    with pytest.raises(
-        StepFailed, match=r"split 'eval' .*column 'weekday' is an integer and missing in 3 of 50"
-    ) as failed:
-        transform(examples, "flights.features:preprocess")
+
+    def weekdays(values: list[int | None]) -> pa.Table:
+        return table.set_column(index, "weekday", pa.array(values, pa.int64()))
+
+    splits = {"train": weekdays([2] * 50), "eval": weekdays([4] * 50 if "width" in case else [None] * 3 + [1] * 47)}
+    examples = flights_examples.write_examples(shared_run_step.store, splits, run_id=case.replace(" ", "-"))
+    with pytest.raises(StepFailed, match=expected) as failed:
+        transform(examples, preprocess)
     assert not failed.value.retryable
 
 

@@ -91,22 +91,23 @@ class RuntimeHook(BaseHook):
         def setting(name: str, default: str) -> str:
             return str(extra.get(name) or conf.get("hops", name, fallback="") or default)
 
-        options = extra.get("storage_options") or {}
-        if isinstance(options, str):
-            try:
-                options = json.loads(options)
-            except ValueError as error:
-                raise BadInput(
-                    f"connection {self.hops_conn_id!r}: field 'storage_options' is {options!r}, expected JSON ({error})"
-                ) from None
         services = {"serving_host": host or "127.0.0.1", "serving_port": str(port or 8500)}
         services |= {name: str(value) for name, value in extra.items() if name.startswith("serving_") and value}
+        rest_port = services.get("serving_rest_port", "1")
+        if not rest_port.isdigit() or not 0 < int(rest_port) < 65536:
+            raise self._bad_field("serving_rest_port", rest_port, "a port from 1 to 65535")
+        store = setting("store", str(home / "hops"))
+        if "://" not in store and not Path(store).expanduser().is_absolute():
+            raise self._bad_field("store", store, "a URI or an absolute path")
+        runtime = Path(setting("runtime", str(home / "hops-runtime"))).expanduser()
+        if not runtime.is_absolute():
+            raise self._bad_field("runtime", str(runtime), "an absolute path")
         tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
         return Settings(
-            store=ArtifactStore(setting("store", str(home / "hops"))).root,
-            runtime=Path(setting("runtime", str(home / "hops-runtime"))).expanduser(),
+            store=ArtifactStore(store).root,
+            runtime=runtime,
             tracking_uri=tracking_uri,
-            storage_options=options,
+            storage_options=self._json_object("storage_options", extra.get("storage_options")),
             services={"tracking_uri": tracking_uri, **services},
         )
 
@@ -146,7 +147,11 @@ class RuntimeHook(BaseHook):
             self.log.info("Not cached: %s", why)
         result = self._launch(spec, launcher or self.local_launcher(), on_line or self._log_line)
         if spec.output is not None and cache and result.is_artifact:
-            self.store.record_cached(spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
+            try:
+                self.store.record_cached(spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
+            except (OSError, HopsError) as error:
+                # The artifact is there, whole: work that is done is not thrown away for want of a note of it.
+                self.log.warning("The next run will not find this artifact in the cache: %s", error)
         return result
 
     def local_launcher(self) -> LocalLauncher:
@@ -219,10 +224,39 @@ class RuntimeHook(BaseHook):
         try:
             connection = self.get_connection(self.hops_conn_id)
         except AirflowNotFoundException:
+            variable = f"AIRFLOW_CONN_{self.hops_conn_id.upper()}"
+            if os.environ.get(variable):
+                # Airflow takes one that it cannot parse for none at all; the defaults would be another store.
+                raise BadInput(
+                    f"connection {self.hops_conn_id!r}: {variable} cannot be read; expected a URI hops://, or a JSON "
+                    "object with conn_type, host, port (a number) and extra"
+                ) from None
             if self.hops_conn_id != self.default_conn_name:
-                raise
+                raise BadInput(
+                    f"there is no connection {self.hops_conn_id!r}; add one of type hops, or set {variable}"
+                ) from None
             return {}, None, None
-        return dict(connection.extra_dejson), connection.host, connection.port
+        # Airflow itself takes an extra that does not parse for an empty one.
+        return self._json_object("extra", connection.extra), connection.host, connection.port
+
+    def _json_object(self, name: str, value: Any) -> dict[str, Any]:
+        """The JSON object in a field of the connection; an empty one for an empty field.
+
+        Raises:
+            BadInput: it holds something else.
+        """
+        expected = "a JSON object"
+        if isinstance(value, str) and value.strip():
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise self._bad_field(name, value, f"{expected} ({error})") from None
+        if value and not isinstance(value, Mapping):
+            raise self._bad_field(name, value, expected)
+        return dict(value or {})
+
+    def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:
+        return BadInput(f"connection {self.hops_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
 
     def _log_line(self, line: Line) -> None:
         if line.progress is None:

@@ -44,7 +44,7 @@ class DeployModelOperator(HopsOperator):
         self,
         *,
         model: Any,
-        model_name: str = "flights",
+        model_name: str,
         evaluation: Any = None,
         infra_blessing: Any = None,
         canary_percent: int = 20,
@@ -82,6 +82,7 @@ class DeployModelOperator(HopsOperator):
             if isinstance(verdict, Mapping):
                 properties = verdict.get("properties") or {}
                 if not properties.get("blessed"):
-                    reasons = "; ".join(str(reason) for reason in properties.get("reasons") or ["no reason given"])
+                    given = properties.get("reasons") or [properties.get("error") or "no reason given"]
+                    reasons = "; ".join(str(reason) for reason in given)
                     raise AirflowSkipException(f"{role}: not blessed: {reasons}")
         return super().execute(context)

@@ -15,7 +15,7 @@ class InfraValidateOperator(HopsOperator):
     """Loads an exported model in a model server of its own and sends it real requests, over gRPC and over REST.
 
     Answers must be probabilities, and equal to what the model gives outside of a server. The artifact
-    ``infra_blessing`` holds ``infra_validation.json``; the task fails when the model does not serve.
+    ``infra_blessing`` holds ``infra_validation.json``. When the model does not serve, the task fails and leaves none.
 
     Args:
         model: The output of ``HorovodTrainOperator`` (templated).

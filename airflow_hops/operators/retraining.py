@@ -57,10 +57,13 @@ class RequestRetrainingOperator(BaseOperator):
             skew = Artifact.from_dict(self.skew)
         except BadInput as error:
             raise AirflowFailException(f"input 'skew': {error}") from error
+        try:
+            store = RuntimeHook(self.hops_conn_id).store
+        except BadInput as error:
+            raise AirflowFailException(str(error)) from error
         facts = skew.properties
         if facts.get("verdict") != "drift":
             raise AirflowSkipException(f"the verdict is {facts.get('verdict')!r}: nothing to retrain for")
-        store = RuntimeHook(self.hops_conn_id).store
         reference = facts["reference"]
         challenger = _challenger(store, reference["model"])
         if challenger is not None:

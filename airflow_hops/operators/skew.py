@@ -37,7 +37,7 @@ class SkewOperator(HopsOperator):
     def __init__(
         self,
         *,
-        model_name: str = "flights",
+        model_name: str,
         min_rows: int = 5000,
         time_feature: str | None = None,
         **kwargs: Any,

@@ -80,7 +80,7 @@ class Unfit(BadInput):
 def run(
     context: StepContext, *, requests: int = 20, split: str | None = None, start_timeout_s: float = 60.0
 ) -> Artifact:
-    """The step: writes the artifact ``infra_blessing``, and fails when the model does not serve.
+    """The step: writes the artifact ``infra_blessing``, or fails when the model does not serve.
 
     Args:
         context: The step's context; inputs ``model`` and ``examples``.
@@ -89,7 +89,7 @@ def run(
         start_timeout_s: Seconds that the server has to start and to load the model.
 
     Raises:
-        Unfit: the model does not load or answers wrongly; the artifact says so too.
+        Unfit: the model does not load or answers wrongly; there is no artifact then.
         HopsError: the server did not start.
     """
     if requests < 1:
@@ -104,16 +104,15 @@ def run(
         requests=requests,
         start_timeout_s=start_timeout_s,
     )
-    with context.output() as writer:
-        (writer.path / "infra_validation.json").write_text(json.dumps(asdict(validation), indent=1))
-        artifact = writer.commit(
-            rows={split: RowCounts(validation.rows, validation.rows)},
-            metrics=_metrics(validation),
-            properties={"blessed": validation.blessed, "error": validation.error},
-        )
     if validation.error is not None:
         raise Unfit(validation.error)
-    return artifact
+    with context.output() as writer:
+        (writer.path / "infra_validation.json").write_text(json.dumps(asdict(validation), indent=1))
+        return writer.commit(
+            rows={split: RowCounts(validation.rows, validation.rows)},
+            metrics=_metrics(validation),
+            properties={"blessed": validation.blessed},
+        )
 
 
 def validate_serving(

@@ -1,0 +1,119 @@
+"""The connection of type hops and the section [hops]: what their fields become, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hooks.runtime import RuntimeHook, Settings
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Settings of a connection with the given text, or fields."""
+
+    def read(value: str | dict[str, Any], conn_id: str = "hops_other") -> Settings:
+        text = value if isinstance(value, str) else json.dumps({"conn_type": "hops", **value})
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", text)
+        return RuntimeHook(conn_id).settings
+
+    return read
+
+
+def test_all_fields_of_the_connection_reach_the_settings(settings: Any) -> None:
+    extra = {
+        "store": "s3://bucket/hops/",
+        "storage_options": '{"endpoint_url": "http://127.0.0.1:9000"}',
+        "runtime": "/opt/hops-runtime",
+        "tracking_uri": "http://mlflow:5000",
+        "serving_rest_port": 8501,
+        "serving_base_path": "/srv/models",
+        "serving_config_file": "/srv/models.config",
+        "serving_traffic_file": "/srv/traffic.json",
+        "serving_capture_path": "/srv/capture",
+    }
+    found = settings({"host": "model-server", "port": 8600, "extra": extra})
+    assert (found.store, found.runtime, found.tracking_uri) == (
+        "s3://bucket/hops",
+        Path("/opt/hops-runtime"),
+        "http://mlflow:5000",
+    )
+    assert found.storage_options == {"endpoint_url": "http://127.0.0.1:9000"}
+    assert found.services == {
+        "tracking_uri": "http://mlflow:5000",
+        "serving_host": "model-server",
+        "serving_port": "8600",
+        "serving_rest_port": "8501",
+        "serving_base_path": "/srv/models",
+        "serving_config_file": "/srv/models.config",
+        "serving_traffic_file": "/srv/traffic.json",
+        "serving_capture_path": "/srv/capture",
+    }
+    uri = settings("hops://model-server:8600/?store=s3%3A%2F%2Fbucket%2Fhops&serving_rest_port=8501")
+    assert (uri.store, uri.services["serving_port"], uri.services["serving_rest_port"]) == (
+        "s3://bucket/hops",
+        "8600",
+        "8501",
+    )
+
+
+def test_empty_fields_come_from_the_configuration_and_then_from_airflow_home(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.delenv("AIRFLOW__HOPS__RUNTIME")
+    found = settings({"extra": {"store": ""}})
+    assert found.store == (tmp_path / "hops").as_uri()
+    assert found.runtime == tmp_path / "hops-runtime"
+    assert found.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"
+    assert (found.services["serving_host"], found.services["serving_port"]) == ("127.0.0.1", "8500")
+    monkeypatch.setenv("AIRFLOW__HOPS__STORE", "s3://configured/hops")
+    assert settings({}).store == "s3://configured/hops"
+    assert settings({"extra": {"store": "s3://connection/hops"}}).store == "s3://connection/hops"
+    monkeypatch.delenv("AIRFLOW_CONN_HOPS_DEFAULT")
+    assert RuntimeHook().settings.store == "s3://configured/hops"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"extra": "{not json"}, "connection 'hops_other': field 'extra' is '{not json', expected a JSON object"),
+        ({"extra": "[1]"}, "field 'extra' is [1], expected a JSON object"),
+        ({"extra": {"storage_options": "{"}}, "field 'storage_options' is '{', expected a JSON object"),
+        ({"extra": {"storage_options": "[1]"}}, "field 'storage_options' is [1], expected a JSON object"),
+        ({"extra": {"serving_rest_port": "http"}}, "field 'serving_rest_port' is 'http', expected a port"),
+        ({"extra": {"serving_rest_port": 70000}}, "field 'serving_rest_port' is '70000', expected a port"),
+        ({"extra": {"store": "artifacts"}}, "field 'store' is 'artifacts', expected a URI or an absolute path"),
+        ({"extra": {"store": "s3://bucket/hops/../other"}}, "'s3://bucket/hops/../other' has a part '..'"),
+        ({"extra": {"store": "file:///srv/%2e%2e/other"}}, "'file:///srv/%2e%2e/other' has a part '..'"),
+        ({"extra": {"runtime": "venv"}}, "field 'runtime' is 'venv', expected an absolute path"),
+        ({"port": "http"}, "AIRFLOW_CONN_HOPS_OTHER cannot be read; expected"),
+        ("{not json", "AIRFLOW_CONN_HOPS_OTHER cannot be read; expected"),
+    ],
+)  # fmt: skip
+def test_a_field_that_does_not_parse_is_named_with_its_value(settings: Any, value: Any, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        settings(value)
+    assert message in str(caught.value)
+
+
+def test_a_default_connection_that_cannot_be_read_is_not_taken_for_none(settings: Any) -> None:
+    with pytest.raises(BadInput, match="AIRFLOW_CONN_HOPS_DEFAULT cannot be read"):
+        settings({"port": "http"}, "hops_default")
+
+
+def test_a_connection_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadInput, match=r"there is no connection 'hops_nowhere'.*AIRFLOW_CONN_HOPS_NOWHERE"):
+        _ = RuntimeHook("hops_nowhere").settings
+
+
+def test_a_protocol_that_is_not_installed_is_named(settings: Any) -> None:
+    from airflow_hops.store import ArtifactStore
+
+    store = ArtifactStore(settings({"extra": {"store": "nosuch://bucket"}}).store)
+    with pytest.raises(BadInput, match=r"store 'nosuch://bucket'.*nosuch"):
+        store.exists("nosuch://bucket/a")
