@@ -26,6 +26,12 @@ def test_two_ranks_equal_one_process_on_the_concatenated_batches(ranks: Any, opt
     assert max(rank[optimizer]["difference"] for rank in ranks) < 1e-5
 
 
+def test_a_rank_whose_scaled_gradients_overflow_does_not_keep_the_others_waiting(ranks: Any) -> None:
+    first, second = (rank["mixed_float16"] for rank in ranks)
+    assert (first["checksum"], first["scale"]) == (second["checksum"], second["scale"])
+    assert first["trained"] and first["scale"] < first["initial_scale"]
+
+
 def test_horovods_own_wrapper_does_not_exchange_gradients_of_keras_3(ranks: Any) -> None:
     """The trap that this module closes; should it fail, Horovod has learnt Keras 3 and ours may go."""
     assert ranks[0]["horovod"] != ranks[1]["horovod"]

@@ -110,6 +110,22 @@ def is_distributed(optimizer: Any) -> bool:
     return isinstance(optimizer, _AveragingOptimizer)
 
 
+def average_before_loss_scaling(optimizer: Any) -> None:
+    """Has the gradients of a scaled loss averaged before they are looked at.
+
+    Keras wraps the optimizer of a ``mixed_float16`` model in one that leaves a step out when a gradient overflows.
+    Were they averaged behind it, a rank that leaves a step out would keep the others waiting for its gradients.
+
+    Args:
+        optimizer: A compiled model's optimizer; any but a ``LossScaleOptimizer`` stays as it is.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if is_distributed(optimizer) or not is_distributed(inner):
+        return
+    DistributedOptimizer(optimizer, compression=inner._hops_compression, sparse_as_dense=inner._hops_sparse_as_dense)
+    object.__setattr__(inner, "__class__", type(inner).__bases__[1])
+
+
 def broadcast_weights(model: Any, root_rank: int = 0) -> None:
     """Gives every rank the weights, and the optimizer's state, of one rank.
 
@@ -182,6 +198,7 @@ class BroadcastCallback(keras.callbacks.Callback):
         """Broadcasts the weights."""
         if hvd.size() > 1 and self.model.jit_compile:
             raise BadInput(_JIT_COMPILE)
+        average_before_loss_scaling(self.model.optimizer)
         broadcast_weights(self.model, self.root_rank)
 
 

@@ -85,6 +85,7 @@ def _checks(placement: Placement, channel: Channel) -> dict[str, Any]:
             difference = [np.abs(a - b).max() for a, b in zip(model.get_weights(), alone.get_weights(), strict=True)]
             key = name if sparse_as_dense else f"{name}_sparse"
             found[key] = {"checksum": weights_checksum(model), "difference": float(max(difference))}
+    found["mixed_float16"] = _with_a_rank_that_overflows(rank)
     found["horovod"] = _with_horovods_own(rank)
     found["unwrapped"] = _error(lambda: _fit_checked(_compiled(rank, keras.optimizers.SGD(0.1)), rank))
     found["one_rank_changes"] = _error(lambda: _one_rank_changes(rank))
@@ -159,6 +160,24 @@ def _concatenated() -> tf.data.Dataset:
     parts = [[values.reshape(STEPS, BATCH, -1) for values in _rows(rank)] for rank in range(2)]
     x, y = (np.concatenate([parts[0][i], parts[1][i]], axis=1) for i in range(2))
     return tf.data.Dataset.from_tensor_slices((x, y))
+
+
+def _with_a_rank_that_overflows(rank: int) -> dict[str, Any]:
+    """A scaled loss whose gradients overflow on rank 1 alone, until the scale is small enough."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = _compiled(rank, DistributedOptimizer(keras.optimizers.SGD(1e-4)))
+        before = weights_checksum(model)
+        x, y = _rows(rank)
+        _fit(model, x, y * (4 if rank else 0.1), BATCH, (WeightsChecksumCallback(),))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    return {
+        "checksum": weights_checksum(model),
+        "trained": weights_checksum(model) != before,
+        "scale": float(model.optimizer.dynamic_scale.numpy()),
+        "initial_scale": model.optimizer.initial_scale,
+    }
 
 
 def _with_horovods_own(rank: int) -> str:
