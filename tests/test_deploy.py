@@ -179,6 +179,7 @@ def test_model_that_was_not_blessed_is_skipped_with_the_reason(role: str, tmp_pa
     with DAG("d", schedule=None):
         operator = DeployModelOperator(
             task_id="deploy",
+            model_name="d",
             model={"uri": "file:///m", "kind": "model", "fingerprint": "f"},
             **{role: {**verdict, "properties": {"blessed": False, "reasons": ["auc 0.5 is below 0.6"]}}},
         )

@@ -35,6 +35,8 @@ class IngestOperator(HopsOperator):
             window_end="{{ data_interval_end }}",
         )
 
+    (In a DAG with ``schedule=CronDataIntervalTimetable(...)``: without it Airflow 3's intervals are of no length.)
+
     Args:
         sources: Where each table's rows come from: a :class:`~airflow_hops.sources.Source`, its URI alone, or its
             fields, by the table's name. The first one is the main table, whose rows become examples. (templated)

@@ -1,0 +1,145 @@
+"""The pages say what the code does: arguments, fields, options, and snippets that run."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import airflow.sdk
+import pendulum
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow.timetables.interval import CronDataIntervalTimetable
+from conftest import REPOSITORY
+
+import airflow_hops.operators
+from airflow_hops.decorators.hops import HopsDecoratedOperator
+from airflow_hops.operators.base import HopsOperator
+from airflow_hops.provider_info import PROVIDER_INFO
+
+PAGES = sorted((REPOSITORY / "docs").glob("*.md")) + sorted((REPOSITORY / "docs" / "operators").glob("*.md"))
+OPERATORS = {
+    found.__module__.rpartition(".")[2]: found
+    for name in airflow_hops.operators.__all__
+    if name.endswith("Operator") and (found := getattr(airflow_hops.operators, name))
+}
+
+
+def rows_of_tables(page: Path) -> dict[str, str]:
+    """The rows of a page's tables, by the names in code font in their first column."""
+    found = {}
+    for line in page.read_text().splitlines():
+        if line.startswith("| `"):
+            first = line.split("|")[1]
+            found |= dict.fromkeys(re.findall(r"`([a-z_]+)`", first), line)
+    return found
+
+
+def snippets(page: Path) -> list[str]:
+    return [textwrap.dedent(text) for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
+
+
+def test_every_operator_has_a_page_and_every_page_an_operator() -> None:
+    pages = {page.stem for page in (REPOSITORY / "docs" / "operators").glob("*.md")}
+    assert pages == {*OPERATORS, "task_hops", "index"}
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_a_page_names_its_operators_arguments_and_says_which_are_templated(name: str) -> None:
+    operator = OPERATORS[name]
+    rows = rows_of_tables(REPOSITORY / "docs" / "operators" / f"{name}.md")
+    arguments = set(inspect.signature(operator.__init__).parameters) - {"self", "kwargs"}
+    assert arguments <= set(rows)
+    for argument in arguments:
+        assert ("templated" in rows[argument]) == (argument in operator.template_fields), rows[argument]
+        assert f"{argument}:" in (inspect.getdoc(operator) or ""), argument
+
+
+def test_the_page_of_task_hops_and_the_shared_arguments() -> None:
+    folder = REPOSITORY / "docs" / "operators"
+    own = set(inspect.signature(HopsDecoratedOperator.__init__).parameters) - {
+        *("self", "kwargs", "python_callable", "op_args", "op_kwargs")
+    }
+    assert own <= set(rows_of_tables(folder / "task_hops.md"))
+    shared = set(inspect.signature(HopsOperator.__init__).parameters) - {"self", "kwargs"}
+    assert shared == set(rows_of_tables(folder / "index.md"))
+
+
+def test_the_configuration_page_names_every_field_and_option_with_its_default() -> None:
+    page = REPOSITORY / "docs" / "configuration.md"
+    (connection,) = PROVIDER_INFO["connection-types"]
+    table, _, options = page.read_text().partition("## The section")
+    for name, field in connection["conn-fields"].items():
+        assert re.search(rf"^\| {field['label']} \| extra `{name}` \|", table, re.MULTILINE), name
+    for name, label in connection["ui-field-behaviour"]["relabeling"].items():
+        assert re.search(rf"^\| {label} \| `{name}` \|.*`{connection['ui-field-behaviour']['placeholders'][name]}` \|$",
+                         table, re.MULTILINE), name  # fmt: skip
+    for name, option in PROVIDER_INFO["config"]["hops"]["options"].items():
+        default = f"`{option['default']}`" if option["default"] else "empty: "
+        assert re.search(rf"^\| `{name}` \|.*\| {re.escape(default)}", options, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "README.md"], ids=lambda page: page.name)
+def test_snippets_parse_and_import_what_there_is(page: Path) -> None:
+    for snippet in snippets(page):
+        for node in ast.walk(ast.parse(snippet)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("airflow_hops"):
+                path = REPOSITORY / node.module.replace(".", "/")
+                source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+                for alias in node.names:
+                    if (path / f"{alias.name}.py").exists():
+                        continue
+                    assert re.search(rf"\b(def|class|import) {alias.name}\b", source.read_text()), (
+                        page.name,
+                        alias.name,
+                    )
+
+
+@pytest.fixture
+def readme_dags(tmp_path: Path, run_dag: Any) -> Any:
+    """The DAGs of the README's snippets."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    pipeline, step = snippets(REPOSITORY / "README.md")
+    (tmp_path / "churn_dag.py").write_text(pipeline)
+    (tmp_path / "step_dag.py").write_text(
+        "from airflow.sdk import DAG, task\n\n"
+        "with DAG('late', schedule=None, render_template_as_native_obj=True):\n\n"
+        + textwrap.indent(step, "    ")
+        + "\n    count_late(\"{{ dag_run.conf['examples'] }}\")\n"
+    )
+    bag = DagBag(tmp_path)
+    assert not bag.import_errors
+    DagBundlesManager().sync_bundles_to_db()
+    sync_bag_to_db(bag, "dags-folder", None)
+    return bag.dags
+
+
+def test_the_pipeline_of_the_readme_is_a_dag_with_windows_of_time_in_under_30_lines(readme_dags: Any) -> None:
+    pipeline, step = snippets(REPOSITORY / "README.md")
+    assert len(pipeline.splitlines()) < 30
+    assert len(step.splitlines()) <= 5
+    dag = readme_dags["churn"]
+    assert len(dag.tasks) == 10
+    assert [task.task_id for task in dag.topological_sort()][-1] == "deploy"
+    # Airflow's scheduler has a class of its own of the same name.
+    assert isinstance(dag.timetable, airflow.sdk.CronDataIntervalTimetable)
+    timetable = CronDataIntervalTimetable(dag.timetable.expression, timezone=dag.timetable.timezone)
+    interval = timetable.infer_manual_data_interval(run_after=pendulum.datetime(2026, 3, 4))
+    assert (interval.end - interval.start).days == 7
+
+
+@pytest.mark.runtime
+def test_the_step_of_the_readme_counts_late_rows(readme_dags: Any, tmp_path: Path, runtime: Path) -> None:
+    (tmp_path / "examples" / "train").mkdir(parents=True)
+    pq.write_table(pa.table({"late": [1, 0, 1]}), tmp_path / "examples" / "train" / "part-00000.parquet")
+    examples = {"uri": (tmp_path / "examples").as_uri(), "kind": "examples", "fingerprint": "f"}
+    run = readme_dags["late"].test(run_conf={"examples": examples})
+    (task,) = run.get_task_instances()
+    assert (str(task.state), task.xcom_pull(task_ids="count_late")) == ("success", 2)
