@@ -54,11 +54,16 @@ def scheduled_flights(data: Path, start: str, end: str) -> pd.DataFrame:
     at = pd.to_datetime(flights["time_hour"], utc=True)
     flights = flights[(at >= pd.Timestamp(start, tz="UTC")) & (at < pd.Timestamp(end, tz="UTC"))]
     flights["origin_departures_hour"] = flights.groupby(["origin", "time_hour"])["flight"].transform("size")
-    weather = pd.read_csv(data / "weather.csv").drop_duplicates(["origin", "time_hour"])
-    weather = weather[["origin", "time_hour", "temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib"]]
+    weather = pd.read_csv(data / "weather.csv")
+    weather["wind_speed"] = weather["wind_speed"].where(weather["wind_speed"] < 200)
+    weather = weather.groupby(["origin", "time_hour"], as_index=False)[
+        ["temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib"]
+    ].mean()
     planes = pd.read_csv(data / "planes.csv").rename(
         columns={"year": "built", "manufacturer": "plane_manufacturer", "seats": "plane_seats"}
     )
+    planes["built"] = planes["built"].where(planes["built"] >= 1920)
+    planes["plane_seats"] = planes["plane_seats"].where(planes["plane_seats"] > 0)
     airports = pd.read_csv(data / "airports.csv").rename(columns={"faa": "dest", "lat": "dest_lat", "lon": "dest_lon"})
     table = (
         flights.merge(weather, on=["origin", "time_hour"], how="left")
@@ -70,9 +75,11 @@ def scheduled_flights(data: Path, start: str, end: str) -> pd.DataFrame:
     # time_hour is the full hour; the minute of the departure completes it.
     table["scheduled_at"] = at.view("int64") // 10**9 + 60 * table["minute"]
     table["scheduled_minute"] = table["hour"] * 60 + table["minute"]
-    table["scheduled_arrival_minute"] = table["sched_arr_time"] // 100 * 60 + table["sched_arr_time"] % 100
+    arrival = table["sched_arr_time"]
+    table["scheduled_arrival_minute"] = (arrival // 100 * 60 + arrival % 100) % (24 * 60)
     table["weekday"] = date.dt.weekday
-    table["plane_age"] = table["year"] - table["built"]
+    age = table["year"] - table["built"]
+    table["plane_age"] = age.where(age >= 0)
     table["plane_manufacturer"] = table["plane_manufacturer"].fillna("")
     table["late"] = np.where(table["arr_delay"].isna(), np.nan, (table["arr_delay"] >= 15).astype(float))
     table["flight_id"] = (
