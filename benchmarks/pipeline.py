@@ -1,7 +1,7 @@
 """From raw files to a served model: seconds of each stage, and the same work by TFX's local runner.
 
 Each round runs the peer (cold, then cached), and then this project in a real Airflow (first, cold, cached), so that
-both see the same machine. See ``README.md`` for what each figure means.
+both see the same machine. At the end the whole loop is shown once. See ``README.md`` for what each figure means.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from benchmarks.measurement.comparison import (  # noqa: E402
     ratios_of,
     stages_of,
 )
+from benchmarks.measurement.loop import measure_loop, print_loop  # noqa: E402
 from benchmarks.measurement.processes import (  # noqa: E402
     MemorySampler,
     cpu_seconds,
@@ -135,13 +136,15 @@ def main() -> int:
         if peer is not None:
             found.peer_rows, found.peer_table_s = peer.set_up(flights)
         measure(found, given.rounds, work, peer, say)
+        loop = measure_loop(work / "loop", Path(flights).parent, Console(stderr=True, highlight=False))
     stages = stages_of(found)
     figures = figures_of(found, stages)
     ratios = ratios_of(figures)
     console = Console(width=120)
+    print_loop(loop, console)
     print_stages(stages, console)
     print_comparison(figures, ratios, console)
-    print(json.dumps({"benchmark": "pipeline", "ratios": ratios, "figures": figures}))
+    print(json.dumps({"benchmark": "pipeline", "ratios": ratios, "figures": {**figures, "loop_s": loop}}))
     return 0
 
 
