@@ -80,6 +80,27 @@ def small_folder(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """``cgroup.procs`` of a control group: the kernel kills what asks for more than 64 MiB within it."""
+    import uuid
+
+    root = Path("/sys/fs/cgroup")
+    parent, limit = (root / "memory", "memory.limit_in_bytes") if (root / "memory").is_dir() else (root, "memory.max")
+    group = parent / f"hops-tests-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+        try:
+            (group / limit).write_text(str(64 << 20))
+        except OSError:
+            group.rmdir()
+            raise
+    except OSError as error:
+        pytest.skip(f"no control group of limited memory can be made here: {error}")
+    yield group / "cgroup.procs"
+    group.rmdir()
+
+
 class StepRunner:
     """Runs steps as real processes through the runtime hook, in one store."""
 

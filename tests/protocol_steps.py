@@ -45,6 +45,17 @@ def exhaust_memory(context: Any) -> None:
     bytearray(1 << 30)
 
 
+def outgrow(context: Any, group: str) -> Any:
+    """Asks for more memory than the kernel gives to a control group, with an output under way."""
+    from pathlib import Path
+
+    Path(group).write_text(str(os.getpid()))
+    with context.output() as writer:
+        (writer.path / "text.txt").write_text("half")
+        taken = b"x" * (256 << 20)
+        return writer.commit(properties={"size": len(taken)})
+
+
 def end_by_signal(context: Any, number: int) -> None:
     """Ends in a way that no step can report."""
     print("these are its last words")

@@ -125,6 +125,16 @@ def test_out_of_memory_is_reported_as_such(step: Step) -> None:
         step("exhaust_memory")
 
 
+def test_a_step_that_the_kernel_kills_for_want_of_memory_is_said_and_leaves_no_artifact(
+    step: Step, small_memory: Path
+) -> None:
+    with pytest.raises(StepFailed, match=r"ended by SIGKILL .*the kernel did for want of memory") as caught:
+        step("outgrow", kind="text", group=str(small_memory))
+    assert caught.value.retryable
+    runner = step.runner  # type: ignore[attr-defined]
+    assert not runner.store.exists(runner.last_uri)
+
+
 def test_exit_by_signal_is_reported_with_its_last_lines_and_what_may_be_the_cause(step: Step) -> None:
     with pytest.raises(StepFailed) as caught:
         step("end_by_signal", number=int(signal.SIGKILL))

@@ -225,6 +225,12 @@ def test_examples_that_cannot_be_used_are_named(
     assert not failure.value.retryable
 
 
+def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(train: Any, small_memory: Path) -> None:
+    with pytest.raises(StepFailed, match=r"rank 1 of 2 on .*SIGKILL \(the kernel's out-of-memory killer") as failure:
+        train("outgrow", group=str(small_memory))
+    assert failure.value.retryable
+
+
 @pytest.mark.parametrize("left_kib", [8, 72])
 def test_a_store_without_space_is_said_and_leaves_no_artifact(
     small_folder: Path, runtime: Path, warm_launcher: Any, left_kib: int

@@ -119,6 +119,14 @@ def fail(context: TrainContext) -> keras.Model:
     return model
 
 
+def outgrow(context: TrainContext) -> keras.Model:
+    """Rank 1 asks for more memory than the kernel gives to a control group."""
+    if context.rank == 1:
+        Path(context.params["group"]).write_text(str(os.getpid()))
+        return len(b"x" * (256 << 20))
+    return train(context)
+
+
 def exhaust_memory(context: TrainContext) -> keras.Model:
     """Asks for more memory than there is."""
     import numpy as np
