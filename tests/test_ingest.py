@@ -60,6 +60,7 @@ def refused(ingest: Any, **arguments: Any) -> str:
     """The message with which a step fails; asserts that it left nothing."""
     with pytest.raises(StepFailed) as failure:
         ingest(**arguments)
+    assert failure.value.retryable == ("changed while it was read" in str(failure.value))
     assert not ingest.steps.store.exists(ingest.steps.last_uri)
     folder = Path(ingest.steps.last_uri.removeprefix("file://")).parent
     assert list(folder.glob("snapshot*")) == []
@@ -266,7 +267,8 @@ def test_a_bad_window_is_refused(ingest: Any, flights_raw: Path, window: Any, ex
     assert expected in refused(ingest, window=window, planes=flights_raw / "planes.csv")
 
 
-def test_a_source_that_changes_while_it_is_read_is_an_error(ingest: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["1\n", "1,2,3\n"], ids=["whole rows", "rows that would be damaged"])
+def test_a_source_that_changes_while_it_is_read_is_an_error(ingest: Any, tmp_path: Path, written: str) -> None:
     path = tmp_path / "growing.csv"
     path.write_text("id\n" + "".join(f"{n}\n" for n in range(300_000)))
     done = threading.Event()
@@ -274,7 +276,7 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(ingest: Any, tmp_pat
     def grow() -> None:
         while not done.is_set():
             with path.open("a") as stream:
-                stream.write("1\n")
+                stream.write(written)
             time.sleep(0.002)
 
     writer = threading.Thread(target=grow)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.readers import first_types, infer_types, read
 from airflow_hops.runtime.readers.raw_file import RawFile, identify
 from airflow_hops.runtime.readers.types import Types, TypesDoNotFit, as_utc, unify
-from airflow_hops.sources import Source, list_files
+from airflow_hops.sources import Source, SourceFile, list_files
 
 log = logging.getLogger(__name__)
 
@@ -132,22 +132,13 @@ def ingest_table(
         HopsError: a file changed while it was read.
     """
     fs, listed = list_files(source)
-    files = [identify(fs, file, source) for file in listed]
-    found = {file.name: first_types(file) for file in files}
     try:
-        counts = _copy(files, unify(found), window, folder, report)
-    except TypesDoNotFit as error:
-        log.info("Types of the first block do not fit all rows (%s); reading all rows for their types first", error)
-        try:
-            counts = _copy(files, unify({file.name: infer_types(file) for file in files}), window, folder, report)
-        except TypesDoNotFit as last:
-            raise BadInput(f"{last}; give the column's type in the source's 'schema'") from last
-    again = {file.name: file for file in list_files(source)[1]}
-    for file in listed:
-        if again.pop(file.name, None) != file:
-            raise HopsError(f"{file.name}: the file changed while it was read; retry when its writer has finished")
-    if again:
-        raise HopsError(f"{next(iter(again))}: the file appeared while {source.uri!r} was read; retry")
+        counts = _copy_table(fs, listed, source, window, folder, report)
+    except (BadInput, OSError):
+        # A file that is being written may well look damaged.
+        _check_unchanged(source, listed)
+        raise
+    _check_unchanged(source, listed)
     if not counts.rows_in:
         raise BadInput(f"table {table!r}: {source.uri!r} has no rows")
     if not counts.rows_out:
@@ -156,6 +147,38 @@ def ingest_table(
             f"{source.uri!r} goes from {_text(counts.earliest)} to {_text(counts.latest)}"
         )
     return RowCounts(counts.rows_in, counts.rows_out, counts.rejected).check(f"table {table!r}")
+
+
+def _copy_table(
+    fs: Any, listed: Sequence[SourceFile], source: Source, window: Window, folder: Path, report: Any
+) -> _Counts:
+    files = [identify(fs, file, source) for file in listed]
+    found = {file.name: first_types(file) for file in files}
+    try:
+        return _copy(files, unify(found), window, folder, report)
+    except TypesDoNotFit as error:
+        log.info("Types of the first block do not fit all rows (%s); reading all rows for their types first", error)
+        try:
+            return _copy(files, unify({file.name: infer_types(file) for file in files}), window, folder, report)
+        except TypesDoNotFit as last:
+            raise BadInput(f"{last}; give the column's type in the source's 'schema'") from last
+
+
+def _check_unchanged(source: Source, listed: Sequence[SourceFile]) -> None:
+    """Compares the files with what they were.
+
+    Raises:
+        HopsError: one changed, is gone or is new.
+    """
+    try:
+        again = {file.name: file for file in list_files(source)[1]}
+    except (BadInput, FileNotFoundError):
+        again = {}
+    for file in listed:
+        if again.pop(file.name, None) != file:
+            raise HopsError(f"{file.name}: the file changed while it was read; retry when its writer has finished")
+    if again:
+        raise HopsError(f"{next(iter(again))}: the file appeared while {source.uri!r} was read; retry")
 
 
 def _copy(files: list[RawFile], types: Types, window: Window, folder: Path, report: Any) -> _Counts:
