@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Iterable
 from functools import cache
@@ -32,22 +33,43 @@ def pins_fingerprint() -> str:
 def package_fingerprint() -> str:
     """SHA-256 (hex) of the ML side's sources."""
     package = Path(airflow_hops.__file__).parent
-    return _sources_fingerprint((package / name for name in ML_SIDE), package)
+    return _fingerprint((package / name for name in ML_SIDE), package)
 
 
 def user_code_fingerprint(spec: StepSpec) -> str:
-    """SHA-256 (hex) of the user modules that a spec names as ``module:function``.
+    """SHA-256 (hex) of the user code that a spec names as ``module:function``, and of all that it imports.
 
-    The whole top-level package counts, since a module may import its siblings.
+    Of a package all files count, since its modules may import each other and read what lies beside them. Imports are
+    followed as far as they lead to the spec's code paths; a module that is imported by a computed name is not seen.
     """
-    found: set[tuple[Path, Path]] = set()
-    for name in _module_names([spec.entry, spec.params]):
-        top = name.partition(".")[0]
-        for folder in spec.code_paths:
-            for candidate in (Path(folder) / top, Path(folder) / f"{top}.py"):
-                if candidate.exists():
-                    found.add((candidate, Path(folder)))
-    return "".join(_sources_fingerprint([path], folder) for path, folder in sorted(found))
+    waiting = {name.partition(".")[0] for name in _module_names([spec.entry, spec.params])}
+    looked_at = {airflow_hops.__name__}  # package_fingerprint() has that
+    found: list[str] = []
+    while tops := waiting - looked_at:
+        top = min(tops)
+        looked_at.add(top)
+        for folder in map(Path, spec.code_paths):
+            for path in (folder / top, folder / f"{top}.py"):
+                if path.exists():
+                    found.append(_fingerprint([path], folder, "*"))
+                    waiting |= _imported(path)
+    return hashlib.sha256("".join(found).encode()).hexdigest()
+
+
+def _imported(path: Path) -> set[str]:
+    """Top-level names of the modules that a module, or any of a package, imports."""
+    names: set[str] = set()
+    for source in _files(path, "*.py"):
+        try:
+            tree = ast.parse(source.read_bytes())
+        except (SyntaxError, ValueError):
+            continue  # the step says so, if it imports it
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names
 
 
 def _module_names(value: Any) -> Iterable[str]:
@@ -63,10 +85,22 @@ def _module_names(value: Any) -> Iterable[str]:
             yield from _module_names(item)
 
 
-def _sources_fingerprint(paths: Iterable[Path], root: Path) -> str:
+def _fingerprint(paths: Iterable[Path], root: Path, pattern: str = "*.py") -> str:
     digest = hashlib.sha256()
     for path in paths:
-        for source in [path] if path.is_file() else sorted(path.rglob("*.py")):
+        for source in _files(path, pattern):
             digest.update(f"{source.relative_to(root)}\0".encode())
             digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def _files(path: Path, pattern: str) -> list[Path]:
+    """A file, or the files below a folder, less bytecode and what is hidden."""
+    if path.is_file():
+        return [path]
+    return [
+        found
+        for found in sorted(path.rglob(pattern))
+        if found.is_file()
+        and not any(part.startswith(".") or part == "__pycache__" for part in found.relative_to(path).parts)
+    ]

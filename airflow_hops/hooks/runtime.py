@@ -211,11 +211,12 @@ class RuntimeHook(BaseHook):
         parts = {
             "code": package_fingerprint(),
             "runtime": pins_fingerprint(),
-            "parameters": hashlib.sha256(json.dumps(spec.params, sort_keys=True).encode()).hexdigest(),
+            "parameters": _fingerprint_of_json(spec.params),
             "user code": user_code_fingerprint(spec),
         }
         for role, artifacts in spec.inputs.items():
-            parts[f"input {role}"] = ",".join(artifact.fingerprint for artifact in artifacts)
+            # Properties count: equal rows may be of different windows.
+            parts[f"input {role}"] = _fingerprint_of_json([[a.fingerprint, a.properties] for a in artifacts])
         return {**parts, **spec.cache_key_parts}
 
     def _connection_fields(self) -> tuple[dict[str, Any], str | None, int | None]:
@@ -264,6 +265,10 @@ class RuntimeHook(BaseHook):
         else:
             figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
             self.log.info("%3.0f%% %s%s", 100 * line.progress, line.text, figures)
+
+
+def _fingerprint_of_json(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def warm_socket(runtime: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -104,6 +105,10 @@ class PrepareOperator(HopsOperator):
     def step_inputs(self) -> Mapping[str, Any]:
         """The snapshot."""
         return {"tables": self.tables}
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """The Spark properties: some change what an expression gives (``spark.sql.ansi.enabled``)."""
+        return {"conf": json.dumps(dict(self.conf or {}), sort_keys=True)}
 
     def launcher(self, hook: RuntimeHook) -> Launcher:
         """Spark, as the connection says."""

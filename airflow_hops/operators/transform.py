@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,10 @@ class TransformOperator(HopsOperator):
     def step_params(self, context: Context) -> dict[str, Any]:
         """The preprocessing function's name."""
         return {"preprocess": self.preprocess}
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """The Spark properties: some change what an expression gives (``spark.sql.ansi.enabled``)."""
+        return {"conf": json.dumps(dict(self.conf or {}), sort_keys=True)}
 
     def launcher(self, hook: RuntimeHook) -> Launcher:
         """Spark, as the connection says."""

@@ -1,0 +1,95 @@
+"""What makes a step run anew, and what does not: through the hook, with real steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.artifacts import Artifact, Producer
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.protocol import Output, StepSpec
+from airflow_hops.store import ArtifactStore
+
+pytestmark = pytest.mark.runtime
+
+Run = Callable[..., bool]
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """User code: a package, a module of it that another module and a text are read by."""
+    folder = tmp_path / "dags"
+    (folder / "shop").mkdir(parents=True)
+    (folder / "shop" / "__init__.py").write_text("")
+    (folder / "shop" / "steps.py").write_text(
+        "import currencies\n\ndef run(context):\n    with context.output() as writer:\n        return writer.commit()\n"
+    )
+    (folder / "shop" / "query.sql").write_text("select 1")
+    (folder / "currencies.py").write_text("from rates import EURO\n")
+    (folder / "rates.py").write_text("EURO = 1\n")
+    (folder / "unrelated.py").write_text("x = 1\n")
+    return folder
+
+
+@pytest.fixture
+def cached(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the step in a DAG run of its own; whether its artifact came from the cache."""
+    connection = {"conn_type": "hops", "extra": {"store": str(tmp_path / "store")}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    store, runs = ArtifactStore(str(tmp_path / "store")), iter(range(100))
+
+    def run(**inputs: Artifact) -> bool:
+        producer = Producer("shop", f"run-{next(runs)}", "step")
+        spec = StepSpec(
+            step="step",
+            entry="shop.steps:run",
+            inputs={role: (artifact,) for role, artifact in inputs.items()},
+            output=Output(store.address(producer, "model"), "model"),
+            producer=producer,
+            code_paths=(str(code),),
+        )
+        result: Any = RuntimeHook().run(spec)
+        return Artifact.from_dict(result.value).cached
+
+    return run
+
+
+def test_a_step_runs_anew_when_code_that_it_may_use_has_changed(cached: Run, code: Path) -> None:
+    assert not cached()
+    assert cached()
+    (code / "unrelated.py").write_text("x = 2\n")
+    (code / "shop" / "__pycache__").mkdir(exist_ok=True)
+    (code / "shop" / "__pycache__" / "steps.cpython-399.pyc").write_bytes(b"bytecode")
+    assert cached()
+    for changed in ("shop/__init__.py", "shop/query.sql", "currencies.py", "rates.py"):
+        with (code / changed).open("a") as file:
+            file.write("# changed\n")
+        assert not cached(), changed
+        assert cached(), changed
+
+
+def test_equal_rows_of_another_window_are_another_input(cached: Run) -> None:
+    def snapshot(window_end: str) -> Artifact:
+        return Artifact("file:///s", "snapshot", "f" * 64, properties={"window": ["2013-01-01", window_end]})
+
+    assert not cached(tables=snapshot("2013-04-01"))
+    assert cached(tables=snapshot("2013-04-01"))
+    assert not cached(tables=snapshot("2013-05-01"))
+
+
+def test_other_spark_properties_are_another_key() -> None:
+    from airflow_hops.operators import PrepareOperator, TransformOperator
+
+    def keys(conf: dict[str, str] | None) -> list[dict[str, str]]:
+        hook = RuntimeHook()
+        prepare = PrepareOperator(task_id="p", prepare="a:b", tables={}, label="l", key="k", time="t", conf=conf)
+        transform = TransformOperator(task_id="t", preprocess="a:b", examples={}, statistics={}, schema={}, conf=conf)
+        return [operator.step_cache_key_parts(hook) for operator in (prepare, transform)]
+
+    for plain, ansi in zip(keys(None), keys({"spark.sql.ansi.enabled": "true"}), strict=True):
+        assert plain != ansi
+    assert keys(None) == keys({})
