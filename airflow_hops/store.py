@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -129,12 +130,17 @@ class ArtifactStore:
         """A local directory with the artifact's files: itself on a local store, else a verified download.
 
         Raises:
-            BadInput: the artifact is missing.
+            BadInput: the artifact is missing, or another one lies at its address by now.
             HopsError: a file's checksum differs from its manifest's.
         """
         manifest = self.manifest(artifact.uri)
         for entry in manifest.files:
             _check_relative(entry.path, artifact.uri)
+        if manifest.fingerprint != artifact.fingerprint:
+            raise BadInput(
+                f"{artifact.uri}: another {manifest.kind} lies there by now (fingerprint {manifest.fingerprint[:12]}…, "
+                f"expected {artifact.fingerprint[:12]}…): its task ran again; run the tasks after it again"
+            )
         if self.is_local:
             return _local_path(artifact.uri)
         target = self._local_cache / manifest.fingerprint
@@ -177,6 +183,38 @@ class ArtifactStore:
             _verify(manifest, artifact.uri, lambda path: fs.open(f"{artifact.uri}/{path}", "rb"))
         return manifest
 
+    def accept_edit(self, uri: str, path: str) -> Artifact:
+        """The artifact after somebody may have edited one of its text files: its manifest then says what is in there.
+
+        Args:
+            uri: The artifact's address.
+            path: The file's path in it.
+
+        Raises:
+            BadInput: there is no artifact, or no such file in it.
+        """
+        manifest = self.manifest(uri)
+        try:
+            content = self._read_bytes(f"{uri}/{path}")
+        except FileNotFoundError:
+            raise BadInput(f"{uri}/{path}: the manifest names it, but it is gone") from None
+        entry = FileEntry(path, len(content), hashlib.sha256(content).hexdigest())
+        if entry not in manifest.files:
+            others = tuple(file for file in manifest.files if file.path != path)
+            manifest = replace(manifest, files=(*others, entry))
+            self.write_text(f"{uri}/{MANIFEST_NAME}", manifest.to_json())
+        return manifest.reference(uri)
+
+    def _is_whole(self, uri: str, manifest: Manifest) -> bool:
+        """Whether the store has all files of an artifact, by their sizes."""
+        if self.is_local:
+            return _is_whole(_local_path(uri), manifest)
+        fs = self._fs()
+        fs.invalidate_cache()
+        root = fs._strip_protocol(uri)
+        found = {path: info["size"] for path, info in fs.find(root, detail=True).items()}
+        return all(found.get(f"{root}/{entry.path}") == entry.size_bytes for entry in manifest.files)
+
     def find_cached(self, producer: Producer, parts: Mapping[str, str]) -> tuple[Artifact | None, str]:
         """Looks for an artifact that the same task made from the same parts.
 
@@ -189,9 +227,12 @@ class ArtifactStore:
         try:
             entry = json.loads(self._read_text(path))
             artifact = Artifact.from_dict(entry["artifact"])
-            if self.manifest(artifact.uri).fingerprint == artifact.fingerprint:
-                return as_cached(artifact), f"same {', '.join(sorted(parts))} as in run {entry['run_id']}"
-            return None, f"{artifact.uri} has changed since it was recorded"
+            manifest = self.manifest(artifact.uri)
+            if manifest.fingerprint != artifact.fingerprint:
+                return None, f"{artifact.uri} has changed since it was recorded"
+            if not self._is_whole(artifact.uri, manifest):
+                return None, f"{artifact.uri} has lost files that its manifest names"
+            return as_cached(artifact), f"same {', '.join(sorted(parts))} as in run {entry['run_id']}"
         except FileNotFoundError:
             pass
         except BadInput as error:
@@ -240,10 +281,13 @@ class ArtifactStore:
         return self._read_text(uri)
 
     def _read_text(self, uri: str) -> str:
+        return self._read_bytes(uri).decode()
+
+    def _read_bytes(self, uri: str) -> bytes:
         if self.is_local:
-            return _local_path(uri).read_text()
+            return _local_path(uri).read_bytes()
         content: bytes = self._fs().cat_file(uri)
-        return content.decode()
+        return content
 
     def _fs(self) -> Any:
         import fsspec
@@ -348,7 +392,8 @@ class ArtifactWriter:
         if fs.exists(self.uri):
             if fs.exists(f"{self.uri}/{MANIFEST_NAME}"):
                 fs.rm_file(f"{self.uri}/{MANIFEST_NAME}")
-            fs.rm(self.uri, recursive=True)
+            with contextlib.suppress(FileNotFoundError):  # the manifest was all there was
+                fs.rm(self.uri, recursive=True)
         for entry in manifest.files:
             fs.put_file(str(self.path / entry.path), f"{self.uri}/{entry.path}")
         fs.put_file(str(self.path / MANIFEST_NAME), f"{self.uri}/{MANIFEST_NAME}")

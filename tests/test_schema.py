@@ -129,15 +129,19 @@ def test_first_dag_run_freezes_and_the_second_starts_no_process(
     sample = flights_examples.months(flights_raw, 1, 1).iloc[::20]
     examples = flights_examples.write_examples(store, {"train": sample}, run_id="january")
     found = []
-    for runtime in (str(shared_run_step.runtime), os.devnull):
+    schema = Path(store.uri("schema", "_frozen", "flights", "schema").removeprefix("file://")) / "schema.pbtxt"
+    for runtime in (str(shared_run_step.runtime), os.devnull, os.devnull):
+        if len(found) == 2:
+            schema.write_text(schema.read_text() + "# thresholds are right as they are\n")
         connection = {"conn_type": "hops", "extra": {"store": store.root, "runtime": runtime}}
         monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
         run = run_dag("schema", {"examples": examples.to_dict()})
         tasks = {ti.task_id: ti for ti in run.get_task_instances()}
         assert {name: ti.state for name, ti in tasks.items()} == {"statistics": "success", "schema": "success"}
         found.append(tasks["schema"].xcom_pull(task_ids="schema"))
-    first, second = found
+    first, second, edited = found
     assert first["uri"] == store.uri("schema", "_frozen", "flights", "schema")
     assert second["fingerprint"] == first["fingerprint"]
     assert (first["cached"], second["cached"]) == (False, True)
+    assert edited["fingerprint"] != first["fingerprint"], "what was validated before is not taken from the cache"
     assert "carrier" in first["properties"]["features"]

@@ -73,9 +73,17 @@ def write(store: ArtifactStore, files: dict[str, str], producer: Producer = PROD
 def overwrite(store: ArtifactStore, uri: str, text: str) -> None:
     """Writes to a place of the store, past the store."""
     if store.is_local:
-        _path(uri).write_text(text)
+        _path(uri).write_bytes(text.encode())
     else:
         store._fs().pipe_file(uri, text.encode())
+
+
+def remove(store: ArtifactStore, uri: str) -> None:
+    """Takes a file away, past the store."""
+    if store.is_local:
+        _path(uri).unlink()
+    else:
+        store._fs().rm_file(uri)
 
 
 def _path(uri: str) -> Path:
@@ -196,6 +204,33 @@ def test_a_retry_replaces_what_the_try_before_published(any_store: ArtifactStore
     assert (any_store.local(second) / "shared").read_text() == "2"
 
 
+def test_an_artifact_that_was_replaced_is_not_taken_for_the_one_that_was_asked_for(any_store: ArtifactStore) -> None:
+    asked = write(any_store, {"a": "1"})
+    write(any_store, {"a": "2"})
+    with pytest.raises(BadInput, match=r"another model lies there by now .* its task ran again"):
+        any_store.local(asked)
+
+
+def test_an_edit_by_hand_is_accepted_where_it_is_asked_for(any_store: ArtifactStore) -> None:
+    artifact = write(any_store, {"schema.pbtxt": "old\n", "b": "2"}, properties={"label": "late"})
+    assert any_store.accept_edit(artifact.uri, "schema.pbtxt") == artifact
+    overwrite(any_store, f"{artifact.uri}/schema.pbtxt", "new\r\n")
+    edited = any_store.accept_edit(artifact.uri, "schema.pbtxt")
+    assert edited.fingerprint != artifact.fingerprint
+    assert edited.properties == artifact.properties
+    any_store.verify(edited)
+    assert (any_store.local(edited) / "schema.pbtxt").read_bytes() == b"new\r\n"
+    remove(any_store, f"{artifact.uri}/schema.pbtxt")
+    with pytest.raises(BadInput, match=r"schema.pbtxt: the manifest names it, but it is gone"):
+        any_store.accept_edit(artifact.uri, "schema.pbtxt")
+
+
+def test_an_artifact_of_no_files_is_replaced_too(any_store: ArtifactStore) -> None:
+    write(any_store, {})
+    again = write(any_store, {"a": "1"})
+    assert any_store.verify(again).files
+
+
 def test_lost_rows_are_not_published(any_store: ArtifactStore) -> None:
     with pytest.raises(RowsNotConserved, match=r"model 'train': 10 rows in, but 6 out and 3 rejected.*; 1 unaccounted"):
         write(any_store, {"a": "1"}, rows={"train": RowCounts(10, 6, {"cancelled": 3})})
@@ -292,6 +327,9 @@ def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
     found, why = any_store.find_cached(dataclasses.replace(later, task_id="other"), parts)
     assert (found, why) == (None, "the task has not run before")
 
+    remove(any_store, f"{artifact.uri}/a")
+    found, why = any_store.find_cached(later, parts)
+    assert (found, why) == (None, f"{artifact.uri} has lost files that its manifest names")
     write(any_store, {"a": "changed"})
     found, why = any_store.find_cached(later, parts)
     assert (found, why) == (None, f"{artifact.uri} has changed since it was recorded")

@@ -166,7 +166,7 @@ def run(
         raise BadInput(f"no champion of model {model_name!r} with statistics and schema; deploy one first")
     stored = context.store.manifest(champion.statistics).reference(champion.statistics)
     reference = load_statistics(context.store.local(stored) / "train" / STATISTICS_FILE)
-    schema_artifact = context.store.manifest(champion.schema).reference(champion.schema)
+    schema_artifact = context.store.accept_edit(champion.schema, SCHEMA_FILE)
     schema = load_schema(context.store.local(schema_artifact) / SCHEMA_FILE)
     _keep_comparators(schema, champion.model.properties.get("features"))
     expected = {
