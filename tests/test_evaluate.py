@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from flights_models import FLIGHTS_CODE
 
-from airflow_hops.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.artifacts import Artifact, BadInput, Producer, RowCounts
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.runtime.binary_metrics import Difference, binary_metrics, compare
 from airflow_hops.runtime.blessing import BlessingRule, bless
@@ -193,6 +194,34 @@ def test_champion_is_scored_on_the_same_rows_and_decides(
     same = evaluate(flights_model, model_name="learnt")
     assert same.properties["blessed"] is False
     assert same.properties["reasons"] == ["the model is the champion already (version 1)"]
+
+
+@pytest.mark.runtime
+@pytest.mark.spark
+def test_a_champion_whose_training_ran_again_is_read_where_it_is_served(
+    evaluate: Any, shared_run_step: Any, flights_model: Any, make_flights_model: Any, tmp_path: Path
+) -> None:
+    """Clearing the task that trained the champion puts another model at its artifact's address."""
+    store = shared_run_step.store
+    guess = make_flights_model(steps=0)
+
+    def train(saved_model: Path) -> Artifact:
+        with store.create(store.uri("tests", "january", "train", "model"), "model", Producer()) as writer:
+            shutil.copytree(saved_model, writer.path / "saved_model")
+            return writer.commit(properties=guess.properties)
+
+    first = train(store.local(guess) / "saved_model")
+    served = shutil.copytree(store.local(first) / "saved_model", tmp_path / "models" / "1")
+    version = ServedVersion.of(first, 1, str(served), 100)
+    write_record(store, "retrained", ModelRecord(champion=version))
+    again = train(store.local(flights_model) / "saved_model")
+    assert again.uri == first.uri
+    evaluation = evaluate(again, model_name="retrained")
+    assert evaluation.metrics["eval_gain"] > 0.05
+    assert evaluation.properties["blessed"] is True
+    shutil.rmtree(served)
+    with pytest.raises(StepFailed, match="another model lies there by now"):
+        evaluate(again, model_name="retrained")
 
 
 @pytest.mark.runtime

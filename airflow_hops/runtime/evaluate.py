@@ -62,7 +62,7 @@ def run(
     champion = read_record(context.store, model_name).champion
     is_champion = champion is not None and champion.fingerprint == model.fingerprint
     if champion is not None and not is_champion:
-        models[CHAMPION] = ServedModel(context.store.local(champion.model) / "saved_model")
+        models[CHAMPION] = ServedModel(_champion_model(context, champion))
     figures: dict[str, dict[str, Any]] = {}
     for number, split in enumerate(splits):
         scored = score(models, files[split], label, slices=slices, split=split)
@@ -156,6 +156,18 @@ def _figures(scored: ScoredRows, chosen: Any, metric: str) -> dict[str, Any]:
     if CHAMPION in metrics:
         gain = compare(metric, labels, scored.probabilities[CANDIDATE][chosen], scored.probabilities[CHAMPION][chosen])
     return {"rows": len(labels), CANDIDATE: metrics[CANDIDATE], CHAMPION: metrics.get(CHAMPION), "gain": gain}
+
+
+def _champion_model(context: StepContext, champion: ServedVersion) -> Path:
+    """The champion's SavedModel; what the server has of it where its artifact was replaced, or is gone."""
+    try:
+        return context.store.local(champion.model) / "saved_model"
+    except BadInput as error:
+        served = Path(champion.serving_path)
+        if not champion.serving_path or not served.is_dir():
+            raise
+        log.info("The champion is read from %s: %s", served, error)
+        return served
 
 
 def _check_classes(scored: ScoredRows, split: str, label: str) -> None:
