@@ -112,3 +112,12 @@ def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: py
 
 def test_something_that_is_no_skew_report_fails(request_retraining: Requests) -> None:
     assert request_retraining({"verdict": "drift"}) == ("failed", [])
+
+
+def test_a_connection_that_does_not_parse_fails_without_a_retry(
+    request_retraining: Requests, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": "here"}}))
+    assert request_retraining(skew()) == ("failed", [])
+    output = capfd.readouterr()
+    assert "field 'store' is 'here', expected a URI or an absolute path" in output.out + output.err
