@@ -119,7 +119,7 @@ def average_before_loss_scaling(optimizer: Any) -> None:
     Args:
         optimizer: A compiled model's optimizer; any but a ``LossScaleOptimizer`` stays as it is.
     """
-    inner = getattr(optimizer, "inner_optimizer", None)
+    inner: Any = getattr(optimizer, "inner_optimizer", None)
     if is_distributed(optimizer) or not is_distributed(inner):
         return
     DistributedOptimizer(optimizer, compression=inner._hops_compression, sparse_as_dense=inner._hops_sparse_as_dense)
