@@ -7,14 +7,17 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
-from airflow_hops.launchers.warm import WarmStart
+from airflow_hops.launchers.warm import WarmStart, warm_environment
 from airflow_hops.protocol import StepSpec
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -86,3 +89,52 @@ def test_first_step_starts_the_warm_process_for_those_that_follow(tmp_path, runt
     finally:
         for process in started:
             process.send_signal(signal.SIGTERM)
+
+
+def test_forked_steps_draw_different_numbers_and_keep_their_own_time(run_step, warm_launcher, tmp_path, monkeypatch):
+    (tmp_path / "drawing.py").write_text(
+        "import random, time, uuid\n"
+        "import keras, numpy, tensorflow\n\n"
+        "def run(context):\n"
+        "    drawn = [random.random(), numpy.random.rand(), numpy.random.default_rng().random(), str(uuid.uuid4()),\n"
+        "             float(tensorflow.random.uniform(())), float(keras.random.uniform(()))]\n"
+        "    return [drawn, time.strftime('%z')]\n"
+    )
+    monkeypatch.setenv("TZ", "XYZ-9")
+    runs = [run_step("drawing:run", code_paths=(str(tmp_path),), launcher=warm_launcher) for _ in range(2)]
+    for number, (first, second) in enumerate(zip(runs[0][0], runs[1][0], strict=True)):
+        assert first != second, number
+    assert [zone for _, zone in runs] == ["+0900"] * 2
+
+
+def test_settings_that_libraries_read_while_they_are_imported_have_a_warm_process_of_their_own(runtime, monkeypatch):
+    plain = warm_socket(runtime)
+    assert warm_socket(runtime) == plain
+    monkeypatch.setenv("SOMETHING_ELSE", "1")
+    assert warm_socket(runtime) == plain
+    for name in ("KERAS_BACKEND", "OMP_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "1")
+            assert warm_environment()[name] == step_environment(runtime, REPOSITORY)[name] == "1"
+            assert warm_socket(runtime) != plain
+
+
+def test_steps_go_on_when_there_is_no_process_for_another(tmp_path):
+    program = (
+        "import os, socket, sys\n"
+        "from pathlib import Path\n"
+        "from airflow_hops.runtime.warm import WarmProcess\n"
+        "warm = WarmProcess(Path(sys.argv[1]), 1.0)\n"
+        "def no_fork():\n"
+        "    raise BlockingIOError('Resource temporarily unavailable')\n"
+        "os.fork = no_fork\n"
+        "ours, theirs = socket.socketpair()\n"
+        "read_end, write_end = os.pipe()\n"
+        "socket.send_fds(ours, [b'{}\\n'], [write_end])\n"
+        "os.close(write_end)\n"
+        "warm._start(theirs)\n"
+        "print(ours.recv(1), os.read(read_end, 1))\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "socket")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=REPOSITORY)
+    assert done.stdout == "b'' b''\n", done.stderr

@@ -23,7 +23,7 @@ from airflow_hops.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.hooks.code import package_fingerprint, pins_fingerprint, user_code_fingerprint
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import describe_exit
-from airflow_hops.launchers.warm import WarmStart
+from airflow_hops.launchers.warm import WarmStart, warm_environment
 from airflow_hops.protocol import Line, StepResult, StepSpec, parse_line
 from airflow_hops.store import ArtifactStore
 
@@ -272,9 +272,12 @@ def _fingerprint_of_json(value: Any) -> str:
 
 
 def warm_socket(runtime: Path) -> Path:
-    """Where the warm process of a runtime environment listens: one for each state of the package, and each user."""
-    key = hashlib.sha256(f"{runtime.resolve()}\n{pins_fingerprint()}\n{package_fingerprint()}".encode()).hexdigest()
-    return Path(tempfile.gettempdir()) / f"hops-warm-{os.getuid()}" / f"{key[:16]}.sock"
+    """Where the warm process of a runtime environment listens.
+
+    There is one for each user, each state of the package, and each environment that it would be started in.
+    """
+    state = [str(runtime.resolve()), pins_fingerprint(), package_fingerprint(), warm_environment()]
+    return Path(tempfile.gettempdir()) / f"hops-warm-{os.getuid()}" / f"{_fingerprint_of_json(state)[:16]}.sock"
 
 
 def _code_folder(folder: Path) -> Path:

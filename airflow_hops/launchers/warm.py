@@ -18,6 +18,8 @@ from airflow_hops.launchers.process import StepProcess, new_step_id
 from airflow_hops.protocol import STEP_ID_VARIABLE
 
 _CONNECT_TIMEOUT_S = 5.0
+_PATHS = ("HOME", "LANG", "PATH", "TMPDIR")
+_READ_AT_IMPORT = ("KERAS_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "TF_", "XLA_")
 _GO = b"go"  # as in airflow_hops.runtime.warm, which this side does not import
 
 
@@ -110,16 +112,16 @@ def warm_command(python: Path, path: Path) -> list[str]:
 
 
 def warm_environment() -> dict[str, str]:
-    """The environment of a warm process: nothing of the worker's but paths; a step brings its own."""
-    kept = {
-        name: os.environ[name] for name in ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR") if name in os.environ
-    }
-    # Read by TensorFlow while it is imported, and so too late in a step.
+    """The environment of a warm process: of the worker's only paths, and what libraries read while they are imported.
+
+    A step brings its own, which for the latter is too late: a warm process of other ones has another socket.
+    """
+    kept = {name: value for name, value in os.environ.items() if name in _PATHS or name.startswith(_READ_AT_IMPORT)}
     return {
-        **kept,
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONWARNINGS": "ignore::FutureWarning",
         "TF_ENABLE_ONEDNN_OPTS": "0",
+        **kept,
     }
 
 

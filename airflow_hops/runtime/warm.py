@@ -103,6 +103,7 @@ class WarmProcess:
 
     def _start(self, connection: socket.socket) -> None:
         connection.settimeout(5)
+        descriptors: list[int] = []
         try:
             message, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
             while not message.endswith(b"\n"):
@@ -112,10 +113,12 @@ class WarmProcess:
                 message += more
             request = json.loads(message)
             (output,) = descriptors
-        except (OSError, ValueError):
+            pid = os.fork()
+        except (OSError, ValueError):  # no step of this client's; those that run go on
+            for descriptor in descriptors:
+                os.close(descriptor)
             connection.close()
             return
-        pid = os.fork()
         if pid == 0:
             self._listener.close()
             _become_step(request, output, connection)
@@ -167,6 +170,10 @@ def _become_step(request: dict[str, object], output: int, connection: socket.soc
         environment = {str(name): str(value) for name, value in dict(request["env"]).items()}  # type: ignore[call-overload]
         os.environ.clear()
         os.environ.update(environment)
+        time.tzset()
+        if "numpy" in sys.modules:
+            # Python's own generator starts anew in a fork, NumPy's global one does not: steps would draw alike.
+            sys.modules["numpy"].random.seed()
         os.chdir(str(request["cwd"]))
         # The step runs the package that its operator was imported from, not the one that this process was started with.
         paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
