@@ -9,8 +9,6 @@ fault.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import faulthandler
 import json
 import logging
 import os
@@ -19,87 +17,28 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.protocol import Line, format_record, parse_line
+from airflow_hops.runtime.rank import Placement, Work, become_rank
+from airflow_hops.runtime.rendezvous import horovod_environment, rendezvous
 
 _LAST_LINES = 20
 _POLL_S = 0.05
 _CAUSE_GRACE_S = 1.0
 _SECOND_HAND_GRACE_S = 5.0
-_MESSAGE_INTERVAL_S = 0.2
 _SECOND_HAND = re.compile(r"horovod|connection (closed|reset)|shut ?down", re.IGNORECASE)
 _ALARMING = re.compile(r"\b(error|fatal|warning)\b|: [EF] ", re.IGNORECASE)
 _STACK_HEADER = "Stack (most recent call first):"
 _STACK_LINE = re.compile(r'^  File "')
 _STACK_LINES = 8
 _IN_COLLECTIVE = re.compile(r"/horovod/|tensorflow/python/eager/execute\.py")
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a rank stands in its gang.
-
-    Attributes:
-        rank: Number of the rank, 0 to ``size`` - 1.
-        size: Ranks of the gang.
-        local_rank: Number among the ranks of its host.
-        local_size: Ranks of its host.
-        host: Name of the host.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    host: str
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} of {self.size} on {self.host}"
-
-
-class Channel:
-    """A rank's line to the process that watches the gang.
-
-    Args:
-        descriptor: Write end of a pipe; None for a rank that nobody watches (in a notebook).
-    """
-
-    def __init__(self, descriptor: int | None = None) -> None:
-        self._descriptor = descriptor
-        self._last_alive = 0.0
-        self._lock = threading.Lock()
-
-    def send(self, kind: str, **fields: Any) -> None:
-        """Sends a message of JSON values; any message is a sign of life."""
-        if self._descriptor is not None:
-            data = json.dumps({"type": kind, **fields}).encode() + b"\n"
-            with self._lock:
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
-
-    def alive(self, where: str) -> None:
-        """Says that work goes on; call it as often as you like.
-
-        Args:
-            where: How far the rank is, for the message should it stall: ``epoch 2 step 31``.
-        """
-        now = time.monotonic()
-        if now - self._last_alive >= _MESSAGE_INTERVAL_S:
-            self._last_alive = now
-            self.send("alive", where=where)
-
-
-Work = Callable[[Placement, Channel], Any]
-"""What a rank does: returns a JSON value."""
 
 
 @dataclass
@@ -166,7 +105,7 @@ def run_gang(
     _check_forkable()
     logs.mkdir(parents=True, exist_ok=True)
     oom_kills = _oom_kills()
-    with _rendezvous(size) as (port, serve):
+    with rendezvous(size) as (port, serve):
         gang = _Gang(stall_timeout_s, on_message or (lambda rank, message: None))
         try:
             for rank in range(size):
@@ -176,31 +115,6 @@ def run_gang(
             return gang.watch(oom_kills)
         finally:
             gang.end()
-
-
-def horovod_environment(placement: Placement, port: int, stall_timeout_s: float) -> dict[str, str]:
-    """The variables by which Horovod's Gloo controller finds its place, on the loopback interface.
-
-    Args:
-        placement: The rank's.
-        port: Of the rendezvous server on 127.0.0.1.
-        stall_timeout_s: Horovod says in the log which ranks it waits for after a few sixths of it.
-    """
-    return {
-        "HOROVOD_HOSTNAME": placement.host,
-        "HOROVOD_RANK": str(placement.rank),
-        "HOROVOD_SIZE": str(placement.size),
-        "HOROVOD_LOCAL_RANK": str(placement.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(placement.local_size),
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": "lo",
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(stall_timeout_s / 6))),
-    }
 
 
 class _Gang:
@@ -382,47 +296,10 @@ def _fork(placement: Placement, work: Work, environment: dict[str, str], gang: _
     if pid == 0:
         for descriptor in (output_read, channel_read, *(d for r in gang.ranks for d in (r.output, r.channel))):
             os.close(descriptor)
-        _become_rank(placement, work, environment, parent, output_write, channel_write)
+        become_rank(placement, work, environment, parent, output_write, channel_write)
     os.close(output_write)
     os.close(channel_write)
     return _Rank(placement, pid, output_read, channel_read, log)
-
-
-def _become_rank(
-    placement: Placement, work: Work, environment: dict[str, str], parent: int, output: int, descriptor: int
-) -> None:
-    """Turns a forked child into a rank; never returns."""
-    code = 1
-    channel = Channel(descriptor)
-    try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: no rank outlives the step
-        if os.getppid() != parent:
-            os._exit(1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        # How a stalled rank is asked where it stands: its stack goes to its log.
-        faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
-        os.environ.update(environment)
-        channel.send("result", value=work(placement, channel))
-        code = 0
-    except BaseException as error:
-        with contextlib.suppress(BaseException):
-            print(traceback.format_exc(), end="", file=sys.stderr)
-            channel.send(
-                "error",
-                name=type(error).__name__,
-                message=str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}",
-                retryable=getattr(error, "retryable", True),
-            )
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
 
 
 def _failure(rank: _Rank, oom_kills: int) -> HopsError:
@@ -474,23 +351,3 @@ def _check_forkable() -> None:
             "TensorFlow runs already in this process, and ranks are forked from it: its threads would not come along; "
             "train before any TensorFlow operation, or in a process of its own"
         )
-
-
-@contextlib.contextmanager
-def _rendezvous(size: int) -> Iterator[tuple[int, Callable[[], None]]]:
-    """Horovod's rendezvous server on the loopback interface: its port, and what starts it once ranks are forked."""
-    from horovod.runner.common.util.hosts import SlotInfo
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-    server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, 0)
-    server.daemon_threads = True
-    host = socket.gethostname()
-    server.init([SlotInfo(host, rank, rank, 0, size, size, 1) for rank in range(size)])
-    # Connections wait in the socket's backlog until the thread starts: a fork must not find threads.
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    try:
-        yield server.server_address[1], thread.start
-    finally:
-        if thread.is_alive():
-            server.shutdown()
-        server.server_close()

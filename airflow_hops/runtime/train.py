@@ -31,7 +31,8 @@ from airflow_hops.protocol import format_record
 from airflow_hops.runtime.checkpoint_state import CheckpointState
 from airflow_hops.runtime.context import StepContext, resolve
 from airflow_hops.runtime.feature_specs import FeatureSpecs
-from airflow_hops.runtime.gang import Channel, Placement, run_gang
+from airflow_hops.runtime.gang import run_gang
+from airflow_hops.runtime.rank import Channel, Placement
 from airflow_hops.runtime.transform_graph import SIGNATURE, export_serving_model
 
 TRAIN_SPLIT = "train"

@@ -21,7 +21,8 @@ from airflow_hops.hops.keras import (
     weights_checksum,
 )
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.gang import Channel, Placement, run_gang
+from airflow_hops.runtime.gang import run_gang
+from airflow_hops.runtime.rank import Channel, Placement
 
 STEPS, BATCH = 6, 16
 

@@ -1,0 +1,116 @@
+"""A rank's side of a gang: its place, its line to the process that watches it, and how a fork becomes it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_hops.artifacts import HopsError
+
+_MESSAGE_INTERVAL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a rank stands in its gang.
+
+    Attributes:
+        rank: Number of the rank, 0 to ``size`` - 1.
+        size: Ranks of the gang.
+        local_rank: Number among the ranks of its host.
+        local_size: Ranks of its host.
+        host: Name of the host.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.size} on {self.host}"
+
+
+class Channel:
+    """A rank's line to the process that watches the gang.
+
+    Args:
+        descriptor: Write end of a pipe; None for a rank that nobody watches (in a notebook).
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = descriptor
+        self._last_alive = 0.0
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Sends a message of JSON values; any message is a sign of life."""
+        if self._descriptor is not None:
+            data = json.dumps({"type": kind, **fields}).encode() + b"\n"
+            with self._lock:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+
+    def alive(self, where: str) -> None:
+        """Says that work goes on; call it as often as you like.
+
+        Args:
+            where: How far the rank is, for the message should it stall: ``epoch 2 step 31``.
+        """
+        now = time.monotonic()
+        if now - self._last_alive >= _MESSAGE_INTERVAL_S:
+            self._last_alive = now
+            self.send("alive", where=where)
+
+
+Work = Callable[[Placement, Channel], Any]
+"""What a rank does: returns a JSON value."""
+
+
+def become_rank(
+    placement: Placement, work: Work, environment: dict[str, str], parent: int, output: int, descriptor: int
+) -> None:
+    """Turns a forked child into a rank; never returns."""
+    code = 1
+    channel = Channel(descriptor)
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: no rank outlives the step
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        # How a stalled rank is asked where it stands: its stack goes to its log.
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+        os.environ.update(environment)
+        channel.send("result", value=work(placement, channel))
+        code = 0
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            print(traceback.format_exc(), end="", file=sys.stderr)
+            channel.send(
+                "error",
+                name=type(error).__name__,
+                message=str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}",
+                retryable=getattr(error, "retryable", True),
+            )
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
