@@ -110,7 +110,7 @@ def test_forked_steps_draw_different_numbers_and_keep_their_own_time(run_step, w
 def test_settings_that_libraries_read_while_they_are_imported_have_a_warm_process_of_their_own(runtime, monkeypatch):
     plain = warm_socket(runtime)
     assert warm_socket(runtime) == plain
-    monkeypatch.setenv("SOMETHING_ELSE", "1")
+    monkeypatch.setenv("PATH", "/elsewhere/bin", prepend=os.pathsep)  # a task's path is not the demo's
     assert warm_socket(runtime) == plain
     for name in ("KERAS_BACKEND", "OMP_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS"):
         with monkeypatch.context() as patch:

@@ -23,7 +23,7 @@ from airflow_hops.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.hooks.code import package_fingerprint, pins_fingerprint, user_code_fingerprint
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import describe_exit
-from airflow_hops.launchers.warm import WarmStart, warm_environment
+from airflow_hops.launchers.warm import WarmStart, import_settings
 from airflow_hops.protocol import Line, StepResult, StepSpec, parse_line
 from airflow_hops.store import ArtifactStore
 
@@ -274,9 +274,9 @@ def _fingerprint_of_json(value: Any) -> str:
 def warm_socket(runtime: Path) -> Path:
     """Where the warm process of a runtime environment listens.
 
-    There is one for each user, each state of the package, and each environment that it would be started in.
+    There is one for each user, each state of the package, and each set of variables that libraries read at import.
     """
-    state = [str(runtime.resolve()), pins_fingerprint(), package_fingerprint(), warm_environment()]
+    state = [str(runtime.resolve()), pins_fingerprint(), package_fingerprint(), import_settings()]
     return Path(tempfile.gettempdir()) / f"hops-warm-{os.getuid()}" / f"{_fingerprint_of_json(state)[:16]}.sock"
 
 

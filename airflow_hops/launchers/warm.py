@@ -114,14 +114,18 @@ def warm_command(python: Path, path: Path) -> list[str]:
 def warm_environment() -> dict[str, str]:
     """The environment of a warm process: of the worker's only paths, and what libraries read while they are imported.
 
-    A step brings its own, which for the latter is too late: a warm process of other ones has another socket.
+    A step brings its own, which for the latter is too late.
     """
-    kept = {name: value for name, value in os.environ.items() if name in _PATHS or name.startswith(_READ_AT_IMPORT)}
+    return {name: os.environ[name] for name in _PATHS if name in os.environ} | import_settings()
+
+
+def import_settings() -> dict[str, str]:
+    """Variables that libraries read while they are imported; where they differ, another warm process is needed."""
     return {
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONWARNINGS": "ignore::FutureWarning",
         "TF_ENABLE_ONEDNN_OPTS": "0",
-        **kept,
+        **{name: value for name, value in os.environ.items() if name.startswith(_READ_AT_IMPORT)},
     }
 
 
