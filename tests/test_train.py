@@ -155,6 +155,17 @@ def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_th
     assert not list(Path(shared_run_step.store.root[7:]).glob("_state/checkpoints/tests/interrupted/*/*"))
 
 
+def test_ranks_that_are_faster_than_the_store_go_on(run: Any, examples: Artifact, shared_run_step: Any) -> None:
+    artifact = run(
+        "training_functions:train_with_a_slow_store",
+        params={"train": "training_functions:train", "params": {"epochs": 8}, "np": 1},
+        inputs={"examples": examples},
+        kind="model",
+    )
+    summary = json.loads((shared_run_step.store.local(artifact) / "training.json").read_text())
+    assert len(summary["epochs"]) == 8
+
+
 def test_checkpoints_outlive_a_try_on_an_object_store_too(run: Any) -> None:
     found = run("model_checks:keep_checkpoints_on_an_object_store")
     assert found["before"] is None

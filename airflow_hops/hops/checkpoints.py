@@ -78,7 +78,8 @@ def save_checkpoint(
         shutil.rmtree(path)
     staging.rename(path)
     for old in sorted(folder.glob("epoch-*"))[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        hidden = old.rename(folder / f".{old.name}")  # who copies it meanwhile finds it whole or gone
+        shutil.rmtree(hidden, ignore_errors=True)
     return path
 
 

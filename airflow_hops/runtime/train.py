@@ -103,7 +103,7 @@ def run(
 
         def on_message(rank: int, message: Mapping[str, Any]) -> None:
             if message["type"] == "checkpoint":
-                state.publish(checkpoints / message["name"])
+                _publish(state, checkpoints / message["name"])
             elif message["type"] == "progress":
                 context.progress(message["fraction"], message["text"], message["metrics"])
             elif message["type"] == "report":
@@ -264,6 +264,15 @@ def train_rank(training: Training, placement: Placement, channel: Channel) -> di
         "training_seconds": round(training_seconds, 3),
         "export_seconds": round(time.monotonic() - export_began, 3),
     }
+
+
+def _publish(state: CheckpointState, checkpoint: Path) -> None:
+    try:
+        state.publish(checkpoint)
+    except FileNotFoundError:
+        if checkpoint.exists():
+            raise
+        # The ranks are faster than the store, and keep only their last few: one of those comes next.
 
 
 def _check_examples(folder: Path, manifest: Manifest, ranks: int) -> None:

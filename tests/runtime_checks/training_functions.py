@@ -10,8 +10,12 @@ from typing import Any
 
 import keras
 
+from airflow_hops.artifacts import Artifact
 from airflow_hops.hops.context import TrainContext
 from airflow_hops.hops.keras import DistributedOptimizer
+from airflow_hops.runtime.checkpoint_state import CheckpointState
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.train import run
 
 
 def build(context: TrainContext) -> keras.Model:
@@ -75,6 +79,18 @@ def train(context: TrainContext) -> keras.Model:
     )
     context.report(7, gradient_norm=0.25)
     return model
+
+
+def train_with_a_slow_store(context: StepContext, **params: Any) -> Artifact:
+    """The step, on a store that takes longer for a checkpoint than the ranks for an epoch."""
+    publish = CheckpointState.publish
+
+    def publish_slowly(state: CheckpointState, checkpoint: Path) -> None:
+        time.sleep(0.5)
+        publish(state, checkpoint)
+
+    CheckpointState.publish = publish_slowly  # type: ignore[method-assign]
+    return run(context, **params)
 
 
 def train_without_wrapper(context: TrainContext) -> keras.Model:
