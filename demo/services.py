@@ -120,9 +120,13 @@ class Stack:
         """
         for folder in (self.home / "logs", self.store, self.serving / "models", self.capture):
             folder.mkdir(parents=True, exist_ok=True)
-        self._start_warm_process()
+        warm = self._start_warm_process()
         self.start_model_server()
-        return self._start_airflow()
+        api = self._start_airflow()
+        if warm is not None:
+            # A step that came before it would have another one started, which nobody here would stop.
+            self._wait(warm, warm_socket(self.runtime).exists)
+        return api
 
     def stop(self) -> None:
         """Stops what was started, in reverse order."""
@@ -223,11 +227,12 @@ class Stack:
         self.say(f"Airflow: {api.url}")
         return api
 
-    def _start_warm_process(self) -> None:
+    def _start_warm_process(self) -> Service | None:
         path = warm_socket(self.runtime)
+        path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         command = [*warm_command(self.runtime / "bin" / "python", path), "--idle-timeout-s", "86400"]
-        self._launch("warm process", command, warm_environment())
+        return self._launch("warm process", command, {**warm_environment(), "HOPS_DEMO_HOME": str(self.home)})
 
     def _launch(self, name: str, command: list[str], environment: Mapping[str, str]) -> Service:
         log = self.home / "logs" / f"{name.replace(' ', '-').lower()}.log"

@@ -26,11 +26,12 @@ def demo_environment(**changes: str) -> dict[str, str]:
 
 
 def processes_below(home: Path) -> list[str]:
-    """Command lines of the processes that work in a demo's folder."""
+    """Command lines of the processes that work in a demo's folder, and of its warm process, which works in none."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         try:
-            if str(home) in " ".join(process.info["cmdline"] or []) or process.cwd().startswith(str(home)):
+            words = " ".join(process.info["cmdline"] or [])
+            if str(home) in words or process.cwd().startswith(str(home)) or str(home) in str(process.environ()):
                 found.append(" ".join(process.info["cmdline"] or []))
         except psutil.Error:
             continue
