@@ -1,13 +1,14 @@
 """The artifact store: one directory per artifact, on anything that fsspec opens.
 
 A writer works in a local staging directory and publishes on :meth:`ArtifactWriter.commit`: on a local store by
-renaming the finished directory into place, elsewhere by uploading the files first and the manifest last. Readers
-therefore see a whole artifact or none.
+renaming the finished directory into place, or swapping it with the one that lies there; elsewhere by uploading the
+files first and the manifest last. Readers therefore see a whole artifact or none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -380,11 +381,15 @@ class ArtifactWriter:
 
     def _publish_by_rename(self) -> None:
         target = _local_path(self.uri)
-        replaced = self.path.with_name(f"{target.name}.staging-replaced-{uuid.uuid4().hex[:8]}")
-        if target.exists():
+        if not target.exists():
+            self.path.rename(target)
+            return
+        if not _exchange(self.path, target):
+            replaced = self.path.with_name(f"{target.name}.staging-replaced-{uuid.uuid4().hex[:8]}")
             target.rename(replaced)
-        self.path.rename(target)
-        shutil.rmtree(replaced, ignore_errors=True)
+            self.path.rename(target)
+            shutil.rmtree(replaced, ignore_errors=True)
+        self.discard()
 
     def _publish_by_upload(self, manifest: Manifest) -> None:
         fs = self.store._fs()
@@ -453,6 +458,16 @@ def _check_relative(path: str, uri: str) -> None:
 def _climbs(uri: str) -> bool:
     # A local path is unquoted before it is opened, so that %2e%2e is a way out too.
     return ".." in (*PurePosixPath(uri).parts, *PurePosixPath(unquote(uri)).parts)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swaps two paths at once, so that nobody finds neither; False where the system or its file system cannot."""
+    at_working_directory, swap = -100, 2  # AT_FDCWD and RENAME_EXCHANGE, of renameat2(2)
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except AttributeError:
+        return False
+    return bool(rename(at_working_directory, bytes(first), at_working_directory, bytes(second), swap) == 0)
 
 
 def _as_uri(root: str) -> str:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,6 +224,33 @@ def test_an_edit_by_hand_is_accepted_where_it_is_asked_for(any_store: ArtifactSt
     remove(any_store, f"{artifact.uri}/schema.pbtxt")
     with pytest.raises(BadInput, match=r"schema.pbtxt: the manifest names it, but it is gone"):
         any_store.accept_edit(artifact.uri, "schema.pbtxt")
+
+
+def test_a_reader_always_finds_an_artifact_while_it_is_replaced(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path / "store"))
+    artifact = write(store, {"a": "0"})
+    stop, missed, looks = threading.Event(), [], [0]
+
+    def look() -> None:
+        while not stop.is_set():
+            looks[0] += 1
+            if not store.exists(artifact.uri):
+                missed.append(looks[0])
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(300):
+            write(store, {"a": str(number)})
+    finally:
+        stop.set()
+        reader.join()
+    assert looks[0] > 1000
+    assert not missed
+    assert names_in(store) == [
+        "dag/manual__2026-01-01T00_00_00+00_00/train/model/a",
+        "dag/manual__2026-01-01T00_00_00+00_00/train/model/manifest.json",
+    ]
 
 
 def test_an_artifact_of_no_files_is_replaced_too(any_store: ArtifactStore) -> None:
