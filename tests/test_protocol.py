@@ -144,6 +144,10 @@ def test_exit_by_signal_is_reported_with_its_last_lines_and_what_may_be_the_caus
     assert caught.value.retryable
 
 
+def test_step_of_the_longest_name_that_a_task_may_have_runs(step: Step) -> None:
+    assert step("say", task_id="t" * 250)["python"]
+
+
 def test_no_result_is_no_success(step: Step) -> None:
     with pytest.raises(StepFailed) as caught:
         step("end_without_result")

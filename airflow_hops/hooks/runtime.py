@@ -172,7 +172,7 @@ class RuntimeHook(BaseHook):
             self._process.kill()
 
     def _launch(self, spec: StepSpec, launcher: Launcher, on_line: Callable[[Line], None]) -> StepResult:
-        folder = Path(tempfile.mkdtemp(prefix=f"hops-step-{spec.step}-"))
+        folder = Path(tempfile.mkdtemp(prefix=f"hops-step-{spec.step[:50]}-"))
         last: deque[str] = deque(maxlen=_LAST_LINES)
         try:
             spec_path = folder / "spec.json"

@@ -56,7 +56,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
     try:
         entry = resolve(spec.entry)
         begun = time.time()
-        with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step}-", dir=folder) as scratch:
+        with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step[:50]}-", dir=folder) as scratch:
             context = StepContext(spec, Path(scratch))
             value = entry(context, **spec.params)
         if not isinstance(value, Artifact):
