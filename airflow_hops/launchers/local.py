@@ -79,7 +79,7 @@ def step_environment(runtime: Path, code: Path, code_paths: Sequence[str] = ()) 
     kept = dict(os.environ)
     for name in list(kept):
         # The worker's secrets and settings are Airflow's; TensorFlow's and Spark's Python must find only their own.
-        if name.startswith(("AIRFLOW_", "AIRFLOW__", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")):
+        if name.startswith(("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")):
             del kept[name]
     java = find_java(runtime, kept)
     if java is not None:
