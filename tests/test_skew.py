@@ -157,9 +157,13 @@ def test_missing_values_are_counted_apart_and_are_no_drift(shared_run_step: Any,
         assert half["missing_reference"] == 0
         gone = reports["whole_to_gone"]["features"][name]
         assert (gone["score"], gone["drifted"], gone["missing_current"]) == (None, False, 1.0)
+        assert name in reports["whole_to_gone"]["lost"]
     assert {name: report["verdict"] for name, report in reports.items()} == {
-        "holes_to_holes": "stable", "whole_to_holes": "stable", "whole_to_gone": "stable", "few": "insufficient",
-    }  # fmt: skip
+        "holes_to_holes": "stable",
+        "whole_to_holes": "stable",
+        "whole_to_gone": "pipeline_fault",
+        "few": "insufficient",
+    }
 
 
 def test_each_row_is_looked_at_once_and_a_retry_sees_the_same_rows(

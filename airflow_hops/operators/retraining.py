@@ -63,7 +63,8 @@ class RequestRetrainingOperator(BaseOperator):
             raise AirflowFailException(str(error)) from error
         facts = skew.properties
         if facts.get("verdict") != "drift":
-            raise AirflowSkipException(f"the verdict is {facts.get('verdict')!r}: nothing to retrain for")
+            lost = f" ({', '.join(facts['lost'])} always missing)" if facts.get("lost") else ""
+            raise AirflowSkipException(f"the verdict is {facts.get('verdict')!r}{lost}: nothing to retrain for")
         reference = facts["reference"]
         challenger = _challenger(store, reference["model"])
         if challenger is not None:

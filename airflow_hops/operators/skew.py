@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class SkewOperator(HopsOperator):
     """Compares the requests that the server captured since last time with the champion's training data.
 
-    The artifact ``skew`` holds ``report.json`` and ``report.pb``; its property ``verdict`` is "stable", "drift" or
-    "insufficient". Too few rows wait for the next run. While no model serves, the task is skipped.
+    The artifact ``skew`` holds ``report.json`` and ``report.pb``; its property ``verdict`` is "stable", "drift",
+    "pipeline_fault" or "insufficient". Too few rows wait for the next run. While no model serves, the task is skipped.
 
     Args:
         model_name: The served model (templated).

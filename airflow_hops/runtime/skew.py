@@ -33,7 +33,7 @@ MIN_ROWS = 5000
 """Windows below this size score above the default thresholds by chance: of 2,000 unchanged flights one in twenty does,
 of 1,000 one in three, of 5,000 none of 30."""
 
-Verdict = Literal["stable", "drift", "insufficient"]
+Verdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,11 @@ class SkewReport:
     """What came of a comparison.
 
     Attributes:
-        verdict: "drift" when a feature has drifted, "stable" when none has, "insufficient" when there are too few rows
-            to say.
+        verdict: "insufficient" when there are too few rows to say; "pipeline_fault" when a feature has lost all its
+            values, which is no change of the world and nothing to learn from; "drift" when a feature has drifted;
+            "stable" otherwise.
         drifted: Names of the drifted features, the most moved first (score by threshold).
+        lost: Names of the features that have values in the reference, and none now.
         features: Every compared feature by name.
         rows_reference: Rows of the reference.
         rows_current: Rows that were compared with it.
@@ -82,6 +84,7 @@ class SkewReport:
     rows_reference: int
     rows_current: int
     min_rows: int
+    lost: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON value."""
@@ -127,9 +130,12 @@ def detect_skew(reference: Any, current: Any, *, schema: Any = None, min_rows: i
         for name, feature in compared.items()
     }
     moved = [name for name, skew in features.items() if skew.drifted]
-    verdict: Verdict = "insufficient" if rows_after < min_rows else "drift" if moved else "stable"
+    lost = tuple(n for n, skew in features.items() if skew.missing_reference < 1 and skew.missing_current == 1)
     moved.sort(key=lambda name: -_excess(features[name]))
-    return SkewReport(verdict, tuple(moved), features, rows_before, rows_after, min_rows)
+    verdict: Verdict = "pipeline_fault" if lost else "drift" if moved else "stable"
+    if rows_after < min_rows:
+        verdict = "insufficient"
+    return SkewReport(verdict, tuple(moved), features, rows_before, rows_after, min_rows, lost)
 
 
 def run(
@@ -232,6 +238,7 @@ def _write(
             properties={
                 "verdict": report.verdict,
                 "drifted": list(report.drifted),
+                "lost": list(report.lost),
                 "reference": dict(origin),
                 **facts,
                 "min_rows": report.min_rows,
@@ -304,4 +311,6 @@ def _log(report: SkewReport) -> None:
             "%-26s %-14s %s (threshold %g), missing %.1f%% -> %.1f%%",
             name, skew.measure, score, skew.threshold, 100 * skew.missing_reference, 100 * skew.missing_current,
         )  # fmt: skip
+    if report.lost:
+        log.warning("Every value is missing now: %s; see to what feeds the model", ", ".join(report.lost))
     log.info("Verdict: %s (%d rows, %d needed)", report.verdict, report.rows_current, report.min_rows)
