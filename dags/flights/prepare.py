@@ -21,7 +21,8 @@ def prepare(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
     Returns:
         One row for each flight: key ``flight_id``, time ``scheduled_at``, label ``late``, the features, and
         ``reject_reason`` for flights that never arrived. Departure and arrival times are not among the features:
-        nobody knows them when the question is asked.
+        nobody knows them when the question is asked. Two features stand in for what the tables do not hold: the weather
+        observed in the scheduled hour for its forecast, and the plane that flew for the one that was planned.
     """
     flights = tables["flights"]
     departures = flights.groupBy("origin", "time_hour").agg(F.count("*").alias("origin_departures_hour"))
