@@ -166,6 +166,31 @@ def test_missing_values_are_counted_apart_and_are_no_drift(shared_run_step: Any,
     }
 
 
+def test_statistics_that_were_made_anew_since_the_training_are_refused(
+    shared_run_step: Any, detect: Any, captured: CaptureFolder, reference: Any, flights_raw: Path
+) -> None:
+    captured.add(flights_examples.months(flights_raw, 7, 7).iloc[:2000])
+    store = shared_run_step.store
+    address = store.uri("_models", "flights.json")
+    before = store.read_text(address)
+    record = json.loads(before)
+    record["champion"]["model"]["properties"]["statistics_fingerprint"] = "0123456789abcdef"
+    store.write_text(address, json.dumps(record))
+    try:
+        with pytest.raises(
+            StepFailed, match="not the statistics that version 3 of 'flights' was trained on"
+        ) as failure:
+            detect()
+        assert reference["statistics"] in str(failure.value) and "expected 0123456789ab…" in str(failure.value)
+        assert not failure.value.retryable
+        assert not store.exists(shared_run_step.last_uri)
+        record["champion"]["model"]["properties"]["statistics_fingerprint"] = reference["fingerprint"]
+        store.write_text(address, json.dumps(record))
+        assert detect(min_rows=100)[0].properties["verdict"] == "drift"
+    finally:
+        store.write_text(address, before)
+
+
 def test_each_row_is_looked_at_once_and_a_retry_sees_the_same_rows(
     detect: Any, captured: CaptureFolder, flights_raw: Path
 ) -> None:

@@ -171,6 +171,13 @@ def run(
     if champion is None or not champion.statistics or not champion.schema:
         raise BadInput(f"no champion of model {model_name!r} with statistics and schema; deploy one first")
     stored = context.store.manifest(champion.statistics).reference(champion.statistics)
+    trained_on = champion.model.properties.get("statistics_fingerprint")
+    if trained_on not in (None, stored.fingerprint):
+        raise BadInput(
+            f"{champion.statistics}: these are not the statistics that version {champion.version} of {model_name!r} "
+            f"was trained on (fingerprint {stored.fingerprint[:12]}…, expected {trained_on[:12]}…): their task was run "
+            "anew since. Deploy a model that was trained on them"
+        )
     reference = load_statistics(context.store.local(stored) / "train" / STATISTICS_FILE)
     schema_artifact = context.store.accept_edit(champion.schema, SCHEMA_FILE)
     schema = load_schema(context.store.local(schema_artifact) / SCHEMA_FILE)

@@ -138,8 +138,9 @@ def run(
                 "key": manifest.properties.get("key"),
                 "time": manifest.properties.get("time"),
                 "signature": SIGNATURE,
-                "statistics": _uri_of(manifest, "statistics"),
-                "schema": _uri_of(manifest, "schema"),
+                "statistics": _input_of(manifest, "statistics", "uri"),
+                "statistics_fingerprint": _input_of(manifest, "statistics", "fingerprint"),
+                "schema": _input_of(manifest, "schema", "uri"),
                 "window": manifest.properties.get("window"),
                 "train": train,
                 "ranks": np,
@@ -327,9 +328,9 @@ def _metrics(summary: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _uri_of(manifest: Manifest, role: str) -> str | None:
+def _input_of(manifest: Manifest, role: str, attribute: str) -> str | None:
     given = manifest.inputs.get(role, ())
-    return given[0].uri if given else None
+    return getattr(given[0], attribute) if given else None
 
 
 def _versions() -> dict[str, str]:
