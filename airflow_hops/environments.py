@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from airflow_hops.artifacts import BadInput, HopsError
@@ -48,6 +49,19 @@ class EnvironmentState:
     def good(self) -> bool:
         """Whether the environment is whole and of the expected pins."""
         return self.name == "good"
+
+
+def pins_file() -> Path:
+    """The runtime environment's pinned requirements: in the wheel inside the package, in a checkout beside it."""
+    package = Path(__file__).parent
+    inside = package / "requirements" / "runtime.txt"
+    return inside if inside.exists() else package.parent / "requirements" / "runtime.txt"
+
+
+@cache
+def pins_fingerprint() -> str:
+    """SHA-256 (hex) of the runtime environment's pins."""
+    return fingerprint(pins_file())
 
 
 def fingerprint(pins: Path) -> str:

@@ -13,8 +13,7 @@ import pytest
 from uv import find_uv_bin
 
 from airflow_hops.artifacts import BadInput, HopsError
-from airflow_hops.environments import STAMP_NAME, create_environment, environment_state, fingerprint
-from airflow_hops.hooks.code import pins_file
+from airflow_hops.environments import STAMP_NAME, create_environment, environment_state, fingerprint, pins_file
 from airflow_hops.java import find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.spark import SparkLauncher

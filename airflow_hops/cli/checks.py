@@ -20,8 +20,7 @@ from urllib.parse import unquote
 import psutil
 
 import airflow_hops
-from airflow_hops.environments import environment_state
-from airflow_hops.hooks.code import pins_fingerprint
+from airflow_hops.environments import environment_state, pins_fingerprint
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import step_environment

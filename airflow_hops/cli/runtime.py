@@ -11,8 +11,7 @@ from pathlib import Path
 from airflow.configuration import conf
 
 from airflow_hops.artifacts import HopsError
-from airflow_hops.environments import create_environment
-from airflow_hops.hooks.code import pins_file
+from airflow_hops.environments import create_environment, pins_file
 
 
 def create(args: Namespace) -> None:

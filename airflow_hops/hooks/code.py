@@ -1,4 +1,4 @@
-"""Fingerprints of code: what a step's cache key knows of the package, its pins and the user's own modules."""
+"""Fingerprints of code: what a step's cache key knows of the package and the user's own modules."""
 
 from __future__ import annotations
 
@@ -14,19 +14,6 @@ from airflow_hops.protocol import StepSpec
 
 ML_SIDE = ("artifacts.py", "protocol.py", "sources.py", "store.py", "runtime", "hops", "serving")
 """The modules and folders of this package that run in a step."""
-
-
-def pins_file() -> Path:
-    """The runtime environment's pinned requirements: in the wheel inside the package, in a checkout beside it."""
-    package = Path(airflow_hops.__file__).parent
-    inside = package / "requirements" / "runtime.txt"
-    return inside if inside.exists() else package.parent / "requirements" / "runtime.txt"
-
-
-@cache
-def pins_fingerprint() -> str:
-    """SHA-256 (hex) of the pins."""
-    return hashlib.sha256(pins_file().read_bytes()).hexdigest()
 
 
 @cache

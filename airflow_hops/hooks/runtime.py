@@ -20,7 +20,8 @@ from airflow.sdk import BaseHook
 
 import airflow_hops
 from airflow_hops.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.hooks.code import package_fingerprint, pins_fingerprint, user_code_fingerprint
+from airflow_hops.environments import pins_fingerprint
+from airflow_hops.hooks.code import package_fingerprint, user_code_fingerprint
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.environments import environment_state
-from airflow_hops.hooks.code import pins_fingerprint
+from airflow_hops.environments import environment_state, pins_fingerprint
 from airflow_hops.java import find_java
 from airflow_hops.launchers.process import StepProcess
 from airflow_hops.launchers.warm import WarmStart
