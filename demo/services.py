@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -25,10 +26,16 @@ from demo.airflow_api import AirflowApi
 REPOSITORY = Path(__file__).resolve().parent.parent
 STARTUP_TIMEOUT_S = 180.0
 STOP_GRACE_S = 20.0
+_PR_SET_PDEATHSIG = 1
 
 
 class ServiceFailed(Exception):
     """A service did not start, or ended by itself; the message carries the last lines of its log."""
+
+
+def _end_with_this_program() -> None:
+    """Has the kernel interrupt a service, as Ctrl-C would, when this program is killed before it could stop it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 def free_port() -> int:
@@ -245,6 +252,7 @@ class Stack:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_end_with_this_program,
             )
         service = Service(name, process, log)
         self.services.append(service)

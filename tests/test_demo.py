@@ -118,7 +118,9 @@ def test_a_failing_stage_fails_the_demo_with_the_task_s_log(tmp_path, runtime, f
     assert processes_below(home) == []
 
 
-def test_ctrl_c_ends_the_demo_and_what_it_started(tmp_path, runtime):
+@pytest.fixture
+def starting(tmp_path, runtime):
+    """A demo whose model server is up and whose Airflow is starting; and its folder."""
     home = tmp_path / "home"
     process = subprocess.Popen(
         [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)],
@@ -131,9 +133,26 @@ def test_ctrl_c_ends_the_demo_and_what_it_started(tmp_path, runtime):
     for line in process.stdout:
         if line.startswith("model server: "):
             break
-    time.sleep(2)  # Airflow is starting now
+    time.sleep(2)
+    assert len(processes_below(home)) > 3
+    yield process, home
+    process.kill()
+    process.wait()
+
+
+def test_ctrl_c_ends_the_demo_and_what_it_started(starting):
+    process, home = starting
     process.send_signal(signal.SIGINT)
     output = process.stdout.read()
     assert process.wait(60) == 130
     assert "stopping Airflow" in output and "stopping model server" in output
+    assert processes_below(home) == []
+
+
+def test_what_a_killed_demo_started_ends_with_it(starting):
+    process, home = starting
+    process.kill()
+    deadline = time.monotonic() + 60
+    while processes_below(home) and time.monotonic() < deadline:
+        time.sleep(0.5)
     assert processes_below(home) == []
