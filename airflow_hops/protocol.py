@@ -61,6 +61,9 @@ class StepSpec:
         code_paths: Folders put on the step's import path (the DAG bundle's).
         cache_key_parts: Recorded in the manifest.
         services: Addresses that the step may use: ``tracking_uri`` of MLflow, the model server's ``serving_*``.
+
+    Raises:
+        BadInput: a parameter is not a JSON value.
     """
 
     step: str
@@ -75,18 +78,13 @@ class StepSpec:
     cache_key_parts: Mapping[str, str] = field(default_factory=dict)
     services: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """The text of ``spec.json``.
+    def __post_init__(self) -> None:
+        # Here, since a spec is first hashed for the cache, and only then written.
+        check_json(self.params, f"step {self.step!r}: params")
 
-        Raises:
-            BadInput: a parameter is not a JSON value.
-        """
-        try:
-            return json.dumps(asdict(self), indent=1)
-        except TypeError as error:
-            raise BadInput(
-                f"step {self.step!r}: params must be JSON values ({error}); found {self.params!r}"
-            ) from error
+    def to_json(self) -> str:
+        """The text of ``spec.json``."""
+        return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> StepSpec:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.configuration import conf
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -106,14 +107,15 @@ class HopsOperator(BaseOperator):
             BadInput: an input is not an artifact.
         """
         ti = context["ti"]
-        producer = Producer(ti.dag_id, ti.run_id, ti.task_id, ti.map_index if ti.map_index is not None else -1)
+        map_index = ti.map_index if ti.map_index is not None else -1
+        producer = Producer(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
         return StepSpec(
             step=self.task_id,
             entry=self.entry,
             params=self.step_params(context),
             inputs={role: _artifacts(role, value) for role, value in self.step_inputs().items() if value is not None},
             output=Output(self.output_uri(hook, producer), self.output_kind) if self.output_kind else None,
-            producer=Producer(producer.dag_id, producer.run_id, producer.task_id, producer.map_index, ti.try_number),
+            producer=producer,
             code_paths=_code_paths(context),
             cache_key_parts=self.step_cache_key_parts(hook),
         )
@@ -136,8 +138,6 @@ class HopsOperator(BaseOperator):
     def _cache_enabled(self) -> bool:
         if self.cache is not None:
             return self.cache
-        from airflow.configuration import conf
-
         return conf.getboolean("hops", "cache", fallback=True)
 
 

@@ -25,7 +25,6 @@ from airflow_hops.runtime.registry import CHALLENGER, CHAMPION, ModelRegistry
 PROMOTED = "promoted"
 ROLLED_BACK = "rolled_back"
 LEFT = "left"
-CHAMPION_ALREADY = "champion"
 _EARLY_REQUESTS = 20
 """Requests from which on a canary that fails too often is ended without waiting for the rest."""
 _CAPTURED_ROWS = 200_000

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import platform
-import random
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -220,7 +219,6 @@ def train_rank(training: Training, placement: Placement, channel: Channel) -> di
     hvd.init()
     # The weights of rank 0 are broadcast; what must differ by rank (units that drop out) does.
     keras.utils.set_random_seed(training.seed + placement.rank)
-    random.seed(training.seed + placement.rank)
     specs = FeatureSpecs.read(training.examples / "features.json")
     context = TrainContext(
         rank=placement.rank,
