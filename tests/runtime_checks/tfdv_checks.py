@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.statistics import as_lists, generate_statistics
+from airflow_hops.runtime.statistics import generate_statistics
+from airflow_hops.runtime.statistics.generate import as_lists
 
 
 def mixed_table(rows: int = 3000) -> pa.Table:

@@ -33,6 +33,11 @@ def feature_name(feature: Any) -> str:
     return feature.name or ".".join(feature.path.step)
 
 
+def features_by_name(statistics: Any) -> dict[str, Any]:
+    """The features of a ``DatasetFeatureStatisticsList``'s first data set by name."""
+    return {feature_name(feature): feature for feature in statistics.datasets[0].features}
+
+
 def common_statistics(feature: Any) -> Any:
     """The ``CommonStatistics`` of a feature, whatever its type."""
     return getattr(feature, feature.WhichOneof("stats")).common_stats

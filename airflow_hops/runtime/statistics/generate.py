@@ -7,7 +7,6 @@ number of features, not by the rows.
 
 from __future__ import annotations
 
-import json
 import logging
 import multiprocessing
 import os
@@ -16,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from airflow_hops.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.artifacts import BadInput
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +24,6 @@ BATCH_ROWS = 65_536
 
 PARALLEL_ROWS = 1_000_000
 """Rows below which more processes cost more than they save."""
-
-STATISTICS_FILE = "FeatureStats.pb"
-SUMMARY_FILE = "statistics.json"
 
 
 @dataclass(frozen=True)
@@ -95,68 +90,6 @@ def generate_statistics(
             generators, (_without(batch, exclude, allowed) for batch in batches if batch.num_rows), empty_is="source"
         )
     return stats_impl.extract_statistics_output(accumulators, generators)
-
-
-def run(context: StepContext, *, splits: Sequence[str] | None = None, workers: int | None = None) -> Artifact:
-    """The step: statistics of every split of an ``examples`` artifact.
-
-    The key column is left out: its values are unique, so that it has no distribution. The time column is in, since
-    the span of the data is worth knowing; schemas and comparisons leave it aside.
-
-    Args:
-        context: The step's context; input ``examples``.
-        splits: Splits to look at; None for all.
-        workers: Processes; None for the choice of :func:`generate_statistics`.
-
-    Raises:
-        BadInput: a split is missing, has no rows, or cannot be read.
-    """
-    from airflow_hops.runtime.statistics_summary import summarize
-
-    examples = context.input("examples")
-    folder = context.local("examples")
-    facts = {name: examples.properties.get(name) for name in ("label", "key", "time", "window")}
-    names = list(splits or examples.properties.get("splits") or sorted(p.name for p in folder.iterdir() if p.is_dir()))
-    if not names:
-        raise BadInput(f"{examples.uri}: no splits; expected folders of Parquet files (train, eval)")
-    rows: dict[str, RowCounts] = {}
-    metrics: dict[str, float] = {}
-    with context.output() as writer:
-        for number, split in enumerate(names):
-            if not (folder / split).is_dir():
-                raise BadInput(f"{examples.uri}: there is no split {split!r}; expected one of its folders")
-            context.progress(number / len(names), f"statistics of {split}")
-            statistics = generate_statistics(folder / split, workers=workers, exclude=[facts["key"] or ""])
-            target = writer.path / split
-            target.mkdir(parents=True)
-            (target / STATISTICS_FILE).write_bytes(statistics.SerializeToString(deterministic=True))
-            (target / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(statistics)}, indent=1))
-            counted = int(statistics.datasets[0].num_examples)
-            rows[split] = RowCounts(row_count(folder / split), counted)
-            metrics[f"{split}_rows"] = counted
-        metrics["features"] = len(statistics.datasets[0].features)
-        return writer.commit(rows=rows, metrics=metrics, properties={"splits": names, **facts})
-
-
-def load_statistics(path: Path) -> Any:
-    """Reads a ``FeatureStats.pb``.
-
-    Raises:
-        BadInput: there is none, or it is not a DatasetFeatureStatisticsList with one data set.
-    """
-    from google.protobuf.message import DecodeError
-    from tensorflow_metadata.proto.v0 import statistics_pb2
-
-    statistics = statistics_pb2.DatasetFeatureStatisticsList()
-    try:
-        statistics.ParseFromString(path.read_bytes())
-    except FileNotFoundError:
-        raise BadInput(f"{path}: there are no statistics") from None
-    except DecodeError as error:
-        raise BadInput(f"{path}: not a DatasetFeatureStatisticsList ({error})") from None
-    if len(statistics.datasets) != 1:
-        raise BadInput(f"{path}: {len(statistics.datasets)} data sets, expected 1")
-    return statistics
 
 
 def parquet_files(source: str | Path) -> list[Path]:

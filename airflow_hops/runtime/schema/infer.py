@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, BadInput
+from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime import tfdv_extension
-from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
-from airflow_hops.runtime.statistics_summary import common_statistics, feature_name
+from airflow_hops.runtime.statistics.summary import common_statistics, feature_name
 
-log = logging.getLogger(__name__)
-
-SCHEMA_FILE = "schema.pbtxt"
 TRAINING = "TRAINING"
 SERVING = "SERVING"
 INFINITY_NORM = 0.05
@@ -85,55 +78,6 @@ def infer_schema(
         elif feature.name not in (key, time):
             _add_comparators(feature, found, infinity_norm, jensen_shannon)
     return schema
-
-
-def run(context: StepContext, **thresholds: Any) -> Artifact:
-    """The step: infers the schema and freezes it; where there is a frozen one, returns that untouched.
-
-    Args:
-        context: The step's context; input ``statistics``, whose split ``train`` counts.
-        **thresholds: As :func:`infer_schema`.
-    """
-    statistics = context.input("statistics")
-    output = context.spec.output
-    if output is not None and context.store.exists(output.uri):
-        return context.store.manifest(output.uri).reference(output.uri)
-    path = context.local("statistics") / "train" / STATISTICS_FILE
-    if not path.exists():
-        raise BadInput(f"{statistics.uri}: no statistics of the split 'train', from which the schema is inferred")
-    columns: dict[str, Any] = {name: statistics.properties.get(name) for name in ("label", "key", "time")}
-    schema = infer_schema(load_statistics(path), **columns, **thresholds)
-    with context.output() as writer:
-        (writer.path / SCHEMA_FILE).write_text(to_text(schema))
-        log.info("Inferred and frozen: %d features, %d with a domain", len(schema.feature), len(schema.string_domain))
-        return writer.commit(
-            metrics={"features": len(schema.feature)},
-            properties={**columns, "features": [feature.name for feature in schema.feature]},
-        )
-
-
-def to_text(schema: Any) -> str:
-    """The schema as protobuf text."""
-    from google.protobuf import text_format
-
-    return str(text_format.MessageToString(schema))
-
-
-def load_schema(path: Path) -> Any:
-    """Reads a ``schema.pbtxt``.
-
-    Raises:
-        BadInput: there is none, or it does not parse.
-    """
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
-    try:
-        return text_format.Parse(path.read_text(), schema_pb2.Schema())
-    except FileNotFoundError:
-        raise BadInput(f"{path}: there is no schema") from None
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: not a schema in protobuf text ({error})") from None
 
 
 def _add_comparators(feature: Any, found: Any, infinity_norm: float, jensen_shannon: float) -> None:

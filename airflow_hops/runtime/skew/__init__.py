@@ -1,0 +1,7 @@
+"""Training-serving skew and drift: which features have moved, how far, and what it looks like."""
+
+from airflow_hops.runtime.skew.detect import MIN_ROWS, detect_skew
+from airflow_hops.runtime.skew.report import FeatureSkew, SkewReport
+from airflow_hops.runtime.skew.stage import REPORT_FILE, REPORT_PROTO, run
+
+__all__ = ["MIN_ROWS", "REPORT_FILE", "REPORT_PROTO", "FeatureSkew", "SkewReport", "detect_skew", "run"]

@@ -1,0 +1,6 @@
+"""Validation of examples: the statistics of each split against the frozen schema."""
+
+from airflow_hops.runtime.validation.stage import ANOMALIES_FILE, run
+from airflow_hops.runtime.validation.validate import Anomaly, list_anomalies, validate_statistics
+
+__all__ = ["ANOMALIES_FILE", "Anomaly", "list_anomalies", "run", "validate_statistics"]
