@@ -40,7 +40,7 @@ def accumulate(
         TypesDoNotFit: an inferred type does not hold.
         HopsError: a process was killed, by lack of memory for instance.
     """
-    shares = _share_out(plan.parts, workers or _worker_count(plan))
+    shares = share_out(plan.parts, workers or _worker_count(plan))
     total = sum(part.size for part in plan.parts) or 1
     if len(shares) <= 1:
         accumulator, done = combiners.create(), 0
@@ -101,7 +101,7 @@ def _worker_count(plan: Any) -> int:
     return len(os.sched_getaffinity(0)) if sum(part.size for part in plan.parts) >= PARALLEL_SIZE else 1
 
 
-def _share_out(parts: Sequence[Any], workers: int) -> list[list[Any]]:
+def share_out(parts: Sequence[Any], workers: int) -> list[list[Any]]:
     """Shares the parts out evenly by size, the largest first, each share in the source's order."""
     shares: list[list[tuple[int, Any]]] = [[] for _ in range(max(1, min(workers, len(parts))))]
     loads = [0] * len(shares)
