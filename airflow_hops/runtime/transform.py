@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,8 @@ from airflow_hops.runtime.constants import Constants
 from airflow_hops.runtime.context import StepContext, resolve
 from airflow_hops.runtime.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
 from airflow_hops.runtime.raw_features import check_columns, example_files
-from airflow_hops.runtime.spark_workers import DAEMON_MODULE, fork_workers_from_here
+from airflow_hops.runtime.spark_context import as_spark_failure, on_this_machine, spark_conf, start_spark_context
+from airflow_hops.runtime.spark_workers import fork_workers_from_here
 from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime.transform_batches import (
     TaskSummary,
@@ -52,11 +50,11 @@ def run(context: StepContext, *, preprocess: str) -> Artifact:
     """
     examples = context.input("examples")
     facts = examples.properties
-    if "tensorflow" in sys.modules and _on_this_machine():
+    if "tensorflow" in sys.modules and on_this_machine():
         fork_workers_from_here(context.scratch)
     with ThreadPoolExecutor(1) as pool, context.output() as writer:
         # The JVM makes its Spark context while this process imports TensorFlow and traces.
-        spark = pool.submit(_spark_context, _spark_conf())
+        spark = pool.submit(start_spark_context, spark_conf())
         import_tensorflow()  # before the user's module imports all of it
         raw = read_raw_features(
             context.local("schema") / "schema.pbtxt", label=facts["label"], key=facts.get("key"), time=facts.get("time")
@@ -134,7 +132,7 @@ def transform_examples(
     (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
     progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
     plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.label)
-    with starting(), _as_spark_failure():
+    with starting(), as_spark_failure():
         context = spark.result() if isinstance(spark, Future) else spark
     summaries = _run_on_spark(context, plan, plan_tasks(files))
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
@@ -158,49 +156,9 @@ def count_rows(splits: Mapping[str, Sequence[Path]], summaries: Sequence[TaskSum
     }
 
 
-def _on_this_machine() -> bool:
-    """Whether this process will start spark-submit by itself, for Spark on this machine."""
-    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    return any(a == "--master" and b.startswith("local") for a, b in pairwise(arguments))
-
-
-def _spark_conf() -> Any:
-    """What spark-submit was given, and what a transform adds.
-
-    It imports PySpark, in the main thread: two threads that import at once can wait for each other for ever.
-    """
-    from pyspark import SparkConf, SparkContext
-
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    SparkContext._ensure_initialized()  # SparkConf knows spark-submit's properties only from then on
-    conf = SparkConf()
-    if conf.get("spark.master", "").startswith("local"):
-        # On this machine all Python workers can be forks of one process that has TensorFlow.
-        conf.set("spark.python.daemon.module", DAEMON_MODULE)
-    return conf
-
-
-def _spark_context(conf: Any) -> Any:
-    from pyspark import SparkContext
-
-    context = SparkContext.getOrCreate(conf)
-    # A job of nothing: the Python workers start while the driver still traces.
-    workers = context.defaultParallelism
-    context.parallelize(range(workers), workers).map(abs).count()
-    return context
-
-
-@contextmanager
-def _as_spark_failure() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # Spark's errors have no base class of their own: Py4J's, PySpark's
-        raise HopsError(f"Spark failed: {_last_words(error)}") from error
-
-
 def _run_on_spark(context: Any, plan: TransformPlan, tasks: Sequence[TransformTask]) -> list[TaskSummary]:
     """One Spark job over all splits; a task is a part of a file."""
-    with _as_spark_failure():
+    with as_spark_failure():
         lines = context.parallelize(tasks, len(tasks)).map(partial(transform_task, plan)).collect()
     summaries = [TaskSummary(**json.loads(line)) for line in lines]
     for summary in summaries:
@@ -247,10 +205,3 @@ def _warn_of_not_finite(summaries: Iterable[TaskSummary]) -> dict[str, int]:
             )
             totals[name] = totals.get(name, 0) + count
     return totals
-
-
-def _last_words(error: Exception) -> str:
-    """The part of a Spark error that says something: a Python worker's own last line comes before the JVM's stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [line for line in lines if not line.startswith(("at ", "...", "File "))]
-    return " | ".join(own[:6])[:2000] or type(error).__name__

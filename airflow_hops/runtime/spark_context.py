@@ -1,0 +1,67 @@
+"""How a step gets its Spark context, where one on this machine starts quickly, and how it tells a failure of Spark."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+from airflow_hops.artifacts import HopsError
+from airflow_hops.runtime.spark_workers import DAEMON_MODULE
+
+
+def on_this_machine() -> bool:
+    """Whether this process will start spark-submit by itself, for Spark on this machine."""
+    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    return any(a == "--master" and b.startswith("local") for a, b in pairwise(arguments))
+
+
+def spark_conf() -> Any:
+    """What spark-submit was given, and what makes Python workers with TensorFlow start quickly.
+
+    It imports PySpark, in the main thread: two threads that import at once can wait for each other for ever.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    SparkContext._ensure_initialized()  # SparkConf knows spark-submit's properties only from then on
+    conf = SparkConf()
+    if conf.get("spark.master", "").startswith("local"):
+        # On this machine all Python workers can be forks of one process that has TensorFlow.
+        conf.set("spark.python.daemon.module", DAEMON_MODULE)
+    return conf
+
+
+def start_spark_context(conf: Any) -> Any:
+    """The Spark context of this process, its Python workers started."""
+    from pyspark import SparkContext
+
+    context = SparkContext.getOrCreate(conf)
+    # A job of nothing: the Python workers start while the driver still does something else.
+    workers = context.defaultParallelism
+    context.parallelize(range(workers), workers).map(abs).count()
+    return context
+
+
+@contextmanager
+def as_spark_failure() -> Iterator[None]:
+    """Turns whatever is raised within into an error that says what Spark said.
+
+    Raises:
+        HopsError: something was raised.
+    """
+    try:
+        yield
+    except Exception as error:  # Spark's errors have no base class of their own: Py4J's, PySpark's
+        raise HopsError(f"Spark failed: {_last_words(error)}") from error
+
+
+def _last_words(error: Exception) -> str:
+    """The part of a Spark error that says something: a Python worker's own last line comes before the JVM's stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith(("at ", "...", "File "))]
+    return " | ".join(own[:6])[:2000] or type(error).__name__
