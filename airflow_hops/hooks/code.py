@@ -26,8 +26,9 @@ def package_fingerprint() -> str:
 def user_code_fingerprint(spec: StepSpec) -> str:
     """SHA-256 (hex) of the user code that a spec names as ``module:function``, and of all that it imports.
 
-    Of a package all files count, since its modules may import each other and read what lies beside them. Imports are
-    followed as far as they lead to the spec's code paths; a module that is imported by a computed name is not seen.
+    What the shipped source of a function imports counts as well. Of a package all files count, since its modules may
+    import each other and read what lies beside them. Imports are followed as far as they lead to the spec's code paths;
+    a module that is imported by a computed name is not seen.
     """
     waiting = {name.partition(".")[0] for name in _module_names([spec.entry, spec.params])}
     looked_at = {airflow_hops.__name__}  # package_fingerprint() has that
@@ -45,18 +46,20 @@ def user_code_fingerprint(spec: StepSpec) -> str:
 
 def _imported(path: Path) -> set[str]:
     """Top-level names of the modules that a module, or any of a package, imports."""
-    names: set[str] = set()
-    for source in _files(path, "*.py"):
-        try:
-            tree = ast.parse(source.read_bytes())
-        except (SyntaxError, ValueError):
-            continue  # the step says so, if it imports it
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names.add(node.module.partition(".")[0])
-    return names
+    return {name for source in _files(path, "*.py") for name in _imports(source.read_bytes())}
+
+
+def _imports(source: bytes | str) -> Iterable[str]:
+    """Top-level names of the modules that a source imports."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return  # the step says so, if it imports it
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
 
 
 def _module_names(value: Any) -> Iterable[str]:
@@ -65,6 +68,8 @@ def _module_names(value: Any) -> Iterable[str]:
         if separator and function.isidentifier() and all(part.isidentifier() for part in module.split(".")):
             yield module
     elif isinstance(value, dict):
+        if {"source", "function", "wants_context"} <= value.keys():
+            yield from _imports(value["source"])
         for item in value.values():
             yield from _module_names(item)
     elif isinstance(value, list | tuple):

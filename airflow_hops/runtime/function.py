@@ -19,7 +19,26 @@ _HEADER = "from __future__ import annotations\n"
 """Annotations may name what only the DAG file imports: they are not evaluated."""
 
 
-def run(
+def run(context: StepContext, **shipped: Any) -> Any:
+    """The step: calls a shipped function, and returns what it returns.
+
+    Args:
+        context: The step.
+        **shipped: As :func:`call_shipped`.
+
+    Returns:
+        A JSON value, or the artifact that the function wrote.
+
+    Raises:
+        BadInput: as :func:`call_shipped`, or what the function returned is not a JSON value.
+    """
+    value = call_shipped(context, **shipped)
+    if not isinstance(value, Artifact):
+        check_json(value, f"what {shipped['function']}() returned")
+    return value
+
+
+def call_shipped(
     context: StepContext,
     *,
     source: str,
@@ -28,7 +47,7 @@ def run(
     kwargs: Mapping[str, Any] | None = None,
     wants_context: bool = False,
 ) -> Any:
-    """The step: defines the function from its source, calls it, and returns what it returns.
+    """Defines a function from its source, calls it, and returns what it returns.
 
     Args:
         context: The step.
@@ -38,22 +57,15 @@ def run(
         kwargs: Keyword arguments; JSON values.
         wants_context: Whether ``context`` is the first argument.
 
-    Returns:
-        A JSON value, or the artifact that the function wrote.
-
     Raises:
-        BadInput: the source does not define the function, uses a name that is not in it, or what it returns is not
-            a JSON value.
+        BadInput: the source does not define the function, or uses a name that is not in it.
     """
     defined = getattr(_module(context.scratch, source, function), function)
     first = (context,) if wants_context else ()
     try:
-        value = defined(*first, *args, **(kwargs or {}))
+        return defined(*first, *args, **(kwargs or {}))
     except NameError as error:
         raise _explain(error, function) from error
-    if not isinstance(value, Artifact):
-        check_json(value, f"what {function}() returned")
-    return value
 
 
 def _module(folder: Path, source: str, function: str) -> ModuleType:
