@@ -35,6 +35,20 @@ def infer_schema(statistics: Any, *, max_string_domain_size: int = 100, infer_fe
     return schema
 
 
+def update_schema(schema: Any, statistics: Any, *, max_string_domain_size: int = 100) -> Any:
+    """``tfdv.update_schema``: the schema, changed where statistics with one data set have an anomaly.
+
+    Returns:
+        ``Schema``.
+    """
+    text = _validation().UpdateSchema(
+        schema.SerializeToString(), statistics.datasets[0].SerializeToString(), max_string_domain_size
+    )
+    updated = type(schema)()
+    updated.ParseFromString(text)
+    return updated
+
+
 def validate_statistics(
     statistics: Any, schema: Any, *, environment: str = "", previous: Any = None, serving: Any = None
 ) -> Any:

@@ -1,7 +1,22 @@
 """The schema: inferred once from the statistics of the training split, and frozen for the pipeline's later runs."""
 
-from airflow_hops.runtime.schema.files import SCHEMA_FILE, load_schema, to_text
+from airflow_hops.runtime.schema.diff import Change, SchemaDiff, diff_schemas
+from airflow_hops.runtime.schema.evolve import propose_schema
+from airflow_hops.runtime.schema.files import SCHEMA_FILE, load_schema, parse_schema, to_text
 from airflow_hops.runtime.schema.infer import SERVING, TRAINING, infer_schema
 from airflow_hops.runtime.schema.stage import run
 
-__all__ = ["SCHEMA_FILE", "SERVING", "TRAINING", "infer_schema", "load_schema", "run", "to_text"]
+__all__ = [
+    "SCHEMA_FILE",
+    "SERVING",
+    "TRAINING",
+    "Change",
+    "SchemaDiff",
+    "diff_schemas",
+    "infer_schema",
+    "load_schema",
+    "parse_schema",
+    "propose_schema",
+    "run",
+    "to_text",
+]

@@ -9,26 +9,58 @@ from airflow_hops.artifacts import BadInput
 
 SCHEMA_FILE = "schema.pbtxt"
 
+__all__ = ["SCHEMA_FILE", "load_schema", "parse_schema", "to_text"]
+
 
 def to_text(schema: Any) -> str:
     """The schema as protobuf text."""
     from google.protobuf import text_format
 
-    return str(text_format.MessageToString(schema))
+    return str(text_format.MessageToString(schema, as_utf8=True))
 
 
-def load_schema(path: Path) -> Any:
+def load_schema(path: str | Path) -> Any:
     """Reads a ``schema.pbtxt``.
 
     Raises:
         BadInput: there is none, or it does not parse.
     """
+    try:
+        return parse_schema(Path(path).read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise BadInput(f"{path}: there is no schema") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not a schema in protobuf text ({error})") from None
+
+
+def parse_schema(text: str, source: str) -> Any:
+    """The ``Schema`` of a protobuf text.
+
+    Args:
+        text: The text.
+        source: Where it came from, for the message.
+
+    Raises:
+        BadInput: it does not parse, a feature has no name, or two have the same; the message has line and column.
+    """
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
 
     try:
-        return text_format.Parse(path.read_text(), schema_pb2.Schema())
-    except FileNotFoundError:
-        raise BadInput(f"{path}: there is no schema") from None
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: not a schema in protobuf text ({error})") from None
+        schema = text_format.Parse(text, schema_pb2.Schema())
+    except text_format.ParseError as error:
+        raise BadInput(f"{source}{_place(error)}: not a schema in protobuf text ({error})") from None
+    names: set[str] = set()
+    for index, feature in enumerate(schema.feature):
+        if not feature.name or feature.name in names:
+            found = f"a second one named {feature.name!r}" if feature.name else "none"
+            raise BadInput(
+                f"{source}: feature {index + 1} of {len(schema.feature)}: expected a name of its own, {found}"
+            )
+        names.add(feature.name)
+    return schema
+
+
+def _place(error: Any) -> str:
+    line, column = error.GetLine(), error.GetColumn()
+    return f":{line}:{column}" if line is not None else ""

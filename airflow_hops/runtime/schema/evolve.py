@@ -1,0 +1,208 @@
+"""A schema for data that has changed: the least change of the one in force that lets the data through."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.runtime import tfdv_extension
+from airflow_hops.runtime.schema.infer import MAX_DOMAIN_VALUES, TRAINING, infer_schema
+from airflow_hops.runtime.statistics.summary import feature_name
+
+_NUMBERS = ("INT", "FLOAT")
+_COMPARATORS = ("drift_comparator", "skew_comparator")
+
+
+def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING) -> Any:
+    """The least change of a schema under which TFDV finds no anomaly in statistics.
+
+    What ``tfdv.update_schema`` changes is changed as it does: a domain gains values, a bound moves, a share of present
+    values falls to what it is, a new column becomes a feature, a missing one is deprecated. In four cases it is not
+    followed. A feature of another type gets that type, where TFDV deprecates it. A new column gets the comparators that
+    ``infer_schema`` gives. What is found in another environment than TRAINING changes the schema for that environment
+    alone: a column that is missing there is declared absent from it, a new one belongs to it only. And where the
+    data set has fewer or more rows than the schema allows, the bound moves.
+
+    Everything else stays: environments, comparators, annotations, domains' order, features without an anomaly.
+    Comments of a ``schema.pbtxt`` are no part of a ``Schema``, and are not in the proposal.
+
+    Args:
+        schema: ``Schema``; it is not changed.
+        statistics: ``DatasetFeatureStatisticsList`` of the new data; the first data set counts.
+        environment: One of the schema's environments; ignored where it has none.
+
+    Returns:
+        A new ``Schema``, equal to the given one where there is no anomaly.
+
+    Raises:
+        BadInput: the schema has no such environment, the statistics are of no rows, or no change removes an anomaly.
+    """
+    known = list(schema.default_environment)
+    if known and environment not in known:
+        raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
+    if not statistics.datasets[0].num_examples:
+        raise BadInput("the statistics are of no rows; a schema cannot be proposed from them")
+    environment = environment if known else ""
+    proposed = type(schema)()
+    proposed.CopyFrom(schema)
+    anomalies = _anomalies(proposed, statistics, environment)
+    # A change may uncover what it hid: of a feature that has its type now, the values are looked at.
+    for _ in range(4):
+        if not anomalies:
+            return proposed
+        proposed = _changed(proposed, statistics, environment, anomalies)
+        anomalies = _anomalies(proposed, statistics, environment)
+    if anomalies:
+        left = "; ".join(f"{name or 'the data set'}: {info.description}" for name, info in anomalies.items())
+        raise BadInput(f"no change of the schema lets these statistics through: {left}")
+    return proposed
+
+
+def _anomalies(schema: Any, statistics: Any, environment: str) -> dict[str, Any]:
+    """The anomalies by feature, in the order of their names; those of the data set under no name."""
+    found = tfdv_extension.validate_statistics(statistics, schema, environment=environment)
+    anomalies = {name: found.anomaly_info[name] for name in sorted(found.anomaly_info)}
+    if found.HasField("dataset_anomaly_info"):
+        anomalies[""] = found.dataset_anomaly_info
+    return anomalies
+
+
+def _changed(schema: Any, statistics: Any, environment: str, anomalies: dict[str, Any]) -> Any:
+    updated = tfdv_extension.update_schema(schema, statistics, max_string_domain_size=MAX_DOMAIN_VALUES)
+    inferred = infer_schema(statistics)
+    features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
+    old, fresh = _by_name(schema), _by_name(inferred)
+    # Nested features are changed with the feature that they are in.
+    touched = {info.path.step[0] if info.path.step else name for name, info in anomalies.items()}
+    for index, feature in reversed(list(enumerate(updated.feature))):
+        name = feature.name
+        if name not in touched:
+            # It has no anomaly in this environment.
+            if name in old:
+                feature.CopyFrom(old[name])
+            else:
+                del updated.feature[index]
+        elif name not in old:
+            _add_column(feature, fresh[name], environment)
+        elif name in features and _type_changed(old[name], fresh.get(name)):
+            feature.CopyFrom(_retyped(old[name], fresh[name]))
+            _adopt_domain(updated, inferred, feature)
+        elif name not in features and environment not in ("", TRAINING):
+            feature.CopyFrom(old[name])
+            _leave(feature, environment)
+        elif name in features and environment:
+            _enter(feature, environment)
+    _drop_domains(updated, schema)
+    if "" in anomalies:
+        _move_row_bounds(updated.dataset_constraints, statistics.datasets[0].num_examples)
+    return updated
+
+
+def _by_name(schema: Any) -> dict[str, Any]:
+    return {feature.name: feature for feature in schema.feature}
+
+
+def _type_changed(old: Any, fresh: Any) -> bool:
+    """Whether statistics show another type; all values missing, they show none."""
+    return fresh is not None and fresh.type != old.type and fresh.presence.min_count > 0
+
+
+def _add_column(feature: Any, fresh: Any, environment: str) -> None:
+    for name in _COMPARATORS:
+        if fresh.HasField(name):
+            getattr(feature, name).CopyFrom(getattr(fresh, name))
+    if environment not in ("", TRAINING):
+        feature.in_environment.append(environment)
+
+
+def _retyped(old: Any, fresh: Any) -> Any:
+    """The feature with the type of the new data, and all else of the old one that still means something."""
+    feature = type(old)()
+    feature.CopyFrom(old)
+    feature.type = fresh.type
+    names = old.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number
+    if {names[old.type].name, names[fresh.type].name} == set(_NUMBERS):
+        _convert_bounds(old, feature)
+        return feature
+    domain = feature.WhichOneof("domain_info")
+    if domain:
+        feature.ClearField(domain)
+    feature.ClearField("distribution_constraints")
+    for name in _COMPARATORS:
+        if feature.HasField(name):
+            getattr(feature, name).CopyFrom(getattr(fresh, name))
+    if fresh.domain:
+        feature.domain = fresh.domain
+    return feature
+
+
+def _convert_bounds(old: Any, feature: Any) -> None:
+    """The same range of numbers as a domain of the other type."""
+    low: Callable[[float], float]
+    high: Callable[[float], float]
+    if old.HasField("int_domain"):
+        bounds, domain, low, high = old.int_domain, feature.float_domain, float, float
+    elif old.HasField("float_domain"):
+        bounds, domain, low, high = old.float_domain, feature.int_domain, math.ceil, math.floor
+    else:
+        return
+    if bounds.HasField("min") and math.isfinite(bounds.min):
+        domain.min = low(bounds.min)
+    if bounds.HasField("max") and math.isfinite(bounds.max):
+        domain.max = high(bounds.max)
+    domain.SetInParent()
+
+
+def _adopt_domain(updated: Any, inferred: Any, feature: Any) -> None:
+    """Takes the inferred string domain of a feature that has become text, under a name of its own."""
+    if not feature.domain:
+        return
+    taken = {domain.name for domain in updated.string_domain}
+    name = feature.domain
+    while name in taken:
+        name += "_"
+    (values,) = [domain for domain in inferred.string_domain if domain.name == feature.domain]
+    updated.string_domain.add(name=name, value=values.value)
+    feature.domain = name
+
+
+def _drop_domains(updated: Any, schema: Any) -> None:
+    """Drops the domains of features that are text no more, and of new columns that were not taken over."""
+    still, before = _domains_in_use(updated), _domains_in_use(schema)
+    known = {domain.name for domain in schema.string_domain}
+    for index, domain in reversed(list(enumerate(updated.string_domain))):
+        if domain.name not in still and (domain.name in before or domain.name not in known):
+            del updated.string_domain[index]
+
+
+def _domains_in_use(schema: Any) -> set[str]:
+    waiting, used = list(schema.feature), set()
+    while waiting:
+        feature = waiting.pop()
+        used.add(feature.domain)
+        waiting += feature.struct_domain.feature
+    return used
+
+
+def _enter(feature: Any, environment: str) -> None:
+    """Declares that the feature is there in an environment."""
+    if environment in feature.not_in_environment:
+        feature.not_in_environment.remove(environment)
+    elif feature.in_environment and environment not in feature.in_environment:
+        feature.in_environment.append(environment)
+
+
+def _leave(feature: Any, environment: str) -> None:
+    """Declares that the feature is absent in an environment."""
+    if environment in feature.in_environment:
+        feature.in_environment.remove(environment)
+    feature.not_in_environment.append(environment)
+
+
+def _move_row_bounds(constraints: Any, rows: int) -> None:
+    if constraints.HasField("min_examples_count"):
+        constraints.min_examples_count = min(constraints.min_examples_count, rows)
+    if constraints.HasField("max_examples_count"):
+        constraints.max_examples_count = max(constraints.max_examples_count, rows)
