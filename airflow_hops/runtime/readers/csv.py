@@ -28,12 +28,9 @@ def first_types(file: RawFile) -> Types:
     Raises:
         BadInput: there is no header, a name stands twice in it, or the text is not of the source's encoding.
     """
-    block, _ = next(_blocks(file), (b"", 0))
-    if not block.strip():
-        raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
-    schema = _parse(block, file, None, {}, 0).schema
-    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
-        raise BadInput(f"{file.name}: the header names column {twice[0]!r} more than once")
+    block, _ = next(blocks(file), (b"", 0))
+    header_of(block, file)
+    schema = parse(block, file, None, {}, 0).schema
     for item in schema:
         if pa.types.is_binary(item.type):
             raise _not_text(item.name, file)
@@ -71,15 +68,15 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     """
     header: list[str] | None = None
     rows = 0
-    for block, position in _blocks(file):
-        table = _parse(block, file, header, types, rows)
+    for block, position in blocks(file):
+        table = parse(block, file, header, types, rows)
         rows += table.num_rows
-        header = header or _header(block, file)
+        header = header or header_of(block, file)
         for batch in table.combine_chunks().to_batches():
             yield batch, position
 
 
-def _parse(
+def parse(
     block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int, *, use_threads: bool = True
 ) -> pa.Table:
     """Parses a block; one without a ``header`` given starts with it."""
@@ -104,28 +101,42 @@ def _parse(
         if "conversion error" in text:
             raise TypesDoNotFit(f"{file.name}: {text}") from error
         if use_threads:  # only one thread can tell the row
-            return _parse(block, file, header, types, rows_before, use_threads=False)
+            return parse(block, file, header, types, rows_before, use_threads=False)
         row = re.search(r"Row #(\d+): ", text)
         # Arrow counts the block's header, people count rows of data.
         where = f", row {rows_before + int(row.group(1)) - (header is None)}" if row else ""
         raise BadInput(f"{file.name}{where}: {text.replace(row.group(0), '') if row else text}") from error
 
 
-def _header(block: bytes, file: RawFile) -> list[str]:
-    first_row = block[: _end_of_rows(block, file.source.delimiter, first=True) or None]
-    names: list[str] = _parse(first_row, file, None, {}, 0).schema.names
+def header_of(block: bytes, file: RawFile) -> list[str]:
+    """The columns' names in a file's first block.
+
+    Raises:
+        BadInput: there is no header, or a name stands twice in it.
+    """
+    if not block.strip():
+        raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
+    first_row = block[: end_of_rows(block, file.source.delimiter, first=True) or None]
+    names: list[str] = parse(first_row, file, None, {}, 0).schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadInput(f"{file.name}: the header names column {twice!r} more than once")
     return names
 
 
-def _blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
+def is_utf8(file: RawFile) -> bool:
+    """Whether a file is in UTF-8, so that its bytes need no decoding."""
+    return codecs.lookup(file.source.encoding).name == "utf-8"
+
+
+def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
     """Blocks of whole rows in UTF-8, with the position in the raw file."""
-    is_utf8 = codecs.lookup(file.source.encoding).name == "utf-8"
-    decoder = None if is_utf8 else codecs.getincrementaldecoder(file.source.encoding)()
+    decoder = None if is_utf8(file) else codecs.getincrementaldecoder(file.source.encoding)()
     with file.stream() as (stream, raw):
         pending = b""
         while chunk := bytes(stream.read(BLOCK_BYTES)):
             pending += decoder.decode(chunk).encode() if decoder else chunk
-            if end := _end_of_rows(pending, file.source.delimiter):
+            if end := end_of_rows(pending, file.source.delimiter):
                 yield pending[:end], raw.tell()
                 pending = pending[end:]
             elif len(pending) > _LONGEST_ROW_BYTES:
@@ -134,7 +145,7 @@ def _blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
             yield pending, raw.tell()
 
 
-def _end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:
+def end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:
     """Where the last (or first) whole row ends; 0 where none does. A newline within quotes ends no row."""
     end = text.find(b"\n") + 1 if first else text.rfind(b"\n") + 1
     if text.count(b'"', 0, end) % 2 == 0:

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.sources import Source, SourceFile
@@ -45,10 +46,15 @@ class RawFile:
         """The file's name, for messages."""
         return self.file.name
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the file lies on a disk of this machine, uncompressed, so that it can be read by its path."""
+        return self.compression is None and isinstance(self.fs, LocalFileSystem)
+
     @contextmanager
     def stream(self) -> Iterator[tuple[Any, Any]]:
         """Opens the file: the stream of its decompressed bytes, and the raw one, whose position tells the progress."""
-        with _explained(self.name), self.fs.open(self.file.path, "rb") as raw:
+        with explained(self.name), self.fs.open(self.file.path, "rb") as raw:
             if self.compression is None:
                 yield raw, raw
             elif self.compression == "zip":
@@ -78,7 +84,7 @@ def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
+def explained(name: str) -> Iterator[None]:
     """Turns the errors of damaged files into errors that name the file."""
     try:
         yield

@@ -1,0 +1,17 @@
+"""The formats that statistics are computed from, each a module with two functions.
+
+``lay_out(file)`` says what a file holds without reading all of it: the types of its columns, and the spans that may be
+read apart. ``read(file, span, types)`` streams the rows of a span as Arrow record batches of bounded size.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from airflow_hops.runtime.readers.raw_file import RawFile
+
+
+def format_of(file: RawFile) -> ModuleType:
+    """The module that reads a file."""
+    return importlib.import_module(f"airflow_hops.runtime.statistics.formats.{file.format}")

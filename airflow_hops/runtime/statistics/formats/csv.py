@@ -1,0 +1,196 @@
+"""CSV with the types that TFDV infers: spans are ranges of whole rows, where the file is local and not compressed.
+
+Types come from the first rows of each span. A block that does not hold them is parsed again as text, which tells the
+types that hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.runtime.readers import csv as raw_csv
+from airflow_hops.runtime.readers.raw_file import RawFile
+from airflow_hops.runtime.readers.types import TypesDoNotFit as ConversionError
+from airflow_hops.runtime.readers.types import fits, misfit, type_named
+from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit
+from airflow_hops.runtime.statistics.formats.layout import Layout, Span, bounded
+from airflow_hops.runtime.statistics.formats.row_spans import span_bytes, spans_of_rows
+from airflow_hops.runtime.statistics.formats.text_types import (
+    FLOAT,
+    INTEGER,
+    TEXT,
+    may_hide_text,
+    text_as,
+    type_of_text,
+    wider,
+)
+
+_SAMPLE_BYTES = 1 << 16
+_LATER_SAMPLES, _LATER_BYTES = 16, 1 << 14
+
+
+def lay_out(file: RawFile) -> Layout:
+    """The columns of the header, with the types of the first rows of each span."""
+    if not file.is_local or not raw_csv.is_utf8(file):
+        block, _ = next(raw_csv.blocks(file), (b"", 0))
+        header, start = _header(block, file)
+        sample = block[start : start + _SAMPLE_BYTES]
+        types = _sample_types([sample[: raw_csv.end_of_rows(sample, file.source.delimiter) or None]], header, file)
+        return Layout(types, (Span(file.file.size_bytes),))
+    header, start = _header_of_local(file)
+    size = file.file.size_bytes
+    first = _sample(file, start, _SAMPLE_BYTES)
+    row_bytes = len(first) / max(1, first.count(b"\n"))
+    length = span_bytes(size - start, row_bytes)
+    spans = spans_of_rows(Path(file.file.path), start, length, delimiter=file.source.delimiter)
+    later = (spans or ())[1 :: max(1, len(spans or ()) // _LATER_SAMPLES)]
+    types = _sample_types([first, *(_sample(file, span.start, _LATER_BYTES) for span in later)], header, file)
+    return Layout(types, (Span(size),) if spans is None else spans)
+
+
+def read(file: RawFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
+    """The rows of a span.
+
+    Raises:
+        TypesDoNotFit: a value is not of its column's type.
+        BadInput: a row has more or fewer columns than the header, or its text is not of the source's encoding.
+    """
+    if span.stop is not None:
+        header, start = _header_of_local(file)
+        block = _bytes_of(file, span.start, span.stop)
+        try:
+            yield from bounded(_parse(block, file, header, types, 0))
+        except BadInput:
+            lines = _bytes_of(file, start, span.start).count(b"\n")
+            if lines:  # says which row of the file it is
+                _parse(block, file, header, types, lines)
+            raise
+        return
+    header, rows = [], 0
+    for block, _ in raw_csv.blocks(file):
+        start = 0
+        if not header:
+            header, start = _header(block, file)
+        if block[start:].strip(b"\r\n"):
+            batch = _parse(block[start:], file, header, types, rows)
+            rows += batch.num_rows
+            yield from bounded(batch)
+
+
+def _parse(block: bytes, file: RawFile, header: list[str], types: Types, rows_before: int) -> pa.RecordBatch:
+    wanted = {name: types[name] for name in header if name in types}
+    quick = {name: pa.float64() if _is_inferred_float(name, kind, file) else kind for name, kind in wanted.items()}
+    columns: dict[str, pa.Array] = {}
+    try:
+        table = raw_csv.parse(block, file, header, quick, rows_before)
+    except ConversionError:
+        doubtful = list(wanted)
+    else:
+        columns = {name: table.column(name).combine_chunks() for name in wanted}
+        doubtful = _doubtful(block, columns, wanted, file)
+        columns = {
+            name: column.cast(FLOAT, safe=False) if _is_inferred_float(name, wanted[name], file) else column
+            for name, column in columns.items()
+        }
+    if doubtful:
+        columns |= _from_text(block, file, header, {name: wanted[name] for name in doubtful}, rows_before)
+    return pa.RecordBatch.from_arrays([columns[name] for name in wanted], list(wanted))
+
+
+def _is_inferred_float(name: str, kind: pa.DataType, file: RawFile) -> bool:
+    return bool(kind == FLOAT and name not in file.source.schema)
+
+
+def _doubtful(block: bytes, columns: Mapping[str, pa.Array], types: Types, file: RawFile) -> list[str]:
+    """The columns that Arrow parsed as numbers where Python may not."""
+    has_hexadecimal = _has_hexadecimal(block, file.source.delimiter.encode())
+    return [
+        name
+        for name, column in columns.items()
+        if (_is_inferred_float(name, types[name], file) and may_hide_text(column))
+        or (has_hexadecimal and types[name] == INTEGER and name not in file.source.schema)
+    ]
+
+
+def _has_hexadecimal(block: bytes, delimiter: bytes) -> bool:
+    """Whether a value begins with "0x", which Arrow takes for an integer."""
+    for mark in (b"0x", b"0X"):
+        at = block.find(mark)
+        while at >= 0:
+            if at == 0 or block[at - 1 : at] in (delimiter, b"\n", b'"', b" ", b"\t"):
+                return True
+            at = block.find(mark, at + 2)
+    return False
+
+
+def _from_text(block: bytes, file: RawFile, header: list[str], types: Types, rows_before: int) -> dict[str, pa.Array]:
+    """Columns parsed as text and converted as TFDV would, which tells those that are of another type.
+
+    Raises:
+        TypesDoNotFit: the columns that are.
+        BadInput: a value is not of the type that the source's ``schema`` gives its column.
+    """
+    table = raw_csv.parse(block, file, header, dict.fromkeys(types, TEXT), rows_before)
+    columns, misfits = {}, {}
+    for name, kind in types.items():
+        text = table.column(name).combine_chunks()
+        if name in file.source.schema:
+            if not fits(text, kind):
+                raise misfit(text, kind, name, file, rows_before)
+            columns[name] = text.cast(kind)
+            continue
+        found = TEXT if kind == TEXT else wider(kind, type_of_text(text))
+        if found == kind:
+            columns[name] = text_as(text, kind)
+        else:
+            misfits[name] = found
+    if misfits:
+        raise TypesDoNotFit(file.name, misfits)
+    return columns
+
+
+def _sample_types(samples: Sequence[bytes], header: list[str], file: RawFile) -> Types:
+    given = {name: type_named(alias, name, file.source) for name, alias in file.source.schema.items()}
+    types: Types = {name: given.get(name, pa.null()) for name in header}
+    for sample in samples:
+        # Text is text whatever follows.
+        undecided = [name for name in header if name not in given and types[name] != TEXT]
+        if not undecided or not sample.strip(b"\r\n"):
+            continue
+        texts = raw_csv.parse(sample, file, header, dict.fromkeys(undecided, TEXT), 0)
+        for name in undecided:
+            types[name] = wider(types[name], type_of_text(texts.column(name).combine_chunks()))
+    return types
+
+
+def _header_of_local(file: RawFile) -> tuple[list[str], int]:
+    return _header(_sample(file, 0, _LATER_BYTES), file)
+
+
+def _header(text: bytes, file: RawFile) -> tuple[list[str], int]:
+    """The columns' names, and the byte behind them."""
+    start = len(text) - len(text.lstrip(b"\r\n"))
+    length = raw_csv.end_of_rows(text[start:], file.source.delimiter, first=True)
+    end = start + length if length else len(text)
+    return raw_csv.header_of(text[start:end], file), end
+
+
+def _sample(file: RawFile, start: int, size: int) -> bytes:
+    """The first whole rows from a byte on, of about so many bytes."""
+    while True:
+        text = _bytes_of(file, start, start + size)
+        if len(text) < size:
+            return text
+        if end := raw_csv.end_of_rows(text, file.source.delimiter):
+            return text[:end]
+        size *= 4
+
+
+def _bytes_of(file: RawFile, start: int, stop: int) -> bytes:
+    with Path(file.file.path).open("rb", buffering=0) as stream:
+        stream.seek(start)
+        return stream.read(max(0, stop - start))

@@ -1,0 +1,101 @@
+"""Types of columns: which have statistics, and how those of several files or blocks become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from airflow_hops.artifacts import BadInput
+
+Types = dict[str, pa.DataType]
+
+_EXPECTED = "integers, floats, booleans, strings, bytes, or lists and structs of those"
+
+
+class TypesDoNotFit(Exception):
+    """Values are not of the types that the first rows suggested; the source is to be read anew with these.
+
+    Attributes:
+        file: The file's name.
+        types: The types that hold the values, by column.
+    """
+
+    def __init__(self, file: str, types: Mapping[str, pa.DataType]) -> None:
+        super().__init__(file, types)
+        self.file = file
+        self.types = dict(types)
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{name!r} holds {kind}" for name, kind in self.types.items())
+        return f"{self.file}: column {found}"
+
+
+def check_type(column: str, kind: pa.DataType, file: str) -> None:
+    """Refuses a type of which TFDV computes no statistics.
+
+    Raises:
+        BadInput: the type, or one within it, has none.
+    """
+    if kind_of(kind) is None:
+        raise BadInput(f"{file}: column {column!r} is {kind}, which has no statistics; expected {_EXPECTED}")
+
+
+def kind_of(kind: pa.DataType) -> str | None:
+    """TFDV's type of a column, "?" where there are no values yet; a struct has its fields', a list its values'.
+
+    Nested lists keep their brackets, so that columns of different depth differ; None where TFDV has no such type.
+    """
+    kinds = pa.types
+    if kinds.is_dictionary(kind):
+        return kind_of(kind.value_type)
+    if kinds.is_null(kind):
+        return "?"
+    if kinds.is_integer(kind) or kinds.is_boolean(kind):
+        return "INT"
+    if kinds.is_floating(kind):
+        return "FLOAT"
+    if kinds.is_string(kind) or kinds.is_large_string(kind) or is_bytes(kind):
+        return "BYTES"
+    if is_list(kind):
+        return _kind_of_list(kind.value_type)
+    if kinds.is_struct(kind):
+        fields = {field.name: kind_of(field.type) for field in kind}
+        known = [f"{name}: {found}" for name, found in sorted(fields.items()) if found is not None]
+        return f"STRUCT<{', '.join(known)}>" if len(known) == len(fields) else None
+    return None
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is a list of any sort."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether a type is of byte strings."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _kind_of_list(values: pa.DataType) -> str | None:
+    found = kind_of(values)
+    # A single value counts as a list of one.
+    return f"[{found}]" if found is not None and is_list(values) else found
+
+
+def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type of a column that is of the one type here and of the other there, or None where there is none."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    kinds = kind_of(one), kind_of(other)
+    if kinds[0] == kinds[1]:
+        return one
+    if "?" in (kinds[0] or "").strip("[]") or "?" in (kinds[1] or "").strip("[]"):
+        return one if "?" not in (kinds[0] or "") else other
+    return None
+
+
+def row_bytes(kinds: Iterable[pa.DataType]) -> float:
+    """Bytes of a row of these types, without the contents of strings and lists."""
+    return sum((kind.bit_width / 8 if pa.types.is_primitive(kind) else 8.0) for kind in kinds)

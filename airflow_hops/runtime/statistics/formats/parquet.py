@@ -1,0 +1,81 @@
+"""Parquet: spans are row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.runtime.readers.raw_file import RawFile, explained
+from airflow_hops.runtime.statistics.formats.feature_types import Types, row_bytes
+from airflow_hops.runtime.statistics.formats.layout import Layout, Span, batch_rows, bounded
+
+_PROBE_ROWS = 64
+_PIECE_BYTES = 1 << 20
+
+
+def lay_out(file: RawFile) -> Layout:
+    """The columns and row groups of the footer."""
+    with _opened(file) as parquet:
+        footer = parquet.metadata
+        groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+        width = row_bytes(parquet.schema_arrow.types)
+        spans = [
+            Span(max(group.total_byte_size, int(group.num_rows * width)), index, index + 1)
+            for index, group in enumerate(groups)
+            if group.num_rows
+        ]
+        return Layout({item.name: item.type for item in parquet.schema_arrow}, tuple(spans), footer.num_rows)
+
+
+def read(file: RawFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group."""
+    with _opened(file) as parquet:
+        names = [name for name in parquet.schema_arrow.names if name in types]
+        group = parquet.metadata.row_group(span.start)
+        options = {"row_groups": [span.start], "columns": names, "use_threads": pa.cpu_count() > 1}
+        rows = batch_rows(_row_bytes(parquet, group, names, options))
+        for batch in parquet.iter_batches(rows, **options):
+            yield from bounded(batch)
+
+
+@contextmanager
+def _opened(file: RawFile) -> Iterator[pq.ParquetFile]:
+    if file.is_local:
+        with explained(file.name):
+            # Columns are read piece by piece: a row group may be larger than memory.
+            metadata = _footer(file.file.path, file.file.version)
+            yield pq.ParquetFile(file.file.path, metadata=metadata, buffer_size=_PIECE_BYTES)
+    else:
+        with file.stream() as (stream, _):
+            yield pq.ParquetFile(stream)
+
+
+@lru_cache(maxsize=64)
+def _footer(path: str, version: str) -> Any:
+    """The footer of a local file; a process that reads many of its row groups parses it once."""
+    return pq.read_metadata(path)
+
+
+def _row_bytes(parquet: pq.ParquetFile, group: Any, names: list[str], options: dict[str, Any]) -> float:
+    """Bytes of a row, decoded, as far as the footer tells; a few rows are read where it does not."""
+    wanted = set(names)
+    size, is_known = 0.0, True
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        if chunk.path_in_schema.partition(".")[0] not in wanted and chunk.path_in_schema not in wanted:
+            continue
+        size += chunk.total_uncompressed_size
+        # Of values in a dictionary the size tells nothing; Parquet's writers leave bounds out where they are long.
+        is_coded = chunk.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in name for name in chunk.encodings)
+        is_known &= not is_coded or (chunk.is_stats_set and chunk.statistics.has_min_max)
+    fixed = row_bytes([parquet.schema_arrow.field(name).type for name in names])
+    estimate: float = max(fixed, size / max(group.num_rows, 1))
+    if not is_known:
+        probe = next(iter(parquet.iter_batches(_PROBE_ROWS, **options)), None)
+        estimate = max(estimate, probe.nbytes / probe.num_rows if probe is not None else 0.0)
+    return estimate

@@ -1,0 +1,110 @@
+"""Cuts a local text file into spans of whole rows, so that processes can parse them side by side."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from airflow_hops.runtime.statistics.formats.layout import BATCH_ROWS, Span
+
+SPAN_BYTES = 8 << 20
+"""Bytes of a span, at most: memory holds its text and its columns at once."""
+_CHUNK_BYTES = 4 << 20
+_NEWLINE, _RETURN, _QUOTE = b'\n\r"'
+
+
+def span_bytes(total_bytes: int, row_bytes: float) -> int:
+    """How long spans are to be, so that they are alike and hold a whole number of full batches."""
+    batch_bytes = row_bytes * BATCH_ROWS * 0.95
+    goal = batch_bytes * max(1, int(SPAN_BYTES / batch_bytes))
+    return max(1, math.ceil(total_bytes / max(1, math.ceil(total_bytes / min(goal, SPAN_BYTES)))))
+
+
+def spans_of_rows(path: Path, start: int, length: int, *, delimiter: str | None) -> tuple[Span, ...] | None:
+    """Spans of about ``length`` bytes each that end where a row does, from the byte ``start`` to the file's end.
+
+    Args:
+        path: The file, in an encoding that leaves ASCII alone.
+        start: Where the first row begins.
+        length: Bytes of a span.
+        delimiter: Of CSV, where a newline within quotes ends no row; None where every newline does.
+
+    Returns:
+        The spans, or None where only parsing tells rows apart: there is a quote within a value that is not quoted.
+    """
+    with path.open("rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        targets = range(start + length, size, length)
+        if delimiter is not None and _holds_quote(stream, start):
+            ends = _ends_of_quoted_rows(stream, start, targets, delimiter)
+            if ends is None:
+                return None
+        else:
+            ends = _ends_of_lines(stream, targets)
+    bounds = [start, *sorted({end for end in ends if start < end < size}), size]
+    return tuple(Span(stop - begin, begin, stop) for begin, stop in itertools.pairwise(bounds) if stop > begin)
+
+
+def _holds_quote(stream: BinaryIO, start: int) -> bool:
+    return any(b'"' in chunk for _, chunk in _chunks(stream, start))
+
+
+def _ends_of_lines(stream: BinaryIO, targets: range) -> list[int]:
+    """Where the lines end that the targets fall into."""
+    ends = []
+    for target in targets:
+        # A target that is the first byte of a row is itself an end.
+        for position, chunk in _chunks(stream, target - 1, 1 << 16):
+            if (newline := chunk.find(b"\n")) >= 0:
+                ends.append(position + newline + 1)
+                break
+    return ends
+
+
+def _ends_of_quoted_rows(stream: BinaryIO, start: int, targets: range, delimiter: str) -> list[int] | None:
+    """The same where newlines may stand within quotes: a row ends at a newline with an even number of quotes before.
+
+    That holds where each quote opens or closes a whole value, or is doubled within one, which is checked.
+    """
+    edges = np.array([_NEWLINE, _RETURN, _QUOTE, ord(delimiter)], np.uint8)
+    waiting = list(reversed(targets))
+    ends: list[int] = []
+    quotes_before, before, closed_last = 0, _NEWLINE, False
+    for position, chunk in _chunks(stream, start):
+        text = np.frombuffer(chunk, np.uint8)
+        if closed_last and text[0] not in edges:
+            return None
+        quotes = np.flatnonzero(text == _QUOTE)
+        opens = (np.arange(len(quotes)) + quotes_before) % 2 == 0
+        neighbours = np.where(opens, quotes - 1, quotes + 1)
+        inner = (neighbours >= 0) & (neighbours < len(text))
+        if not np.isin(text[neighbours[inner]], edges).all():
+            return None
+        if len(quotes) and quotes[0] == 0 and opens[0] and before not in edges:
+            return None
+        while waiting and waiting[-1] <= position + len(text):
+            first = max(waiting[-1] - 1 - position, 0)
+            newlines: np.ndarray = first + np.flatnonzero(text[first:] == _NEWLINE)
+            outside = (np.searchsorted(quotes, newlines) + quotes_before) % 2 == 0
+            if not outside.any():
+                break
+            ends.append(position + int(newlines[outside.argmax()]) + 1)
+            waiting.pop()
+        closed_last = bool(len(quotes) and quotes[-1] == len(text) - 1 and not opens[-1])
+        quotes_before += len(quotes)
+        before = text[-1]
+    return ends
+
+
+def _chunks(stream: BinaryIO, start: int, size: int = _CHUNK_BYTES) -> Iterator[tuple[int, bytes]]:
+    """The file from ``start`` on, in chunks with their positions."""
+    stream.seek(start)
+    while chunk := stream.read(size):
+        yield start, chunk
+        start += len(chunk)
