@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -130,6 +131,9 @@ class ArtifactStore:
     def local(self, artifact: Artifact) -> Path:
         """A local directory with the artifact's files: itself on a local store, else a verified download.
 
+        Of an artifact that has been replaced, and whose versions are kept (:func:`kept_version`), it is the version
+        that was asked for.
+
         Raises:
             BadInput: the artifact is missing, or another one lies at its address by now.
             HopsError: a file's checksum differs from its manifest's.
@@ -138,6 +142,9 @@ class ArtifactStore:
         for entry in manifest.files:
             _check_relative(entry.path, artifact.uri)
         if manifest.fingerprint != artifact.fingerprint:
+            kept = kept_version(artifact.uri, artifact.fingerprint)
+            if kept != artifact.uri and self.exists(kept):
+                return self.local(replace(artifact, uri=kept))
             raise BadInput(
                 f"{artifact.uri}: another {manifest.kind} lies there by now (fingerprint {manifest.fingerprint[:12]}…, "
                 f"expected {artifact.fingerprint[:12]}…): its task ran again; run the tasks after it again"
@@ -272,6 +279,38 @@ class ArtifactStore:
         else:
             self._fs().pipe_file(uri, text.encode())
 
+    def create_text(self, uri: str, text: str) -> None:
+        """Writes a small file that is not there yet, atomically; of several that try, one succeeds.
+
+        Raises:
+            FileExistsError: it is there.
+        """
+        self._check_inside(uri)
+        if not self.is_local:
+            self._fs().pipe_file(uri, text.encode(), mode="create")
+            return
+        path = _local_path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            staging.write_text(text, encoding="utf-8")
+            os.link(staging, path)
+        finally:
+            staging.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def lock(self, uri: str) -> Iterator[None]:
+        """Holds a lock on a folder of a local store, against threads and processes; elsewhere there is none to hold."""
+        self._check_inside(uri)
+        if not self.is_local:
+            yield
+            return
+        folder = _local_path(uri)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
     def read_text(self, uri: str) -> str:
         """Reads a small file.
 
@@ -403,6 +442,11 @@ class ArtifactWriter:
             fs.put_file(str(self.path / entry.path), f"{self.uri}/{entry.path}")
         fs.put_file(str(self.path / MANIFEST_NAME), f"{self.uri}/{MANIFEST_NAME}")
         fs.invalidate_cache()
+
+
+def kept_version(uri: str, fingerprint: str) -> str:
+    """Where a version of an artifact is kept when another one takes its address, if versions of it are kept at all."""
+    return f"{uri.rpartition('/')[0]}/history/{fingerprint}"
 
 
 def sha256_of(path: Path) -> str:

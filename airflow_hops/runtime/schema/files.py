@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_hops.artifacts import BadInput
 
-SCHEMA_FILE = "schema.pbtxt"
+from airflow_hops.schema_history import SCHEMA_FILE
 
 __all__ = ["SCHEMA_FILE", "load_schema", "parse_schema", "to_text"]
 

@@ -1,0 +1,265 @@
+"""The versions of a frozen schema: which was in force, who approved it, when and why.
+
+Standard library only: both sides publish schemas. A pipeline's frozen schema has one address,
+``<store>/<dag>/_frozen/<name>/schema``. Beside it lies ``history/``: a record for each version, ``000001.json`` and so
+on, and each text that was ever in force as an artifact of its own, ``<fingerprint>/``, where readers who hold a
+reference to a version that has been replaced still find it (:meth:`~airflow_hops.store.ArtifactStore.local`).
+
+A version is recorded before it comes into force, and what it replaces is recorded before that: a crash at any moment
+loses none. On a local store a lock makes publishers wait for each other. On an object store versions are created
+exclusively, so that none is lost there either; of two published in the same moment, either may stay in force.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_hops.artifacts import MANIFEST_NAME, Artifact, BadInput, FileEntry, Manifest, Producer, fingerprint_of
+from airflow_hops.store import ArtifactStore, kept_version
+
+SCHEMA_FILE = "schema.pbtxt"
+_KIND = "schema"
+
+
+@dataclass(frozen=True)
+class SchemaVersion:
+    """A version of a frozen schema.
+
+    Attributes:
+        version: Its number, from 1.
+        fingerprint: Fingerprint of its artifact.
+        sha256: SHA-256 (hex) of its ``schema.pbtxt``.
+        recorded_at: When, in ISO 8601 UTC.
+        approved_by: Who; empty for what was inferred, imported or edited by hand.
+        note: Why.
+        run_id: The DAG run that made it; None for none.
+        in_force: Whether it is the frozen schema now.
+    """
+
+    version: int
+    fingerprint: str
+    sha256: str
+    recorded_at: str
+    approved_by: str
+    note: str
+    run_id: str | None = None
+    in_force: bool = False
+
+
+def schema_history(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
+    """The versions of the frozen schema at ``uri``, oldest first.
+
+    A hand edit that no run has taken in yet is not among them, and then none is in force.
+
+    Raises:
+        BadInput: a record cannot be read.
+    """
+    versions = _records(store, uri)
+    if not store.exists(uri) or is_edited(store, uri):
+        return versions
+    fingerprint = store.manifest(uri).fingerprint
+    in_force = max((v.version for v in versions if v.fingerprint == fingerprint), default=0)
+    return [replace(version, in_force=version.version == in_force) for version in versions]
+
+
+def schema_text(store: ArtifactStore, uri: str, version: int | None = None) -> str:
+    """The text of the frozen schema at ``uri``, or of one of its versions.
+
+    Raises:
+        BadInput: there is no such version, or no such schema.
+    """
+    if version is None:
+        return _text(store, uri)
+    known = {record.version: record for record in _records(store, uri)}
+    if version not in known:
+        there = f"there are 1 to {max(known)}" if known else "there is none"
+        raise BadInput(f"{uri}: there is no version {version}; {there}")
+    return _text(store, kept_version(uri, known[version].fingerprint))
+
+
+def is_edited(store: ArtifactStore, uri: str) -> bool:
+    """Whether somebody edited the frozen schema's file since its manifest was written."""
+    return _entry(_text(store, uri)) not in store.manifest(uri).files
+
+
+def freeze_schema(
+    store: ArtifactStore,
+    uri: str,
+    text: str,
+    *,
+    producer: Producer,
+    note: str,
+    inputs: Mapping[str, tuple[Artifact, ...]] | None = None,
+    cache_key_parts: Mapping[str, str] | None = None,
+    properties: Mapping[str, Any] | None = None,
+) -> Artifact:
+    """Makes the first version of a frozen schema; where there is one by now, that is returned untouched.
+
+    Args:
+        store: The artifact store.
+        uri: The frozen schema's address.
+        text: The schema as protobuf text.
+        producer: The task instance that made it.
+        note: Where it came from, for its history.
+        inputs: Lineage.
+        cache_key_parts: Recorded in the manifest.
+        properties: Small JSON facts, ``features`` among them.
+    """
+    with store.lock(_history(uri)):
+        if store.exists(uri):
+            return store.manifest(uri).reference(uri)
+        facts = Manifest(_KIND, producer, inputs or {}, (), "", {}, {}, properties or {}, cache_key_parts or {})
+        return _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", "", note, producer.run_id))
+
+
+def publish_schema(
+    store: ArtifactStore,
+    uri: str,
+    text: str,
+    *,
+    approved_by: str,
+    note: str = "",
+    run_id: str | None = None,
+    features: Sequence[str] | None = None,
+    cache_key_parts: Mapping[str, str] | None = None,
+) -> Artifact:
+    """Replaces a frozen schema; the one before stays in its history, an edit by hand that no run has seen included.
+
+    A text that is in force already is left as it is, and makes no version.
+
+    Args:
+        store: The artifact store.
+        uri: The frozen schema's address.
+        text: The new schema as protobuf text; it is not parsed here.
+        approved_by: Who approved it.
+        note: Why.
+        run_id: The DAG run in which that happened.
+        features: Names of the features, for the artifact's properties; None where they are the same.
+        cache_key_parts: Parts that replace those of the manifest; None for none.
+
+    Returns:
+        The new frozen schema. References to the one before still lead to its text.
+
+    Raises:
+        BadInput: there is no frozen schema at ``uri``, or nobody approved this one.
+    """
+    if not approved_by:
+        raise BadInput(f"{uri}: approved_by is empty, expected the name of who approves the schema")
+    with store.lock(_history(uri)):
+        manifest = _take_in(store, uri)
+        parts = {**manifest.cache_key_parts, **(cache_key_parts or {})}
+        properties = _with_features(manifest.properties, features)
+        facts = replace(manifest, cache_key_parts=parts, properties=properties)
+        if _entry(text) in manifest.files and facts == manifest:
+            return manifest.reference(uri)
+        return _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", approved_by, note, run_id))
+
+
+def accept_schema_edit(store: ArtifactStore, uri: str, *, features: Sequence[str] | None = None) -> Artifact:
+    """The frozen schema after somebody may have edited its file: the edit becomes a version, and its manifest says so.
+
+    Args:
+        store: The artifact store.
+        uri: The frozen schema's address.
+        features: Names of the features, for the artifact's properties; None where they are the same.
+
+    Raises:
+        BadInput: there is no frozen schema at ``uri``.
+    """
+    with store.lock(_history(uri)):
+        return _take_in(store, uri, features).reference(uri)
+
+
+def _take_in(store: ArtifactStore, uri: str, features: Sequence[str] | None = None) -> Manifest:
+    """Records what is in force and not in the history yet."""
+    manifest, text = store.manifest(uri), _text(store, uri)
+    entry = _entry(text)
+    versions = _records(store, uri)
+    if entry in manifest.files and versions:
+        return manifest
+    note, run_id = "edited by hand", None
+    if entry in manifest.files:
+        note, run_id = f"frozen by run {manifest.producer.run_id}", manifest.producer.run_id
+    manifest = replace(manifest, files=(entry,), properties=_with_features(manifest.properties, features))
+    _record(store, uri, text, manifest, SchemaVersion(0, "", "", "", "", note, run_id))
+    store.write_text(f"{uri}/{MANIFEST_NAME}", manifest.to_json())
+    return manifest
+
+
+def _replace(store: ArtifactStore, uri: str, text: str, facts: Manifest, version: SchemaVersion) -> Artifact:
+    _record(store, uri, text, facts, version)
+    return _write(store, uri, text, facts)
+
+
+def _record(store: ArtifactStore, uri: str, text: str, facts: Manifest, version: SchemaVersion) -> None:
+    """Keeps a text, and makes it the latest version."""
+    entry = _entry(text)
+    fingerprint = fingerprint_of(_KIND, [entry])
+    if not store.exists(kept_version(uri, fingerprint)):
+        _write(store, kept_version(uri, fingerprint), text, facts)
+    versions = _records(store, uri)
+    if versions and versions[-1].sha256 == entry.sha256:
+        return  # it was recorded, and then something kept it from coming into force
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    number = len(versions) + 1
+    while True:
+        record = replace(version, version=number, fingerprint=fingerprint, sha256=entry.sha256, recorded_at=now)
+        value = {name: item for name, item in asdict(record).items() if name != "in_force"}
+        try:
+            store.create_text(_record_uri(uri, number), json.dumps(value, indent=1))
+            return
+        except FileExistsError:
+            number += 1
+
+
+def _records(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
+    versions: list[SchemaVersion] = []
+    while True:
+        path = _record_uri(uri, len(versions) + 1)
+        try:
+            text = store.read_text(path)
+        except FileNotFoundError:
+            return versions
+        try:
+            versions.append(SchemaVersion(**json.loads(text)))
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{path}: not a record of a schema's version ({error})") from None
+
+
+def _write(store: ArtifactStore, uri: str, text: str, facts: Manifest) -> Artifact:
+    writer = store.create(uri, _KIND, facts.producer, inputs=facts.inputs, cache_key_parts=facts.cache_key_parts)
+    with writer:
+        (writer.path / SCHEMA_FILE).write_bytes(text.encode())
+        return writer.commit(rows=facts.rows, metrics=facts.metrics, properties=facts.properties)
+
+
+def _text(store: ArtifactStore, uri: str) -> str:
+    path = f"{uri}/{SCHEMA_FILE}"
+    try:
+        return store.read_text(path)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: there is no schema") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not a schema in protobuf text ({error})") from None
+
+
+def _entry(text: str) -> FileEntry:
+    content = text.encode()
+    return FileEntry(SCHEMA_FILE, len(content), hashlib.sha256(content).hexdigest())
+
+
+def _with_features(properties: Mapping[str, Any], features: Sequence[str] | None) -> Mapping[str, Any]:
+    return properties if features is None else {**properties, "features": list(features)}
+
+
+def _history(uri: str) -> str:
+    return f"{uri.rpartition('/')[0]}/history"
+
+
+def _record_uri(uri: str, number: int) -> str:
+    return f"{_history(uri)}/{number:06d}.json"

@@ -1,0 +1,243 @@
+"""The versions of a frozen schema, on a local store and on S3."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_store import any_store, overwrite, s3_endpoint, s3_store  # noqa: F401
+
+from airflow_hops.artifacts import BadInput, Producer
+from airflow_hops.schema_history import (
+    SCHEMA_FILE,
+    accept_schema_edit,
+    freeze_schema,
+    is_edited,
+    publish_schema,
+    schema_history,
+    schema_text,
+)
+from airflow_hops.store import ArtifactStore
+
+PRODUCER = Producer("flights", "run-1", "schema")
+
+
+def text_of(*features: str) -> str:
+    return "".join(f'feature {{ name: "{name}" type: INT }}\n' for name in features)
+
+
+def address(store: ArtifactStore) -> str:
+    return store.uri("flights", "_frozen", "schema", "schema")
+
+
+def freeze(store: ArtifactStore, text: str, **facts: Any) -> Any:
+    properties = {"label": "late", "features": ["a"]}
+    return freeze_schema(
+        store, address(store), text, producer=PRODUCER, note="inferred by run run-1", properties=properties, **facts
+    )
+
+
+def told(store: ArtifactStore) -> list[tuple[int, str, str, bool]]:
+    return [(v.version, v.approved_by, v.note, v.in_force) for v in schema_history(store, address(store))]
+
+
+def test_versions_are_kept_with_who_when_and_why(any_store: ArtifactStore) -> None:  # noqa: F811
+    uri = address(any_store)
+    first = freeze(any_store, text_of("a"))
+    second = publish_schema(
+        any_store, uri, text_of("a", "é"), approved_by="ann", note="é is new", run_id="run-7", features=["a", "é"]
+    )
+    assert second.uri == first.uri == uri
+    assert second.properties == {"label": "late", "features": ["a", "é"]}
+    assert told(any_store) == [(1, "", "inferred by run run-1", False), (2, "ann", "é is new", True)]
+    one, two = schema_history(any_store, uri)
+    assert (one.run_id, two.run_id) == ("run-1", "run-7")
+    assert one.recorded_at <= two.recorded_at and two.recorded_at.endswith("+00:00")
+    assert (one.fingerprint, two.fingerprint) == (first.fingerprint, second.fingerprint)
+    assert schema_text(any_store, uri, 1) == text_of("a")
+    assert schema_text(any_store, uri, 2) == schema_text(any_store, uri) == text_of("a", "é")
+    with pytest.raises(BadInput, match="there is no version 3; there are 1 to 2"):
+        schema_text(any_store, uri, 3)
+    any_store.verify(second)
+
+
+def test_a_reference_to_a_replaced_version_still_leads_to_its_text(any_store: ArtifactStore) -> None:  # noqa: F811
+    first = freeze(any_store, text_of("a"))
+    second = publish_schema(any_store, address(any_store), text_of("b"), approved_by="ann")
+    assert (any_store.local(first) / SCHEMA_FILE).read_text() == text_of("a")
+    assert (any_store.local(second) / SCHEMA_FILE).read_text() == text_of("b")
+
+
+def test_a_schema_is_frozen_once(any_store: ArtifactStore) -> None:  # noqa: F811
+    first = freeze(any_store, text_of("a"))
+    assert freeze(any_store, text_of("b")) == first
+    assert schema_text(any_store, address(any_store)) == text_of("a")
+    assert told(any_store) == [(1, "", "inferred by run run-1", True)]
+
+
+def test_a_hand_edit_becomes_a_version_when_it_is_accepted(any_store: ArtifactStore) -> None:  # noqa: F811
+    first = freeze(any_store, text_of("a"))
+    uri = address(any_store)
+    assert not is_edited(any_store, uri)
+    assert accept_schema_edit(any_store, uri) == first
+    overwrite(any_store, f"{uri}/{SCHEMA_FILE}", text_of("a", "b"))
+    assert is_edited(any_store, uri)
+    assert [in_force for *_, in_force in told(any_store)] == [False]
+    edited = accept_schema_edit(any_store, uri, features=["a", "b"])
+    assert not is_edited(any_store, uri)
+    assert edited.properties["features"] == ["a", "b"]
+    assert told(any_store) == [(1, "", "inferred by run run-1", False), (2, "", "edited by hand", True)]
+    any_store.verify(edited)
+    assert (any_store.local(first) / SCHEMA_FILE).read_text() == text_of("a")
+
+
+def test_a_hand_edit_that_nobody_has_seen_is_recorded_before_it_is_replaced(
+    any_store: ArtifactStore,  # noqa: F811
+) -> None:
+    freeze(any_store, text_of("a"))
+    uri = address(any_store)
+    overwrite(any_store, f"{uri}/{SCHEMA_FILE}", "this is what I want\r\n")
+    publish_schema(any_store, uri, text_of("c"), approved_by="ann")
+    assert [note for _, _, note, _ in told(any_store)] == ["inferred by run run-1", "edited by hand", ""]
+    assert schema_text(any_store, uri, 2) == "this is what I want\r\n"
+
+
+def test_an_earlier_text_can_come_back_as_a_new_version(any_store: ArtifactStore) -> None:  # noqa: F811
+    first = freeze(any_store, text_of("a"))
+    uri = address(any_store)
+    publish_schema(any_store, uri, text_of("b"), approved_by="ann")
+    again = publish_schema(any_store, uri, text_of("a"), approved_by="bob", note="back to 1")
+    assert again.fingerprint == first.fingerprint
+    assert [in_force for *_, in_force in told(any_store)] == [False, False, True]
+    assert publish_schema(any_store, uri, text_of("a"), approved_by="bob") == again
+    assert len(told(any_store)) == 3, "what is in force already makes no version"
+
+
+def test_a_schema_from_before_there_was_a_history_is_its_first_version(store: ArtifactStore) -> None:
+    uri = address(store)
+    with store.create(uri, "schema", PRODUCER) as writer:
+        (writer.path / SCHEMA_FILE).write_text(text_of("a"))
+        before = writer.commit(properties={"label": "late"})
+    assert told(store) == []
+    assert accept_schema_edit(store, uri) == before
+    assert told(store) == [(1, "", "frozen by run run-1", True)]
+
+
+def test_publishing_needs_a_frozen_schema_and_somebody_who_approves(store: ArtifactStore) -> None:
+    with pytest.raises(BadInput, match="no artifact there"):
+        publish_schema(store, address(store), text_of("a"), approved_by="ann")
+    freeze(store, text_of("a"))
+    with pytest.raises(BadInput, match="approved_by is empty"):
+        publish_schema(store, address(store), text_of("b"), approved_by="")
+    assert len(told(store)) == 1
+
+
+def test_a_damaged_record_is_named(store: ArtifactStore) -> None:
+    freeze(store, text_of("a"))
+    overwrite(store, f"{address(store).removesuffix('/schema')}/history/000001.json", "{")
+    with pytest.raises(BadInput, match=r"history/000001.json: not a record of a schema's version"):
+        schema_history(store, address(store))
+
+
+def _publish_many(root: str, who: str, barrier: Any) -> None:
+    store = ArtifactStore(root)
+    barrier.wait(30)
+    for index in range(8):
+        publish_schema(store, address(store), text_of("a", f"{who}{index}"), approved_by=who)
+
+
+def _freeze(root: str, who: str, barrier: Any, results: Any) -> None:
+    store = ArtifactStore(root)
+    barrier.wait(30)
+    results.put((who, freeze(store, text_of(who)).fingerprint))
+
+
+def _processes(target: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
+    spawn = multiprocessing.get_context("spawn")
+    return [spawn.Process(target=target, args=given) for given in arguments]
+
+
+def test_publishers_at_once_lose_no_version(store: ArtifactStore) -> None:
+    freeze(store, text_of("a"))
+    barrier = multiprocessing.get_context("spawn").Barrier(3)
+    processes = _processes(_publish_many, [(store.root, who, barrier) for who in ("x", "y", "z")])
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    versions = schema_history(store, address(store))
+    texts = {schema_text(store, address(store), v.version) for v in versions[1:]}
+    assert texts == {text_of("a", f"{who}{index}") for who in "xyz" for index in range(8)}
+    assert [v.version for v in versions if v.in_force] == [len(versions)] == [25]
+    store.verify(store.manifest(address(store)).reference(address(store)))
+
+
+def test_of_two_first_runs_at_once_one_freezes_and_the_other_takes_that(store: ArtifactStore) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    barrier, results = spawn.Barrier(2), spawn.Queue()
+    processes = _processes(_freeze, [(store.root, who, barrier, results) for who in ("x", "y")])
+    for process in processes:
+        process.start()
+    found = dict(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join(60)
+    assert found["x"] == found["y"] == store.manifest(address(store)).fingerprint
+    assert len(told(store)) == 1
+
+
+@pytest.mark.parametrize("dies_in", ["_write", "create_text", "_publish_by_rename"])
+def test_a_publication_that_is_cut_off_leaves_one_schema_or_the_other_and_can_be_repeated(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, dies_in: str
+) -> None:
+    import airflow_hops.schema_history as module
+    from airflow_hops.store import ArtifactWriter
+
+    freeze(store, text_of("a"))
+    uri = address(store)
+    place = {"_write": module, "create_text": ArtifactStore, "_publish_by_rename": ArtifactWriter}[dies_in]
+    real = getattr(place, dies_in)
+
+    def die(*arguments: Any, **named: Any) -> Any:
+        # Past the copy that is kept: the frozen schema itself is about to be replaced.
+        if dies_in == "_publish_by_rename" and "history" in arguments[0].uri:
+            return real(*arguments, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, dies_in, die)
+        with pytest.raises(KeyboardInterrupt):
+            publish_schema(store, uri, text_of("b"), approved_by="ann", note="once")
+    assert schema_text(store, uri) == text_of("a")
+    assert [v.version for v in schema_history(store, uri) if v.in_force] == [1]
+    publish_schema(store, uri, text_of("b"), approved_by="ann", note="once")
+    assert told(store) == [(1, "", "inferred by run run-1", False), (2, "ann", "once", True)]
+
+
+def test_a_publisher_that_is_killed_blocks_nobody(store: ArtifactStore, tmp_path: Path) -> None:
+    freeze(store, text_of("a"))
+    pid = os.fork()
+    if pid == 0:
+        with store.lock(address(store).removesuffix("/schema") + "/history"):
+            (tmp_path / "held").touch()
+            time.sleep(60)
+        os._exit(0)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    publish_schema(store, address(store), text_of("b"), approved_by="ann")
+    assert schema_text(store, address(store)) == text_of("b")
+
+
+def test_records_are_small_json(store: ArtifactStore) -> None:
+    freeze(store, text_of("a"))
+    folder = Path(address(store).removeprefix("file://")).parent / "history"
+    record = json.loads((folder / "000001.json").read_text())
+    assert record.keys() == {"version", "fingerprint", "sha256", "recorded_at", "approved_by", "note", "run_id"}
