@@ -21,7 +21,7 @@ import psutil
 from rich.console import Console
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
+sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
 
 from airflow_hops.hooks.runtime import warm_socket  # noqa: E402
 from benchmarks.measurement.comparison import (  # noqa: E402

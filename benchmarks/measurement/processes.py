@@ -39,17 +39,25 @@ class MemorySampler:
 
     Args:
         processes: Called at each sample; returns the processes that count.
+        interval_s: Seconds between samples.
+        pss_every: Of so many samples one takes proportional set sizes as well: the kernel walks all pages for it.
 
     Attributes:
         peak_rss_mib: Greatest sum of resident set sizes. Pages that forks share count once for each process.
-        peak_pss_mib: Greatest sum of proportional set sizes, in which each page counts once. It is taken at every
-            fourth sample, since the kernel walks all pages for it.
+        peak_pss_mib: Greatest sum of proportional set sizes, in which each page counts once.
     """
 
-    def __init__(self, processes: Callable[[], Iterable[psutil.Process]]) -> None:
+    def __init__(
+        self,
+        processes: Callable[[], Iterable[psutil.Process]],
+        *,
+        interval_s: float = SAMPLE_INTERVAL_S,
+        pss_every: int = 4,
+    ) -> None:
         self.peak_rss_mib = 0.0
         self.peak_pss_mib = 0.0
         self._processes = processes
+        self._interval_s, self._pss_every = interval_s, pss_every
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
@@ -69,7 +77,7 @@ class MemorySampler:
             rss = pss = 0
             for process in self._processes():
                 with contextlib.suppress(psutil.Error, OSError):
-                    if count % 4 == 0:
+                    if count % self._pss_every == 0:
                         memory = process.memory_full_info()
                         pss += memory.pss
                     else:
@@ -78,7 +86,7 @@ class MemorySampler:
             self.peak_rss_mib = max(self.peak_rss_mib, rss / _MIB)
             self.peak_pss_mib = max(self.peak_pss_mib, pss / _MIB)
             count += 1
-            self._stop.wait(SAMPLE_INTERVAL_S)
+            self._stop.wait(self._interval_s)
 
 
 def processes_with_argument(argument: str) -> list[psutil.Process]:
