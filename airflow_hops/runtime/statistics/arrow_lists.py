@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from tfx_bsl.arrow import array_util
 
 
@@ -32,26 +33,22 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def _list(array: pa.Array) -> pa.Array:
-    values = array.values
+    # TFDV takes offsets from zero, which a slice of an array does not have; flatten() leaves the rest out.
+    values = array.flatten()
     kind = values.type
     if is_list(kind):
-        plain = _list(values)
+        values = _list(values)
     elif pa.types.is_struct(kind):
-        plain = _struct_of_lists(values)
-    else:
-        plain = values if pa.types.is_null(kind) else _plain(values)
-    return array if plain is values else _with_values(array, plain)
-
-
-def _with_values(array: pa.Array, values: pa.Array) -> pa.Array:
-    """The list array with other values in the same places."""
-    offsets = array.offsets
-    if array.null_count:
-        # A null offset makes a null list.
-        missing: np.ndarray = np.append(np.asarray(array.is_null()), False)
-        offsets = pa.array(offsets.to_numpy(), offsets.type, mask=missing)
-    maker = pa.LargeListArray if pa.types.is_large_list(array.type) else pa.ListArray
-    return maker.from_arrays(offsets, values)
+        values = _struct_of_lists(values)
+    elif not pa.types.is_null(kind):
+        values = _plain(values)
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(array), 0)), out=offsets[1:])
+    # A null offset makes a null list.
+    missing: np.ndarray | None = np.append(np.asarray(array.is_null()), False) if array.null_count else None
+    if pa.types.is_large_list(array.type):
+        return pa.LargeListArray.from_arrays(pa.array(offsets, mask=missing), values)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32(), mask=missing), values)
 
 
 def _struct_of_lists(array: pa.Array) -> pa.Array:

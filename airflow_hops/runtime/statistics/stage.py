@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from airflow_hops.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.statistics.files import STATISTICS_FILE, SUMMARY_FILE
-from airflow_hops.runtime.statistics.generate import generate_statistics, row_count
+from airflow_hops.runtime.statistics.generate import collect_statistics
 from airflow_hops.runtime.statistics.summary import summarize
 
 
@@ -39,13 +39,14 @@ def run(context: StepContext, *, splits: Sequence[str] | None = None, workers: i
             if not (folder / split).is_dir():
                 raise BadInput(f"{examples.uri}: there is no split {split!r}; expected one of its folders")
             context.progress(number / len(names), f"statistics of {split}")
-            statistics = generate_statistics(folder / split, workers=workers, exclude=[facts["key"] or ""])
+            found = collect_statistics(folder / split, workers=workers, exclude=[facts["key"] or ""])
+            statistics = found.statistics
             target = writer.path / split
             target.mkdir(parents=True)
             (target / STATISTICS_FILE).write_bytes(statistics.SerializeToString(deterministic=True))
             (target / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(statistics)}, indent=1))
             counted = int(statistics.datasets[0].num_examples)
-            rows[split] = RowCounts(row_count(folder / split), counted)
+            rows[split] = RowCounts(found.rows, counted)
             metrics[f"{split}_rows"] = counted
         metrics["features"] = len(statistics.datasets[0].features)
         return writer.commit(rows=rows, metrics=metrics, properties={"splits": names, **facts})
