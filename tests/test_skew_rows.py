@@ -121,10 +121,10 @@ def test_what_cannot_be_joined_is_named(check: Any) -> None:
     assert "identifiers is [], expected a list with at least one name" in found["none"]
     assert "identifiers is 'name', expected a list" in found["text"]
     assert (
-        "serving.parquet: there is no column 'number', one of the identifiers; there are name, float" in found["absent"]
+        "serving.parquet: there is no column 'number'; there are name, float" in found["absent"]
     )
     assert (
-        "training: there is no column 'sent', one of the identifiers; there are day, name"
+        "training: there is no column 'sent'; there are day, name"
         in found["absent_in_training"]
     )
     assert found["other_type"] == "training: identifier 'other_type' is INT, but FLOAT in serving"

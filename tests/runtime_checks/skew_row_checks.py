@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -180,3 +181,114 @@ def _examples(table: pa.Table) -> list[Any]:
 
 def _doubles(kind: Any) -> bool:
     return bool(pa.types.is_float64(kind.value_type)) if hasattr(kind, "value_type") else False
+
+
+def write_model(folder: Path) -> Path:
+    """A SavedModel whose answers are known: 0.5 + 0.05 x - 0.1 y, 0.2 more where red, 0.1 more where m is missing."""
+    import tensorflow as tf
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.float32, "x"),
+            tf.TensorSpec([None], tf.float32, "y"),
+            tf.TensorSpec([None], tf.float32, "m"),
+            tf.TensorSpec([None], tf.string, "colour"),
+            tf.TensorSpec([None], tf.int64, "unused"),
+        ]
+    )
+    def serve(x: Any, y: Any, m: Any, colour: Any, unused: Any) -> Any:
+        red = tf.where(colour == b"red", 0.2, 0.0)
+        lost = tf.where(tf.math.is_nan(m), 0.1, 0.0)
+        return {"probability": 0.5 + 0.05 * x - 0.1 * y + red + lost + 0.0 * tf.cast(unused, tf.float32)}
+
+    module = tf.Module()
+    module.serve = serve
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": serve})
+    return folder
+
+
+def model_rows(rows: int, seed: int, *, drifted: bool = False) -> pa.Table:
+    """Rows for that model: drifted ones have x one higher, red three times of four, m lost half of the time."""
+    random = np.random.default_rng(seed)
+    red = random.random(rows) < (0.75 if drifted else 0.5)
+    lost = random.random(rows) < (0.5 if drifted else 0.0)
+    return pa.table(
+        {
+            "x": random.normal(1.0 if drifted else 0.0, 1.0, rows),
+            "y": random.normal(size=rows),
+            "m": pa.array(random.normal(size=rows), mask=lost),
+            "colour": pa.array(np.where(red, "red", random.choice(["blue", "green"], rows))),
+            "unused": random.integers(0, 5, rows) + 3 * drifted,
+        }
+    )
+
+
+def attribute(context: StepContext) -> dict[str, Any]:
+    """Effects of what has drifted, and of what has not."""
+    from airflow_hops.runtime.skew.attribution import attribute_drift
+
+    model = write_model(context.scratch / "model")
+    reference, same = model_rows(60_000, 1), model_rows(30_000, 2)
+    drifted = model_rows(30_000, 3, drifted=True)
+    pq.write_table(drifted, context.scratch / "drifted.parquet", row_group_size=1000)
+    found = {
+        "drifted": attribute_drift(model, reference, context.scratch / "drifted.parquet"),
+        "again": attribute_drift(model, reference, drifted),
+        "same": attribute_drift(model, reference, same),
+        "two": attribute_drift(model, reference, drifted.slice(0, 50), features=["x", "y"], rows=20),
+        "back": attribute_drift(model, drifted, reference, features=["x", "m"]),
+    }
+    return {name: {**a.to_dict(), "names": list(a.effects)} for name, a in found.items()}
+
+
+def restored(context: StepContext) -> dict[str, Any]:
+    """Whether restored values have the reference's distribution, and how few have changed."""
+    from airflow_hops.runtime.skew.attribution import restore
+
+    random = np.random.default_rng(0)
+    low, high = random.normal(size=4000), random.normal(3.0, 2.0, size=4000)
+    whole = np.round(random.normal(size=4000)).astype(np.int64)
+    holes = np.where(random.random(4000) < 0.25, np.nan, high)
+    text = np.array([b"a"] * 700 + [b"b"] * 200 + [b""] * 100, object)
+    more = np.array([b"a"] * 1000 + [b"c"] * 600 + [b""] * 400, object)
+    back = restore(high, low, random)
+    words, filled, emptied = restore(text, more, random), restore(holes, low, random), restore(low, holes, random)
+    return {
+        "same_values": bool((np.sort(back) == np.sort(low)).all()),
+        "same_order": bool((np.argsort(back) == np.argsort(high)).all()),
+        "same_integers": bool((np.sort(restore(whole, whole[::-1], random)) == np.sort(whole)).all()),
+        "kept_integers": bool((restore(whole, whole[::-1], random) == whole).all()),
+        "words": {word.decode(): int((words == word).sum()) for word in (b"a", b"b", b"c", b"")},
+        "words_changed": int((words != text).sum()),
+        "filled": int(np.isnan(filled).sum()),
+        "filled_in_range": bool(low.min() <= filled.min() and filled.max() <= low.max()),
+        "emptied": float(np.isnan(emptied).mean()),
+        "gone": int(np.isnan(restore(low, np.full(10, np.nan), random)).sum()),
+        "from_nothing": int(np.isnan(restore(np.full(10, np.nan), low, random)).sum()),
+    }
+
+
+def attribution_errors(context: StepContext) -> dict[str, str]:
+    """What is said of what cannot be attributed."""
+    from airflow_hops.runtime.skew.attribution import attribute_drift
+
+    model = write_model(context.scratch / "model")
+    rows = model_rows(100, 1)
+    unused = pa.array([None] * 50 + [1] * 50, pa.int64())
+    index = rows.schema.get_field_index("unused")
+    cases: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
+        "no_model": (context.scratch / "nothing", rows, rows, {}),
+        "column": (model, rows, rows.drop(["y"]), {}),
+        "no_rows": (model, rows, rows.slice(0, 0), {}),
+        "integer": (model, rows.set_column(index, "unused", unused), rows, {}),
+        "infinite": (model, rows, rows.set_column(0, "x", pa.array([np.inf] * 100)), {}),
+        "few": (model, rows, rows, {"rows": 1}),
+    }
+    found = {}
+    for name, (of, reference, current, options) in cases.items():
+        try:
+            attribute_drift(of, reference, current, **options)
+            found[name] = "no error"
+        except BadInput as error:
+            found[name] = str(error)
+    return found

@@ -54,7 +54,7 @@ class Rows:
         plan = self._plans[key]
         lacking = [name for name in columns or () if name not in plan.types]
         if lacking:
-            raise no_identifier(lacking[0], f"{self.side} {plan.name}", plan_source(self._source).types)
+            raise no_column(lacking[0], f"{self.side} {plan.name}", plan_source(self._source).types)
         try:
             for part in plan.parts:
                 yield from plan.read(part)
@@ -85,7 +85,7 @@ class Identifiers:
         for name in self.names:
             index = batch.schema.get_field_index(name)
             if index < 0:
-                raise no_identifier(name, side, batch.schema.names)
+                raise no_column(name, side, batch.schema.names)
             column = batch.column(index)
             kind = values_of(column).kind
             known_side, known = self._kinds.setdefault(name, (side, kind)) if kind else (side, kind)
@@ -95,9 +95,9 @@ class Identifiers:
         return hash_rows(columns, self._rounding)
 
 
-def no_identifier(name: str, where: str, found: Iterable[str]) -> BadInput:
+def no_column(name: str, where: str, found: Iterable[str]) -> BadInput:
     """The error that a column is not there."""
-    return BadInput(f"{where}: there is no column {name!r}, one of the identifiers; there are {', '.join(found)}")
+    return BadInput(f"{where}: there is no column {name!r}; there are {', '.join(found)}")
 
 
 @dataclass(frozen=True)
