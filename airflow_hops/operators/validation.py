@@ -3,45 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from airflow.sdk import Param
 from airflow.sdk.bases.branch import BranchMixIn
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
+from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
-from airflow_hops.artifacts import Artifact
+from airflow_hops.artifacts import Artifact, HopsError
+from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.schema_history import accept_schema_edit, publish_schema
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from datetime import timedelta
 
-Action = Literal["fail", "warn", "branch"]
-_ACTIONS = ("fail", "warn", "branch")
+    from airflow.sdk import Context
+    from airflow.sdk.execution_time.hitl import HITLUser
+
+    from airflow_hops.protocol import StepSpec
+
+Action = Literal["fail", "warn", "branch", "ask"]
+_ACTIONS = ("fail", "warn", "branch", "ask")
 _SEVERITIES = ("error", "warning")
+
+APPROVE, CONTINUE, REJECT = "Approve the proposed schema", "Go on once", "Reject"
+"""The answers to choose from where a person is asked."""
+_ON_TIMEOUT = {"reject": REJECT, "continue": CONTINUE}
 
 
 class ValidateExamplesOperator(HopsOperator, BranchMixIn):
-    """Validates the statistics of ``examples`` against the ``schema``, and fails, warns or branches.
+    """Validates the statistics of ``examples`` against the ``schema``, and fails, warns, branches or asks a person.
 
-    The artifact ``anomalies`` holds ``<split>.pbtxt`` and ``anomalies.json``; it is published in any case.
+    The artifact ``anomalies`` holds ``<split>.pbtxt`` and ``anomalies.json``, and where the data does not fit
+    ``proposed.pbtxt``, a schema that it would fit, and ``proposal.md``, the change in readable lines. It is published
+    in any case. Beside its own value the task pushes two: ``schema``, the schema that holds from here on (the approved
+    one, where there is one), and, with ``split_anomalous``, ``examples``, the good rows.
 
     Args:
         statistics: The output of ``StatisticsOperator`` (templated).
         schema: The output of ``SchemaOperator`` (templated).
         previous: Statistics of an earlier span, for the schema's drift comparators (templated).
+        examples: The examples that the statistics are of, for ``split_anomalous`` (templated).
         splits: Splits to validate; None for all (templated).
         on_anomaly: What to do at each severity, ``{"error": "fail", "warning": "warn"}`` by default; a single word is
-            for errors. "fail" fails the task without a retry, "warn" logs, "branch" follows ``otherwise``.
+            for errors. "fail" fails the task without a retry, "warn" logs, "branch" follows ``otherwise``, "ask"
+            waits for a person, who approves the proposed schema, goes on once, or rejects. It holds no worker slot.
         follow: Task ids to follow when nothing branches; with "branch" only.
         otherwise: Task ids to follow when an anomaly branches.
+        split_anomalous: Whether rows that break the schema go to ``quarantine/<split>`` of the artifact, with the
+            reasons, and the good ones into an ``examples`` artifact.
+        ask_timeout: How long to wait for an answer; None for ever.
+        on_timeout: What no answer in that time means: "reject" or "continue". Approval always takes a person.
+        assigned_users: Who may answer, ``{"id": ..., "name": ...}`` each; None for whoever may answer for the DAG.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
-        ValueError: ``on_anomaly`` has an unknown severity or action, or task ids to branch to are missing.
+        ValueError: an argument has an unknown value, or lacks what it goes with.
     """
 
     entry = "airflow_hops.runtime.validation:run"
     output_kind = "anomalies"
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "schema", "previous", "splits")
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "statistics",
+        "schema",
+        "previous",
+        "examples",
+        "splits",
+    )
 
     def __init__(
         self,
@@ -49,21 +80,35 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         statistics: Any,
         schema: Any,
         previous: Any = None,
+        examples: Any = None,
         splits: Sequence[str] | None = None,
         on_anomaly: Action | Mapping[str, Action] = "fail",
         follow: str | Sequence[str] | None = None,
         otherwise: str | Sequence[str] | None = None,
+        split_anomalous: bool = False,
+        ask_timeout: timedelta | None = None,
+        on_timeout: Literal["reject", "continue"] = "reject",
+        assigned_users: Sequence[HITLUser] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.statistics = statistics
         self.schema = schema
         self.previous = previous
+        self.examples = examples
         self.splits = splits
         given = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
         self.on_anomaly: dict[str, Action] = {"error": "fail", "warning": "warn", **given}
         self.follow = _task_ids(follow)
         self.otherwise = _task_ids(otherwise)
+        self.split_anomalous = split_anomalous
+        self.ask_timeout = ask_timeout
+        self.on_timeout = on_timeout
+        self.assigned_users = list(assigned_users or [])
+        self._schema_in_use: Artifact | None = None
+        self._check_arguments()
+
+    def _check_arguments(self) -> None:
         for severity, action in self.on_anomaly.items():
             if severity not in _SEVERITIES or action not in _ACTIONS:
                 raise ValueError(
@@ -71,30 +116,135 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                 )
         if "branch" in self.on_anomaly.values() and not (self.follow or self.otherwise):
             raise ValueError("on_anomaly='branch' needs the task ids to go to: follow=..., otherwise=...")
+        if self.on_timeout not in _ON_TIMEOUT:
+            raise ValueError(f"on_timeout is {self.on_timeout!r}, expected one of {tuple(_ON_TIMEOUT)}")
+        if self.split_anomalous and self.examples is None:
+            raise ValueError("split_anomalous=True needs the rows: examples=..., what the statistics are of")
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """Statistics, schema and, where given, the earlier statistics."""
-        return {"statistics": self.statistics, "schema": self.schema, "previous": self.previous}
+        """Statistics and schema; where given, the earlier statistics; where they are split, the examples."""
+        return {
+            "statistics": self.statistics,
+            "schema": self.schema,
+            "previous": self.previous,
+            "examples": self.examples if self.split_anomalous else None,
+        }
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The splits."""
-        return {"splits": list(self.splits) if self.splits else None}
+        """The splits, and whether their rows are split."""
+        return {"splits": list(self.splits) if self.splits else None, "split_anomalous": self.split_anomalous}
+
+    def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
+        """The step; where a person may change the schema, it validates against what lies at its address now."""
+        spec = super().build_spec(hook, context)
+        (schema,) = spec.inputs["schema"]
+        if "ask" in self.on_anomaly.values():
+            # A schema that was approved in a try before, or edited while the task waited, is the one that counts.
+            schema = accept_schema_edit(hook.store, schema.uri)
+            spec = replace(spec, inputs={**spec.inputs, "schema": (schema,)})
+        self._schema_in_use = schema
+        return spec
 
     def execute(self, context: Context) -> Any:
         """Validates, then acts by the severity of what was found."""
         value = super().execute(context)
-        found = Artifact.from_dict(value).properties
-        anomalies = {"error": found["errors"], "warning": found["warnings"]}
-        failing = [text for s in _SEVERITIES if self.on_anomaly[s] == "fail" for text in anomalies[s]]
+        assert self._schema_in_use is not None
+        failing = self._anomalies(value, "fail")
         if failing:
-            # A failed task returns nothing; people and pages still want the artifact.
-            context["ti"].xcom_push(key="return_value", value=value)
-            raise AirflowFailException(f"{len(failing)} anomalies, see {value['uri']}:\n" + "\n".join(failing))
-        for text in [*anomalies["error"], *anomalies["warning"]]:
+            self._fail(context, value, f"{len(failing)} anomalies, see {value['uri']}:\n" + "\n".join(failing))
+        if asking := self._anomalies(value, "ask"):
+            self._ask(context, value, asking)
+        return self._go_on(context, value, self._schema_in_use)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any], **asked: Any) -> Any:
+        """Does what the person answered.
+
+        Args:
+            context: Airflow's.
+            event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``, ``responded_at``.
+            **asked: ``value`` and ``schema`` of the validation that was asked about.
+        """
+        value, schema = asked["value"], Artifact.from_dict(asked["schema"])
+        if "error" in event:
+            self._fail(context, value, f"the question could not be answered: {event['error']}")
+        (choice,) = event["chosen_options"]
+        user = event.get("responded_by_user")
+        who = user["name"] or user["id"] if user else f"no answer within {self.ask_timeout}"
+        note = str((event.get("params_input") or {}).get("note") or "").strip()
+        told = f"{choice!r} by {who}" + (f": {note}" if note else "")
+        self.log.info("Answer: %s", told)
+        if choice == REJECT:
+            self._fail(context, value, f"{told}; the data does not fit {schema.uri}, see {value['uri']}")
+        if choice == APPROVE:
+            schema = self._publish(Artifact.from_dict(value), schema, who, note, context["ti"].run_id)
+        answer = {"choice": choice, "by": who, "note": note, "at": str(event.get("responded_at"))}
+        self._announce(context, Artifact.from_dict(value))
+        return self._go_on(context, {**value, "answer": answer}, schema)
+
+    def _anomalies(self, value: Mapping[str, Any], action: Action) -> list[str]:
+        found = {"error": value["properties"]["errors"], "warning": value["properties"]["warnings"]}
+        return [text for severity in _SEVERITIES if self.on_anomaly[severity] == action for text in found[severity]]
+
+    def _fail(self, context: Context, value: Mapping[str, Any], message: str) -> NoReturn:
+        # A failed task returns nothing; people and pages still want the artifact.
+        context["ti"].xcom_push(key="return_value", value=value)
+        raise AirflowFailException(message)
+
+    def _ask(self, context: Context, value: Mapping[str, Any], asking: Sequence[str]) -> NoReturn:
+        assert self._schema_in_use is not None
+        count = sum(int(value["metrics"][f"{s}s"]) for s in _SEVERITIES if self.on_anomaly[s] == "ask")
+        upsert_hitl_detail(
+            ti_id=context["ti"].id,
+            subject=f"Data of {self.dag_id} does not fit its schema ({count} of the anomalies below)",
+            body=RuntimeHook(self.hops_conn_id).store.read_text(f"{value['uri']}/proposal.md"),
+            options=[*([] if value["properties"]["proposed_features"] is None else [APPROVE]), CONTINUE, REJECT],
+            defaults=[_ON_TIMEOUT[self.on_timeout]] if self.ask_timeout else None,
+            params={"note": Param("", description="Why; kept with the schema", type=["string", "null"]).serialize()},
+            assigned_users=self.assigned_users,
+        )
+        self.log.info("Asked: %s", "; ".join(asking))
+        raise TaskAwaitingInput(
+            method_name="execute_complete",
+            kwargs={"value": dict(value), "schema": self._schema_in_use.to_dict()},
+            timeout=self.ask_timeout,
+        )
+
+    def _publish(self, anomalies: Artifact, schema: Artifact, who: str, note: str, run_id: str) -> Artifact:
+        """Freezes the proposed schema, unless it or the schema is no longer what the person saw."""
+        store = RuntimeHook(self.hops_conn_id).store
+        try:
+            for seen, now in (
+                (schema, accept_schema_edit(store, schema.uri)),
+                (anomalies, store.manifest(anomalies.uri).reference(anomalies.uri)),
+            ):
+                if now.fingerprint != seen.fingerprint:
+                    raise AirflowFailException(
+                        f"{who} approved a change of the {seen.kind} {seen.uri} as it was (fingerprint "
+                        f"{seen.fingerprint[:12]}…), and it has changed since ({now.fingerprint[:12]}…): nothing was "
+                        "overwritten; clear this task to be asked anew"
+                    )
+            return publish_schema(
+                store,
+                schema.uri,
+                store.read_text(f"{anomalies.uri}/proposed.pbtxt"),
+                approved_by=who,
+                note=note,
+                run_id=run_id,
+                features=anomalies.properties["proposed_features"],
+            )
+        except HopsError as error:
+            failure = AirflowException if error.retryable else AirflowFailException
+            raise failure(str(error)) from error
+
+    def _go_on(self, context: Context, value: dict[str, Any], schema: Artifact) -> Any:
+        properties = value["properties"]
+        context["ti"].xcom_push(key="schema", value=schema.to_dict())
+        if self.split_anomalous:
+            context["ti"].xcom_push(key="examples", value=properties["examples"])
+        for text in [*properties["errors"], *properties["warnings"]]:
             self.log.warning("%s", text)
         if "branch" in self.on_anomaly.values():
-            branching = any(anomalies[s] for s in _SEVERITIES if self.on_anomaly[s] == "branch")
-            self.do_branch(context, self.otherwise if branching else self.follow)
+            self.do_branch(context, self.otherwise if self._anomalies(value, "branch") else self.follow)
         return value
 
 

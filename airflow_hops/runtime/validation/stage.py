@@ -4,71 +4,150 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from airflow_hops.artifacts import Artifact, RowCounts
+from airflow_hops.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
+from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema, to_text
 from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
-from airflow_hops.runtime.validation.validate import Anomaly, list_anomalies, to_text, validate_statistics
+from airflow_hops.runtime.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
+from airflow_hops.runtime.validation.quarantine import RowSplit, relax, split_anomalous
+from airflow_hops.runtime.validation.validate import FEW, Anomaly, list_anomalies, validate_statistics
+from airflow_hops.runtime.validation.validate import to_text as anomalies_to_text
 
 log = logging.getLogger(__name__)
 
 ANOMALIES_FILE = "anomalies.json"
+QUARANTINE = "quarantine"
+_FEW_ANOMALIES = 20
+"""Anomalies that the artifact's properties name: enough for a task's log; the artifact has them all."""
+
+# One parameter of the step, and one function, have the same name.
+_split_rows = split_anomalous
 
 
-def run(context: StepContext, *, splits: Sequence[str] | None = None) -> Artifact:
+def run(
+    context: StepContext,
+    *,
+    splits: Sequence[str] | None = None,
+    split_anomalous: bool = False,
+) -> Artifact:
     """The step: validates the splits; finds anomalies, and leaves what to do about them to the caller.
+
+    Where there are any, a schema without them is proposed.
 
     Args:
         context: The step's context; inputs ``statistics`` and ``schema``, optionally ``previous``, the statistics of
-            an earlier span.
+            an earlier span, and ``examples``, what the statistics are of.
         splits: Splits to validate; None for all.
+        split_anomalous: Whether rows of ``examples`` that break the schema go to ``quarantine/<split>``, and the others
+            into an ``examples`` artifact, which the property ``examples`` refers to.
     """
     statistics, folder = context.input("statistics"), context.local("statistics")
     schema = load_schema(context.local("schema") / SCHEMA_FILE)
-    previous = context.local("previous") if context.has_input("previous") else None
+    label = statistics.properties.get("label")
     names = list(
         splits or statistics.properties.get("splits") or sorted(p.name for p in folder.iterdir() if p.is_dir())
     )
-    found: list[Anomaly] = []
-    drift: dict[str, dict[str, float]] = {}
-    rows: dict[str, RowCounts] = {}
+    current = {split: load_statistics(folder / split / STATISTICS_FILE) for split in names}
+    previous = _previous(context, names)
     with context.output() as writer:
+        rows = {split: int(found.datasets[0].num_examples) for split, found in current.items()}
+        counts = {split: RowCounts(counted, counted) for split, counted in rows.items()}
+        row_splits: dict[str, RowSplit] = {}
+        properties: dict[str, Any] = {"splits": names}
+        if split_anomalous:
+            good, row_splits = _split_examples(context, schema, rows, writer.path / QUARANTINE)
+            counts = {split: split_rows.counts for split, split_rows in row_splits.items()}
+            properties["examples"] = good.to_dict()
+        found: list[Anomaly] = []
+        drift: dict[str, dict[str, float]] = {}
         for split in names:
-            current = load_statistics(folder / split / STATISTICS_FILE)
-            earlier = previous / split / STATISTICS_FILE if previous else None
-            anomalies = validate_statistics(
-                current,
-                schema,
-                previous=load_statistics(earlier) if earlier and earlier.exists() else None,
-                label=statistics.properties.get("label"),
-            )
-            (writer.path / f"{split}.pbtxt").write_text(to_text(anomalies))
+            anomalies = validate_statistics(current[split], schema, previous=previous.get(split), label=label)
+            if split in row_splits:
+                relax(anomalies, row_splits[split], FEW)
+            (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
             found += list_anomalies(anomalies, split)
-            drift[split] = {
-                ".".join(info.path.step): round(measurement.value, 6)
-                for info in anomalies.drift_skew_info
-                for measurement in info.drift_measurements
-            }
-            counted = int(current.datasets[0].num_examples)
-            rows[split] = RowCounts(counted, counted)
+            drift[split] = _drift(anomalies)
         for anomaly in found:
             log.log(logging.ERROR if anomaly.severity == "error" else logging.WARNING, "%s", anomaly)
-        errors = [str(anomaly) for anomaly in found if anomaly.severity == "error"]
-        warnings = [str(anomaly) for anomaly in found if anomaly.severity == "warning"]
+        proposal = propose(schema, current, previous=previous, label=label) if found else None
+        if proposal is not None:
+            (writer.path / PROPOSAL_FILE).write_text(to_markdown(found, proposal), encoding="utf-8")
+            if proposal.schema is not None:
+                (writer.path / PROPOSED_FILE).write_text(to_text(proposal.schema), encoding="utf-8")
         report = {
-            "errors": len(errors),
-            "warnings": len(warnings),
+            **_severities(found),
             "anomalies": [asdict(anomaly) for anomaly in found],
             "drift": drift,
-            "rows": {split: counts.rows_in for split, counts in rows.items()},
+            "rows": rows,
+            "proposed": proposal.difference.to_dict() if proposal and proposal.difference else None,
+            "quarantined": {split: split_rows.by_feature for split, split_rows in row_splits.items()},
         }
-        (writer.path / ANOMALIES_FILE).write_text(json.dumps(report, indent=1))
-        return writer.commit(
-            rows=rows,
-            metrics={"errors": len(errors), "warnings": len(warnings)},
-            # The first few are enough for a task's log; the artifact has them all.
-            properties={"splits": names, "errors": errors[:20], "warnings": warnings[:20]},
+        (writer.path / ANOMALIES_FILE).write_text(json.dumps(report, indent=1), encoding="utf-8")
+        for severity in ("error", "warning"):
+            told = [str(anomaly) for anomaly in found if anomaly.severity == severity]
+            properties[f"{severity}s"] = told[:_FEW_ANOMALIES]
+        properties["proposed_features"] = _features(proposal)
+        metrics: dict[str, float] = {**_severities(found)}
+        if row_splits:
+            metrics["quarantined"] = sum(split_rows.counts.rows_rejected for split_rows in row_splits.values())
+        return writer.commit(rows=counts, metrics=metrics, properties=properties)
+
+
+def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Any]:
+    """Statistics of the earlier span, of the splits that it has."""
+    if not context.has_input("previous"):
+        return {}
+    paths = {split: context.local("previous") / split / STATISTICS_FILE for split in splits}
+    return {split: load_statistics(path) for split, path in paths.items() if path.exists()}
+
+
+def _split_examples(
+    context: StepContext, schema: Any, rows: Mapping[str, int], quarantine: Path
+) -> tuple[Artifact, dict[str, RowSplit]]:
+    """Splits the rows of the examples, and publishes the good ones."""
+    examples, folder = context.input("examples"), context.local("examples")
+    uri = context.store.address(context.spec.producer, "examples")
+    row_splits: dict[str, RowSplit] = {}
+    inputs = {role: context.inputs(role) for role in ("examples", "schema")}
+    with context.store.create(uri, "examples", context.spec.producer, inputs=inputs) as writer:
+        for number, (split, counted) in enumerate(rows.items()):
+            if not (folder / split).is_dir():
+                raise BadInput(f"{examples.uri}: there is no split {split!r}, of which there are statistics")
+            context.progress(number / len(rows), f"rows of {split}")
+            row_splits[split] = found = _split_rows(folder / split, schema, writer.path / split, quarantine / split)
+            if found.rows != counted:
+                raise BadInput(
+                    f"{examples.uri}: split {split!r} has {found.rows} rows, and its statistics are of {counted}; "
+                    "examples are what the statistics were made of"
+                )
+            rejected = found.counts.rows_rejected
+            log.info("%s: %d of %d rows to quarantine %s", split, rejected, found.rows, found.rejected or "")
+        good = writer.commit(
+            rows={split: found.counts for split, found in row_splits.items()},
+            properties={**examples.properties, "splits": list(rows)},
         )
+    return good, row_splits
+
+
+def _drift(anomalies: Any) -> dict[str, float]:
+    return {
+        ".".join(info.path.step): round(measurement.value, 6)
+        for info in anomalies.drift_skew_info
+        for measurement in info.drift_measurements
+    }
+
+
+def _severities(found: Sequence[Anomaly]) -> dict[str, int]:
+    return {f"{name}s": sum(anomaly.severity == name for anomaly in found) for name in ("error", "warning")}
+
+
+def _features(proposal: Proposal | None) -> list[str] | None:
+    """Names of the proposed schema's features; None where there is no such schema."""
+    if proposal is None or proposal.schema is None:
+        return None
+    return [feature.name for feature in proposal.schema.feature]

@@ -1,0 +1,100 @@
+"""What can be done about data that does not fit: a proposed schema, and a page that a person can decide by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.runtime.schema import TRAINING
+from airflow_hops.runtime.validation.validate import Anomaly, list_anomalies, validate_statistics
+
+if TYPE_CHECKING:
+    from airflow_hops.runtime.schema.diff import SchemaDiff
+
+PROPOSED_FILE = "proposed.pbtxt"
+PROPOSAL_FILE = "proposal.md"
+_LISTED = 50
+"""Anomalies and changes that the page lists; the artifact has them all."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A schema that the data would fit.
+
+    Attributes:
+        schema: The proposed ``Schema``; None where no change of the schema would help.
+        difference: From the schema in force to the proposed one; None where there is none.
+        left: What would remain anomalous under it (a label of one class, drift).
+        refusal: Why there is none, where a change was looked for in vain.
+    """
+
+    schema: Any
+    difference: SchemaDiff | None
+    left: tuple[Anomaly, ...] = ()
+    refusal: str = ""
+
+
+def propose(
+    schema: Any,
+    statistics: Mapping[str, Any],
+    *,
+    environment: str = TRAINING,
+    previous: Mapping[str, Any] | None = None,
+    label: str | None = None,
+) -> Proposal:
+    """The least change of a schema that lets the statistics of all splits through.
+
+    Args:
+        schema: ``Schema``.
+        statistics: ``DatasetFeatureStatisticsList`` by split.
+        environment: As in :func:`validate_statistics`.
+        previous: Statistics of an earlier span by split.
+        label: Name of the label column.
+    """
+    from airflow_hops.runtime.schema.diff import diff_schemas
+    from airflow_hops.runtime.schema.evolve import propose_schema
+
+    proposed = schema
+    try:
+        for current in statistics.values():
+            proposed = propose_schema(proposed, current, environment=environment)
+    except BadInput as error:
+        return Proposal(None, None, refusal=str(error))
+    difference = diff_schemas(schema, proposed)
+    if not difference:
+        return Proposal(None, None)
+    left: list[Anomaly] = []
+    for split, current in statistics.items():
+        earlier = (previous or {}).get(split)
+        left += list_anomalies(
+            validate_statistics(current, proposed, environment=environment, previous=earlier, label=label), split
+        )
+    return Proposal(proposed, difference, tuple(left))
+
+
+def to_markdown(found: Sequence[Anomaly], proposal: Proposal) -> str:
+    """The anomalies and the proposed change as a page of Markdown."""
+    parts = [f"### {len(found)} {'anomaly' if len(found) == 1 else 'anomalies'}", _listed(found)]
+    if proposal.difference is None:
+        reason = f": {_escaped(proposal.refusal)}" if proposal.refusal else "."
+        parts.append(f"No change of the schema would let this data through{reason}")
+    else:
+        parts += ["### Proposed change of the schema", proposal.difference.to_markdown(limit=_LISTED)]
+    if proposal.left:
+        parts += ["### Anomalous under the proposed schema, too", _listed(proposal.left)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _listed(anomalies: Sequence[Anomaly]) -> str:
+    lines = [f"- {_escaped(str(anomaly))}" for anomaly in anomalies[:_LISTED]]
+    if len(anomalies) > _LISTED:
+        lines.append(f"- and {len(anomalies) - _LISTED} more")
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    # Values come from the data: none of them may become a link, an image or a line of its own.
+    return re.sub(r"([\\`*_{}\[\]()<>#+|~&!])", r"\\\1", " ".join(text.split()))

@@ -1,0 +1,233 @@
+"""Rows that break the schema, apart from those that do not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.artifacts import BadInput, RowCounts
+from airflow_hops.runtime.schema import TRAINING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_hops.runtime.validation.row_rules import Broken
+
+REASONS = "anomaly_reasons"
+"""The column of quarantined rows that says why they are there."""
+FILE = "part-00000.parquet"
+
+
+@dataclass
+class RowSplit:
+    """How the rows of a source were split.
+
+    Attributes:
+        rows: Rows read.
+        good: Rows that break no rule.
+        rejected: Quarantined rows by the first rule that they break, ``"<feature> <kind>"``.
+        by_feature: Quarantined rows by feature and kind of anomaly; a row counts once for each rule that it breaks.
+    """
+
+    rows: int = 0
+    good: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    by_feature: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> RowCounts:
+        """The same as row counts, which are conserved."""
+        return RowCounts(self.rows, self.good, dict(self.rejected))
+
+
+def split_anomalous(
+    source: Any, schema: Any, good: str | Path, quarantine: str | Path, *, environment: str = TRAINING
+) -> RowSplit:
+    """Writes the rows that break a schema to one folder, with the reasons, and all others to another.
+
+    A row is judged as TFDV judges a single example (``IdentifyAnomalousExamples``): a value outside of its domain
+    or its bounds, NaN or infinity where they are not allowed, too few or too many values, a value of another type than
+    the schema's. Unlike there, a null is a reason too in a feature that every row must have (``min_fraction: 1``) or
+    that has a fixed shape, and a column that the schema does not know is none: so that the statistics of the good rows
+    have none of these anomalies. The fields of a struct are not looked at.
+
+    The source is read batch by batch, and memory does not grow with its rows.
+
+    Args:
+        source: As in ``generate_statistics``.
+        schema: ``Schema``.
+        good: Folder for the good rows, one Parquet file with the columns of the source.
+        quarantine: Folder for the others, whose column ``anomaly_reasons`` (``list<string>``) names for each rule that
+            the row breaks the feature, TFDV's kind of anomaly, the value, and what was expected. Not made where there
+            are none.
+        environment: One of the schema's environments; ignored where it has none.
+
+    Returns:
+        The rows that were read and where they went.
+
+    Raises:
+        BadInput: the source cannot be read, has a column ``anomaly_reasons``, or the environment is not the schema's.
+    """
+    from airflow_hops.runtime.statistics.sources import TypesDoNotFit, plan_source
+
+    known = list(schema.default_environment)
+    if known and environment not in known:
+        raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
+    plan = plan_source(source)
+    while True:
+        try:
+            return _split(plan, schema, Path(good), Path(quarantine), environment)
+        except TypesDoNotFit as misfit:
+            try:
+                plan = plan.widen(misfit)
+            except TypesDoNotFit:
+                raise BadInput(str(misfit)) from misfit
+
+
+def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: str) -> RowSplit:
+    import pyarrow as pa
+
+    from airflow_hops.runtime.validation.row_rules import RowRules
+
+    if REASONS in plan.types:
+        raise BadInput(f"{plan.name}: there is a column {REASONS!r} already, which is to say why a row is quarantined")
+    columns = pa.schema(list(plan.types.items()))
+    rules = RowRules(schema, environment, plan.types)
+    split = RowSplit()
+    with (
+        _Writer(good, columns, even_if_empty=True) as good_rows,
+        _Writer(quarantine, columns.append(pa.field(REASONS, pa.list_(pa.string())))) as quarantined,
+    ):
+        for batch in _batches(plan, columns):
+            broken = rules.check(batch)
+            counted = _by_row(broken, batch.num_rows)
+            bad = counted > 0
+            _count(split, broken, bad)
+            if not bad.any():
+                good_rows.write(batch)
+                continue
+            good_rows.write(batch.filter(pa.array(~bad)))
+            rejected = batch.filter(pa.array(bad))
+            quarantined.write(
+                pa.RecordBatch.from_arrays(
+                    [*rejected.columns, _reasons(broken, counted[bad])], schema=quarantined.schema
+                )
+            )
+    return split
+
+
+def _batches(plan: Any, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches of all parts with all columns; a column that a file lacks is null.
+
+    Raises:
+        TypesDoNotFit: a row has a column that the plan does not know yet.
+    """
+    import pyarrow as pa
+
+    from airflow_hops.runtime.statistics.sources import TypesDoNotFit
+
+    for part in plan.parts:
+        for batch in plan.read(part):
+            if new := {c.name: c.type for c in batch.schema if _is_new(c, plan.types.get(c.name))}:
+                raise TypesDoNotFit(part.file or plan.name, new)
+            arrays = []
+            for column in columns:
+                index = batch.schema.get_field_index(column.name)
+                array = batch.column(index) if index >= 0 else pa.nulls(batch.num_rows, column.type)
+                arrays.append(array if array.type == column.type else array.cast(column.type))
+            yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _is_new(column: pa.Field, known: Any) -> bool:
+    import pyarrow as pa
+
+    return known is None or (pa.types.is_null(known) and not pa.types.is_null(column.type))
+
+
+def _by_row(broken: list[Broken], rows: int) -> Any:
+    """How many rules each row breaks (``[rows]``)."""
+    import numpy as np
+
+    counted: np.ndarray = np.zeros(rows, np.int64)
+    for one in broken:
+        counted[one.rows] += 1
+    return counted
+
+
+def _reasons(broken: list[Broken], counted: Any) -> pa.Array:
+    """The reasons of the rows that have any: a list for each, in the order of the schema's features."""
+    import numpy as np
+    import pyarrow as pa
+
+    order = np.argsort(np.concatenate([one.rows for one in broken]), kind="stable")
+    reasons = pa.concat_arrays([one.reasons for one in broken]).take(pa.array(order))
+    offsets = np.concatenate([[0], np.cumsum(counted)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), reasons)
+
+
+def _count(split: RowSplit, broken: list[Broken], bad: Any) -> None:
+    import numpy as np
+
+    split.rows += len(bad)
+    split.good += int(np.count_nonzero(~bad))
+    fresh = bad.copy()
+    for one in broken:
+        kinds = split.by_feature.setdefault(one.feature, {})
+        kinds[one.kind] = kinds.get(one.kind, 0) + len(one.rows)
+        first = int(np.count_nonzero(fresh[one.rows]))
+        fresh[one.rows] = False
+        if first:
+            name = f"{one.feature} {one.kind}"
+            split.rejected[name] = split.rejected.get(name, 0) + first
+
+
+class _Writer:
+    """One Parquet file in a folder that is made anew, or none where nothing is written."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, *, even_if_empty: bool = False) -> None:
+        self.folder, self.schema = folder, schema
+        self._even_if_empty = even_if_empty
+        self._file: Any = None
+
+    def __enter__(self) -> _Writer:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._even_if_empty:
+            self._open()
+        return self
+
+    def __exit__(self, *ended: Any) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self._file is None:
+            self._open()
+        self._file.write_batch(batch)
+
+    def _open(self) -> None:
+        import pyarrow.parquet as pq
+
+        self.folder.mkdir(parents=True)
+        self._file = pq.ParquetWriter(self.folder / FILE, self.schema)
+
+
+def relax(anomalies: Any, split: RowSplit, few: float) -> None:
+    """Makes warnings of the errors that few rows had, now that they are in quarantine.
+
+    Args:
+        anomalies: ``Anomalies`` of the split, whose severities are changed.
+        split: Where its rows went.
+        few: The share of the rows that is few.
+    """
+    from tensorflow_metadata.proto.v0 import anomalies_pb2
+
+    for name, info in anomalies.anomaly_info.items():
+        kinds: Mapping[str, int] = split.by_feature.get(name, {})
+        counts = [kinds.get(anomalies_pb2.AnomalyInfo.Type.Name(reason.type), 0) for reason in info.reason]
+        if counts and all(0 < count <= few * split.rows for count in counts):
+            info.severity = info.WARNING
