@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,10 +23,11 @@ def _as_list(array: pa.Array) -> pa.Array:
     if pa.types.is_null(kind):
         return array
     if pa.types.is_struct(kind):
-        return _wrapped(_struct_of_lists(array))
+        return _singletons(_struct_of_lists(array))
     if is_list(kind):
         return _list(array)
-    return array_util.ToSingletonListArray(_plain(array))
+    plain = _plain(array)
+    return array_util.ToSingletonListArray(plain) if plain.null_count else _singletons(plain)
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -57,8 +60,14 @@ def _struct_of_lists(array: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(fields, [field.name for field in array.type])
 
 
-def _wrapped(array: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1, dtype=np.int32)), array)
+def _singletons(array: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(_steps(len(array)), array)
+
+
+@lru_cache(maxsize=4)
+def _steps(rows: int) -> pa.Array:
+    """The offsets of lists of one value each; batches of a source are of few lengths."""
+    return pa.array(np.arange(rows + 1, dtype=np.int32))
 
 
 def _plain(array: pa.Array) -> pa.Array:
