@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_hops.artifacts import BadInput
 
-FORMATS = ("csv", "jsonl", "parquet")
+FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
 _GLOB_CHARACTERS = frozenset("*?[")
 # What tells one state of an object from the next, by file system: S3, GCS, Azure, HTTP, then plain modification times.
 _VERSION_FIELDS = ("ETag", "etag", "checksum", "md5Hash", "content_md5", "mtime", "LastModified", "updated", "modified")
@@ -28,8 +28,9 @@ class Source:
     Attributes:
         uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, whose files
             are then taken with those of its subfolders, in the order of their names.
-        format: ``csv``, ``jsonl`` (one JSON object a line) or ``parquet``; None takes it from each file's name, or
-            else from its content. Compression (gzip, zip, bzip2, Zstandard) is always told by the content.
+        format: ``csv``, ``jsonl`` (one JSON object a line) or ``parquet``; of statistics also ``arrow`` (IPC) or
+            ``tfrecord``. None takes it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
+            Zstandard) is always told by the content.
         time_column: Column by which the window of time selects rows; None takes the table whole. A timestamp without
             a zone counts as UTC, an integer as seconds since the epoch.
         columns: Columns to keep; None keeps all.

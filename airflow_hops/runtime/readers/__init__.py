@@ -12,11 +12,16 @@ from types import ModuleType
 
 import pyarrow as pa
 
+from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.readers.raw_file import RawFile
 from airflow_hops.runtime.readers.types import Types, wanted
 
+_FORMATS = ("csv", "jsonl", "parquet")
+
 
 def _reader(file: RawFile) -> ModuleType:
+    if file.format not in _FORMATS:
+        raise BadInput(f"{file.name}: the file is {file.format}; expected one of {', '.join(_FORMATS)}")
     return importlib.import_module(f"airflow_hops.runtime.readers.{file.format}")
 
 

@@ -43,14 +43,14 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     schema = pa.schema(list(types.items()))
     unexpected = "error" if file.source.columns is None else "ignore"
     rows = 0
-    for block, position in _blocks(file):
+    for block, position in blocks(file):
         table = _parse(block, file, rows, explicit_schema=schema, unexpected_field_behavior=unexpected)
         for batch in table.to_batches():
             yield cast(batch, types, file, rows), position
             rows += batch.num_rows
 
 
-def _blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
+def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
     """Blocks of whole lines, with the position in the raw file."""
     with file.stream() as (stream, raw):
         pending = b""
@@ -83,7 +83,7 @@ def _parse(block: bytes, file: RawFile, rows_before: int, **options: Any) -> pa.
 def _types(file: RawFile, *, first_block_only: bool) -> Types:
     types: Types = {}
     rows = 0
-    for block, _ in _blocks(file):
+    for block, _ in blocks(file):
         table = _parse(block, file, rows)
         for item in table.schema:
             found = normalised(item.type)

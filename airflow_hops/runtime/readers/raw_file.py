@@ -14,13 +14,23 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.runtime.readers import tfrecord
 from airflow_hops.sources import Source, SourceFile
 
 BLOCK_BYTES = 4 << 20
 _DAMAGED = "the file is damaged, truncated or of another format"
-_NAMES = {"csv": "csv", "tsv": "csv", "json": "jsonl", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet"}
+_NAMES = {
+    "csv": "csv", "tsv": "csv", "json": "jsonl", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet",
+    "arrow": "arrow", "arrows": "arrow", "feather": "arrow", "ipc": "arrow", "tfrecord": "tfrecord",
+    "tfrecords": "tfrecord",
+}  # fmt: skip
 _COMPRESSED = frozenset({"gz", "zip", "bz2", "zst"})
+_NEVER_EMPTY = frozenset({"parquet", "arrow"})
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+class EmptyFile(BadInput):
+    """A file without a single byte, of a format whose files may be so."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class RawFile:
         fs: Its fsspec file system.
         file: The file.
         source: The source that it belongs to.
-        format: ``csv``, ``jsonl`` or ``parquet``.
+        format: ``csv``, ``jsonl``, ``parquet``, ``arrow`` or ``tfrecord``.
         compression: ``gzip``, ``zip``, ``bz2``, ``zstd``, or None.
     """
 
@@ -68,17 +78,19 @@ def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
     """Tells a file's compression from its first bytes, and its format from the source, its name or its content.
 
     Raises:
-        BadInput: the file is empty, or its format cannot be told.
+        EmptyFile: the file is empty.
+        BadInput: its format cannot be told.
     """
     with fs.open(file.path, "rb") as stream:
         head = stream.read(8)
-    if not head:
-        raise BadInput(f"{file.name}: the file is empty; expected {source.format or 'CSV, JSON lines or Parquet'}")
-    compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
     parts = [suffix.lstrip(".").lower() for suffix in PurePosixPath(file.path).suffixes]
     while parts and parts[-1] in _COMPRESSED:
         parts.pop()
     format_ = source.format or (_NAMES.get(parts[-1]) if parts else None)
+    if not head:
+        error = BadInput if format_ in _NEVER_EMPTY else EmptyFile
+        raise error(f"{file.name}: the file is empty; expected {format_ or 'CSV, JSON lines or Parquet'}")
+    compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
     raw = RawFile(fs, file, source, format_ or "", compression)
     return raw if format_ else RawFile(fs, file, source, _format_from_content(raw), compression)
 
@@ -115,8 +127,15 @@ def _format_from_content(file: RawFile) -> str:
         head = bytes(stream.read(4096))
     if head.startswith(b"PAR1"):
         return "parquet"
+    if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+        return "arrow"
+    if tfrecord.begins_with_record(head):
+        return "tfrecord"
     if head.lstrip().startswith(b"{"):
         return "jsonl"
     if b"\0" not in head and b"\n" in head:
         return "csv"
-    raise BadInput(f"{file.name}: neither CSV, JSON lines nor Parquet; name its format in the source's 'format'")
+    raise BadInput(
+        f"{file.name}: neither CSV, JSON lines, Parquet, Arrow IPC nor TFRecord; name its format in the source's "
+        "'format'"
+    )

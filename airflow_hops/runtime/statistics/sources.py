@@ -6,6 +6,7 @@ pickles; its batches are of bounded size, whatever the size of the source.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,11 +17,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.runtime.readers.raw_file import RawFile, identify
+from airflow_hops.runtime.readers.raw_file import EmptyFile, RawFile, identify
 from airflow_hops.runtime.readers.types import type_named
 from airflow_hops.runtime.statistics.formats import format_of
-from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit, check_type, join
-from airflow_hops.runtime.statistics.formats.layout import Layout, Span, batch_rows, bounded
+from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit, check_type
+from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, batch_rows, bounded
 from airflow_hops.sources import Source, list_files
 
 __all__ = ["CorruptFile", "Part", "Plan", "TypesDoNotFit", "plan_source"]
@@ -123,11 +124,12 @@ def plan_source(
     """
     if on_corrupt not in ("fail", "skip"):
         raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
-    wanted = _Wanted(frozenset(exclude), None if columns is None else frozenset(columns))
+    wanted = Wanted(frozenset(exclude), None if columns is None else frozenset(columns))
     if isinstance(source, pa.Table):
         return _plan_table(source, wanted)
     if isinstance(source, str | Path | Source):
-        return _plan_files(_source_of(source), wanted, on_corrupt)
+        source = _source_of(source)
+        return _plan_files(source, wanted.among(source.columns), on_corrupt)
     if isinstance(source, Iterable):
         return _plan_batches(source, wanted)
     raise BadInput(
@@ -135,38 +137,33 @@ def plan_source(
     )
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """Which columns to read."""
-
-    exclude: frozenset[str]
-    columns: frozenset[str] | None
-
-    def __call__(self, name: str) -> bool:
-        return name not in self.exclude and (self.columns is None or name in self.columns)
-
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        names = [name for name in batch.schema.names if self(name)]
-        if len(names) == batch.num_columns:
-            return batch
-        return pa.RecordBatch.from_arrays([batch.column(batch.schema.get_field_index(name)) for name in names], names)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FilePlan(Plan):
     """The plan of a source of files."""
 
     files: Mapping[str, RawFile]
+    wanted: Wanted
+    is_widened: bool = False
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         file = self.files[part.file]
         try:
-            yield from format_of(file).read(file, part.span, self.types)
+            yield from format_of(file).read(file, part.span, self.types, self.wanted)
+        except CorruptFile:
+            raise
         except BadInput as error:
             raise CorruptFile(file.name, str(error)) from error
 
     def widen(self, misfit: TypesDoNotFit) -> FilePlan:
-        return replace(self, types={**self.types, **misfit.types})
+        """See :class:`Plan`; the second time all rows are looked at, so that there is no third."""
+        if not self.is_widened:
+            return replace(self, types={**self.types, **misfit.types}, is_widened=True)
+        layouts = {}
+        for name, file in self.files.items():
+            # One that is found to be corrupt is for read() to tell.
+            with contextlib.suppress(BadInput):
+                layouts[name] = Layout(format_of(file).all_types(file), ())
+        return replace(self, types=_joined(layouts, self.files, self.wanted))
 
     def without(self, file: str, reason: str) -> FilePlan:
         files = {name: kept for name, kept in self.files.items() if name != file}
@@ -181,46 +178,58 @@ class FilePlan(Plan):
         )
 
 
-def _plan_files(source: Source, wanted: _Wanted, on_corrupt: str) -> FilePlan:
-    given = {name: type_named(alias, name, source) for name, alias in source.schema.items()}
-    for name, kind in given.items():
-        check_type(name, kind, source.uri)
+def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
+    for name, alias in source.schema.items():
+        check_type(name, type_named(alias, name, source), f"source {source.uri!r}")
     fs, listed = list_files(source)
-    layouts: dict[str, Layout] = {}
     files: dict[str, RawFile] = {}
+    layouts: dict[str, Layout] = {}
     skipped: dict[str, str] = {}
     for item in listed:
         try:
-            if item.size_bytes == 0 and len(listed) > 1 and not item.path.endswith(".parquet"):
-                continue  # no rows
             file = identify(fs, item, source)
-            layouts[file.name] = format_of(file).lay_out(file)
-            files[file.name] = file
+            layouts[item.name] = format_of(file).lay_out(file)
+            files[item.name] = file
+        except EmptyFile:
+            continue
         except BadInput as error:
             if on_corrupt == "fail":
                 raise CorruptFile(item.name, str(error)) from error
             skipped[item.name] = str(error)
-    types = _joined(layouts, wanted)
-    if source.columns is not None and (lacking := set(source.columns) - set(types)):
-        raise BadInput(f"source {source.uri!r}: there is no column {sorted(lacking)[0]!r}, which 'columns' names")
+    _check_formats(source.uri, files)
+    types = _joined(layouts, files, wanted)
+    if lacking := [name for name in source.columns or () if wanted(name) and name not in types]:
+        raise BadInput(f"source {source.uri!r}: no file has column {lacking[0]!r}, which its 'columns' names")
     rows = [layout.rows for layout in layouts.values()]
     return _checked(
         FilePlan(
             name=source.uri,
-            parts=tuple(Part(s.size, name, s) for name, layout in layouts.items() for s in layout.spans),
+            parts=tuple(Part(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
             types=types,
-            rows=None if None in rows else sum(filter(None, rows)),
-            files=files,
+            rows=None if None in rows else sum(count or 0 for count in rows),
             skipped=skipped,
+            files=files,
+            wanted=wanted,
         )
     )
 
 
 def _checked(plan: FilePlan) -> FilePlan:
-    if not plan.files:
-        reasons = "; ".join(itertools.islice(plan.skipped.values(), 3))
-        raise BadInput(f"source {plan.name!r}: none of its files can be read" + (f": {reasons}" if reasons else ""))
-    return plan
+    if plan.files:
+        return plan
+    reasons = "; ".join(itertools.islice(plan.skipped.values(), 3)) or "they are empty"
+    raise BadInput(f"source {plan.name!r}: none of its files can be read: {reasons}")
+
+
+def _check_formats(uri: str, files: Mapping[str, RawFile]) -> None:
+    first: dict[str, str] = {}
+    for name, file in files.items():
+        first.setdefault(file.format, name)
+    if len(first) > 1:
+        examples = ", ".join(f"{format_} ({name})" for format_, name in sorted(first.items()))
+        raise BadInput(
+            f"source {uri!r}: files of different formats: {examples}; expected one: name its files by a glob"
+        )
 
 
 def _source_of(source: str | Path | Source) -> Source:
@@ -231,7 +240,7 @@ def _source_of(source: str | Path | Source) -> Source:
     return Source(text if "://" in text else str(Path(text).expanduser().absolute()), null_values=("",))
 
 
-def _joined(layouts: Mapping[str, Layout], wanted: _Wanted) -> Types:
+def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: Wanted) -> Types:
     """The types of all files together.
 
     Raises:
@@ -244,7 +253,7 @@ def _joined(layouts: Mapping[str, Layout], wanted: _Wanted) -> Types:
             if not wanted(column):
                 continue
             check_type(column, kind, file)
-            joined = join(types.get(column, pa.null()), kind)
+            joined = format_of(files[file]).join(types.get(column, pa.null()), kind)
             if joined is None:
                 raise BadInput(
                     f"{file}: column {column!r} is {kind}, but {types[column]} in {seen[column]}; expected one type "
@@ -264,11 +273,10 @@ class TablePlan(Plan):
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         start, stop = part.span.start, part.span.stop or 0
-        for batch in self.table.slice(start, stop - start).to_batches():
-            yield from bounded(batch)
+        yield from bounded(self.table.slice(start, stop - start).to_batches())
 
 
-def _plan_table(table: pa.Table, wanted: _Wanted) -> TablePlan:
+def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
     table = table.select([name for name in table.schema.names if wanted(name)]).combine_chunks()
     for column in table.schema:
         check_type(column.name, column.type, "table")
@@ -288,27 +296,26 @@ class BatchPlan(Plan):
     """The plan of a stream of record batches, which can be read once."""
 
     batches: Iterator[pa.RecordBatch]
-    wanted: _Wanted
+    wanted: Wanted
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        for batch in self.batches:
-            kept = _batch(batch, self.wanted)
-            for column in kept.schema:
-                check_type(column.name, column.type, self.name)
-            yield from bounded(kept)
+        yield from bounded(_checked_batch(batch, self.wanted) for batch in self.batches)
 
 
-def _plan_batches(batches: Iterable[Any], wanted: _Wanted) -> BatchPlan:
+def _plan_batches(batches: Iterable[Any], wanted: Wanted) -> BatchPlan:
     stream = iter(batches)
     head: Sequence[Any] = list(itertools.islice(stream, 1))
-    types = {item.name: item.type for batch in head for item in _batch(batch, wanted).schema}
+    types = {item.name: item.type for batch in head for item in _checked_batch(batch, wanted).schema}
     parts = (Part(0, "", Span(0)),)
     return BatchPlan(
         name="record batches", parts=parts, types=types, batches=itertools.chain(head, stream), wanted=wanted
     )
 
 
-def _batch(batch: Any, wanted: _Wanted) -> pa.RecordBatch:
+def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
     if not isinstance(batch, pa.RecordBatch):
         raise BadInput(f"source holds a {type(batch).__name__}, expected record batches of pyarrow")
-    return wanted.of(batch)
+    kept = wanted.of(batch)
+    for column in kept.schema:
+        check_type(column.name, column.type, "record batches")
+    return kept

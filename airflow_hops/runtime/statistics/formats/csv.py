@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_hops.artifacts import BadInput
@@ -17,7 +18,7 @@ from airflow_hops.runtime.readers.raw_file import RawFile
 from airflow_hops.runtime.readers.types import TypesDoNotFit as ConversionError
 from airflow_hops.runtime.readers.types import fits, misfit, type_named
 from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit
-from airflow_hops.runtime.statistics.formats.layout import Layout, Span, bounded
+from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, bounded
 from airflow_hops.runtime.statistics.formats.row_spans import span_bytes, spans_of_rows
 from airflow_hops.runtime.statistics.formats.text_types import (
     FLOAT,
@@ -31,6 +32,11 @@ from airflow_hops.runtime.statistics.formats.text_types import (
 
 _SAMPLE_BYTES = 1 << 16
 _LATER_SAMPLES, _LATER_BYTES = 16, 1 << 14
+
+
+def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type of a column that is of the one type in one file and of the other in another, as TFDV infers it."""
+    return one if one == other else wider(one, other)
 
 
 def lay_out(file: RawFile) -> Layout:
@@ -52,7 +58,20 @@ def lay_out(file: RawFile) -> Layout:
     return Layout(types, (Span(size),) if spans is None else spans)
 
 
-def read(file: RawFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
+def all_types(file: RawFile) -> Types:
+    """The columns of the header, with the types of all rows."""
+    header: list[str] = []
+    types: Types = {}
+    for block, _ in raw_csv.blocks(file):
+        start = 0
+        if not header:
+            header, start = _header(block, file)
+        found = _sample_types([block[start:]], header, file)
+        types = {name: wider(types.get(name, pa.null()), kind) for name, kind in found.items()}
+    return types
+
+
+def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The rows of a span.
 
     Raises:
@@ -63,7 +82,7 @@ def read(file: RawFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
         header, start = _header_of_local(file)
         block = _bytes_of(file, span.start, span.stop)
         try:
-            yield from bounded(_parse(block, file, header, types, 0))
+            yield from bounded([_parse(block, file, header, types, 0)])
         except BadInput:
             lines = _bytes_of(file, start, span.start).count(b"\n")
             if lines:  # says which row of the file it is
@@ -78,7 +97,7 @@ def read(file: RawFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
         if block[start:].strip(b"\r\n"):
             batch = _parse(block[start:], file, header, types, rows)
             rows += batch.num_rows
-            yield from bounded(batch)
+            yield from bounded([batch])
 
 
 def _parse(block: bytes, file: RawFile, header: list[str], types: Types, rows_before: int) -> pa.RecordBatch:
@@ -107,7 +126,7 @@ def _is_inferred_float(name: str, kind: pa.DataType, file: RawFile) -> bool:
 
 def _doubtful(block: bytes, columns: Mapping[str, pa.Array], types: Types, file: RawFile) -> list[str]:
     """The columns that Arrow parsed as numbers where Python may not."""
-    has_hexadecimal = _has_hexadecimal(block, file.source.delimiter.encode())
+    has_hexadecimal = _has_hexadecimal(block, file.source.delimiter)
     return [
         name
         for name, column in columns.items()
@@ -116,15 +135,13 @@ def _doubtful(block: bytes, columns: Mapping[str, pa.Array], types: Types, file:
     ]
 
 
-def _has_hexadecimal(block: bytes, delimiter: bytes) -> bool:
-    """Whether a value begins with "0x", which Arrow takes for an integer."""
-    for mark in (b"0x", b"0X"):
-        at = block.find(mark)
-        while at >= 0:
-            if at == 0 or block[at - 1 : at] in (delimiter, b"\n", b'"', b" ", b"\t"):
-                return True
-            at = block.find(mark, at + 2)
-    return False
+def _has_hexadecimal(block: bytes, delimiter: str) -> bool:
+    """Whether a value may begin with "0x", which Arrow takes for an integer."""
+    text = np.frombuffer(block, np.uint8)
+    marks = np.flatnonzero((text | 0x20) == ord("x"))
+    marks = marks[(marks >= 1) & (text[marks - 1] == ord("0"))]
+    edges = np.frombuffer(f'\n\r\t "{delimiter}'.encode(), np.uint8)
+    return bool(np.any((marks == 1) | np.isin(text[marks - 2], edges)))
 
 
 def _from_text(block: bytes, file: RawFile, header: list[str], types: Types, rows_before: int) -> dict[str, pa.Array]:

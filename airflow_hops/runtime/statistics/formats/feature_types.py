@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_hops.artifacts import BadInput
@@ -11,6 +12,12 @@ from airflow_hops.artifacts import BadInput
 Types = dict[str, pa.DataType]
 
 _EXPECTED = "integers, floats, booleans, strings, bytes, or lists and structs of those"
+
+
+_BYTES = (
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+)  # fmt: skip
 
 
 class TypesDoNotFit(Exception):
@@ -55,9 +62,11 @@ def kind_of(kind: pa.DataType) -> str | None:
         return "INT"
     if kinds.is_floating(kind):
         return "FLOAT"
-    if kinds.is_string(kind) or kinds.is_large_string(kind) or is_bytes(kind):
+    if any(is_of(kind) for is_of in _BYTES):
         return "BYTES"
     if is_list(kind):
+        return _kind_of_list(kind.value_type)
+    if kinds.is_fixed_size_list(kind):
         return _kind_of_list(kind.value_type)
     if kinds.is_struct(kind):
         fields = {field.name: kind_of(field.type) for field in kind}
@@ -67,19 +76,36 @@ def kind_of(kind: pa.DataType) -> str | None:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a type is a list of any sort."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def is_bytes(kind: pa.DataType) -> bool:
-    """Whether a type is of byte strings."""
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+    """Whether a type is a list of any number of values."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _kind_of_list(values: pa.DataType) -> str | None:
-    found = kind_of(values)
+    found = None if pa.types.is_fixed_size_list(values) else kind_of(values)
     # A single value counts as a list of one.
     return f"[{found}]" if found is not None and is_list(values) else found
+
+
+def with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with lists and bytes of fixed size as those of any size, which is what TFDV knows."""
+    if not any(_is_fixed_size(kind) for kind in batch.schema.types):
+        return batch
+    columns = [_plain(column) if _is_fixed_size(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _is_fixed_size(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    if pa.types.is_fixed_size_binary(column.type):
+        return column.cast(pa.binary())
+    missing = np.asarray(column.is_null())
+    # flatten() leaves out the values of missing lists.
+    ends = np.cumsum(np.where(missing, 0, column.type.list_size))
+    offsets = pa.array(np.append(0, ends), pa.int32(), mask=np.append(missing, False))
+    return pa.ListArray.from_arrays(offsets, column.flatten())
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -11,36 +11,53 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.runtime.readers.raw_file import RawFile, explained
-from airflow_hops.runtime.statistics.formats.feature_types import Types, row_bytes
-from airflow_hops.runtime.statistics.formats.layout import Layout, Span, batch_rows, bounded
+from airflow_hops.runtime.statistics.formats.feature_types import Types, join, row_bytes
+from airflow_hops.runtime.statistics.formats.layout import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    Layout,
+    Span,
+    Wanted,
+    batch_rows,
+    bounded,
+)
 
 _PROBE_ROWS = 64
 _PIECE_BYTES = 1 << 20
 
+__all__ = ["join", "lay_out", "read"]
+
 
 def lay_out(file: RawFile) -> Layout:
-    """The columns and row groups of the footer."""
+    """The columns and row groups of the footer; small row groups are put together."""
     with _opened(file) as parquet:
         footer = parquet.metadata
-        groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
         width = row_bytes(parquet.schema_arrow.types)
-        spans = [
-            Span(max(group.total_byte_size, int(group.num_rows * width)), index, index + 1)
-            for index, group in enumerate(groups)
-            if group.num_rows
-        ]
+        spans: list[Span] = []
+        start = rows = size = 0
+        for index in range(footer.num_row_groups):
+            group = footer.row_group(index)
+            rows += group.num_rows
+            size += max(group.total_byte_size, int(group.num_rows * width))
+            is_last = index == footer.num_row_groups - 1
+            if rows and (is_last or rows >= BATCH_ROWS // 2 or size >= BATCH_BYTES // 2):
+                spans.append(Span(size, start, index + 1))
+                start, rows, size = index + 1, 0, 0
         return Layout({item.name: item.type for item in parquet.schema_arrow}, tuple(spans), footer.num_rows)
 
 
-def read(file: RawFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group."""
+def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The rows of a span."""
     with _opened(file) as parquet:
-        names = [name for name in parquet.schema_arrow.names if name in types]
-        group = parquet.metadata.row_group(span.start)
-        options = {"row_groups": [span.start], "columns": names, "use_threads": pa.cpu_count() > 1}
-        rows = batch_rows(_row_bytes(parquet, group, names, options))
-        for batch in parquet.iter_batches(rows, **options):
-            yield from bounded(batch)
+        yield from bounded(_batches(parquet, span, types))
+
+
+def _batches(parquet: pq.ParquetFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
+    names = [name for name in parquet.schema_arrow.names if name in types]
+    for index in range(span.start, span.stop or 0):
+        options = {"row_groups": [index], "columns": names, "use_threads": pa.cpu_count() > 1}
+        rows = batch_rows(_row_bytes(parquet, parquet.metadata.row_group(index), names, options))
+        yield from parquet.iter_batches(rows, **options)
 
 
 @contextmanager
