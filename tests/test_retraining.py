@@ -78,6 +78,28 @@ def test_any_other_verdict_is_skipped_and_makes_no_event(
     assert f"the verdict is '{verdict}'" in output.out + output.err
 
 
+def test_a_broken_pipeline_is_not_learnt_from_and_is_named(
+    request_retraining: Requests, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = skew("pipeline_fault")
+    report["properties"] |= {
+        "drifted": ["temp", "carrier"],
+        "causes": {"temp": "unit_change", "carrier": "new_category"},
+    }
+    assert request_retraining(report) == ("skipped", [])
+    output = capfd.readouterr()
+    assert "'pipeline_fault': temp (unit_change), carrier (new_category); mend what feeds" in output.out + output.err
+
+
+def test_drift_between_spans_asks_too(request_retraining: Requests) -> None:
+    report = skew()
+    report["properties"]["reference"] = {"statistics": "file:///store/spans/march", "schema": None, "fingerprint": "f"}
+    state, (event,) = request_retraining(report)
+    assert state == "success"
+    assert event["reason"] == "temp, dewp drifted from file:///store/spans/march"
+    assert request_retraining(report) == ("skipped", [])  # the cooldown
+
+
 def test_the_same_reference_is_not_asked_for_again_within_the_cooldown(
     request_retraining: Requests, capfd: pytest.CaptureFixture[str]
 ) -> None:

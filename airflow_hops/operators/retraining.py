@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,9 @@ class RequestRetrainingOperator(BaseOperator):
     """Emits an asset event when the verdict of a skew report is "drift"; is skipped otherwise, and says why.
 
     It asks once per reference: while the same training data is the champion's, not again within the cooldown, and not
-    while a challenger is being rolled out. The event's ``extra`` holds ``window_end``, ``drifted``, ``skew`` (the
-    report's URI) and ``reason``. No step is started.
+    while a challenger is being rolled out. A broken pipeline ("pipeline_fault") is never learnt from: the skip names
+    the features and what looks broken. The event's ``extra`` holds ``window_end``, ``drifted``, ``skew`` (the report's
+    URI) and ``reason``. No step is started.
 
     Args:
         skew: The output of ``SkewOperator`` (templated).
@@ -63,10 +64,9 @@ class RequestRetrainingOperator(BaseOperator):
             raise AirflowFailException(str(error)) from error
         facts = skew.properties
         if facts.get("verdict") != "drift":
-            lost = f" ({', '.join(facts['lost'])} always missing)" if facts.get("lost") else ""
-            raise AirflowSkipException(f"the verdict is {facts.get('verdict')!r}{lost}: nothing to retrain for")
+            raise AirflowSkipException(_why_not(facts))
         reference = facts["reference"]
-        challenger = _challenger(store, reference["model"])
+        challenger = _challenger(store, reference["model"]) if reference.get("model") else None
         if challenger is not None:
             raise AirflowSkipException(
                 f"version {challenger} of model {reference['model']!r} is being rolled out: its outcome comes first"
@@ -77,13 +77,15 @@ class RequestRetrainingOperator(BaseOperator):
         before = requested.get(reference["fingerprint"])
         # The same run may ask again: a retry whose first try was ended before its event.
         if before is not None and before["run_id"] != ti.run_id:
-            since = now - datetime.fromisoformat(before["at"])
-            if since < self.cooldown:
+            passed = now - datetime.fromisoformat(before["at"])
+            if passed < self.cooldown:
                 raise AirflowSkipException(
                     f"already requested by run {before['run_id']} at {before['at']} for the same training data "
-                    f"({reference['statistics']}); the cooldown of {self.cooldown} ends in {self.cooldown - since}"
+                    f"({reference['statistics']}); the cooldown of {self.cooldown} ends in {self.cooldown - passed}"
                 )
-        reason = f"{', '.join(facts['drifted'])} drifted from the training data of version {reference['version']}"
+        version = reference.get("version")
+        since = f"the training data of version {version}" if version else reference["statistics"]
+        reason = f"{', '.join(facts['drifted'])} drifted from {since}"
         extra = {
             "window_end": facts.get("window_end"),
             "drifted": list(facts["drifted"]),
@@ -95,6 +97,16 @@ class RequestRetrainingOperator(BaseOperator):
         store.write_text(state_uri, json.dumps({**requested, reference["fingerprint"]: entry}, indent=1))
         self.log.info("Retraining requested: %s", reason)
         return extra
+
+
+def _why_not(facts: Mapping[str, Any]) -> str:
+    """Why a verdict other than "drift" is no reason to retrain."""
+    verdict = facts.get("verdict")
+    if verdict != "pipeline_fault":
+        return f"the verdict is {verdict!r}: nothing to retrain for"
+    causes = facts.get("causes") or dict.fromkeys(facts.get("lost") or [], "all_missing")
+    found = ", ".join(f"{name} ({cause})" for name, cause in causes.items())
+    return f"the verdict is 'pipeline_fault': {found}; mend what feeds the model, a retraining would learn the fault"
 
 
 def _challenger(store: ArtifactStore, model_name: str) -> Any:
