@@ -3,29 +3,73 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 TOP_VALUES = 20
 """The most frequent values that are listed of a string feature."""
 
+MAX_TEXT = 100
+"""Characters of a value; a longer one is cut, and ends in an ellipsis."""
+
+MAX_FULL_FEATURES = 200
+"""Features up to which each has its distribution; with more of them each has but its figures."""
+
+MAX_SLICES = 50
+"""Slices that are told of, if there are few features; see :data:`MAX_SLICE_FEATURES`."""
+
+MAX_SLICE_FEATURES = 2_000
+"""Features of all slices together."""
+
+MAX_CROSSES = 200
+"""Pairs of numeric features that are told of, the most correlated first."""
+
+MAX_LIFT_FEATURES = 100
+"""Features whose lift is told of."""
+
+LIFT_VALUES = 5
+"""Values of highest lift, and as many of lowest, that are told of for each value of the label."""
+
+LIFT_LABELS = 10
+"""Values of the label that are told of, the most frequent first."""
+
+LIFT_SHARE = 0.001
+"""Share of the rows that a value must be in: the lift of a rarer one is chance."""
+
 
 def summarize(statistics: Any) -> dict[str, Any]:
-    """The JSON twin of a ``DatasetFeatureStatisticsList`` with one data set.
+    """The JSON twin of a ``DatasetFeatureStatisticsList``; strict JSON (an infinity and NaN are text).
 
     Returns:
-        ``rows``, and ``features``: by name, ``type`` (INT, FLOAT, STRING), ``count`` (values that are there) and
-        ``missing``; of a number ``mean``, ``std``, ``min``, ``max``, ``median``, ``zeros``, ``quantiles`` (boundaries
-        of equally filled buckets) and ``histogram`` (``[low, high, count]`` of equally wide buckets); of a string
-        ``unique``, ``average_length`` and ``top_values`` (``[value, count]``).
+        ``rows`` (and ``weighted_rows``), and ``features``: by name (steps of a nested one joined by a dot) ``type``
+        (INT, FLOAT, STRING, BYTES, STRUCT), ``count`` (rows that have it), ``missing``, and where they apply ``nan``,
+        ``infinite``, ``values_per_row`` (min, mean, max) and ``weighted``, the same over weights;
+
+        - of a number ``mean``, ``std``, ``min``, ``max``, ``median``, ``zeros``, ``quantiles`` (boundaries of equally
+          filled buckets) and ``histogram`` (``[low, high, count]`` of equally wide buckets);
+        - of a string ``unique``, ``average_length`` and ``top_values`` (``[value, count]``);
+        - ``custom``: what other generators found, such as the semantic domain.
+
+        ``cross_features``, a list of pairs: ``x``, ``y``, ``count``, ``covariance``, ``correlation``; ``lift``: the
+        ``label``, and by feature for values of the label (``y``, ``count``) the values of highest and of lowest lift,
+        ``[value, lift, count]``. ``slices``: by key ``rows`` and ``features``, of which each has but its figures and
+        its most frequent values; most rows first. What is left out of a list is counted as ``..._left_out``.
     """
-    dataset = statistics.datasets[0]
-    return {
-        "rows": int(dataset.num_examples),
-        "features": {
-            feature_name(feature): _summarize_feature(feature, int(dataset.num_examples))
-            for feature in dataset.features
-        },
-    }
+    whole, *slices = statistics.datasets
+    summary: dict[str, Any] = {"rows": int(whole.num_examples)}
+    if whole.weighted_num_examples:
+        summary["weighted_rows"] = _json(whole.weighted_num_examples)
+    summary["features"] = _features(whole, full=len(whole.features) <= MAX_FULL_FEATURES)
+    summary |= _cross_features(whole)
+    summary |= _lift(whole)
+    if slices:
+        told = min(MAX_SLICES, max(1, MAX_SLICE_FEATURES // max(1, len(whole.features))))
+        summary["slices"] = {}
+        for dataset in sorted(slices, key=lambda dataset: (-dataset.num_examples, dataset.name))[:told]:
+            figures = {"rows": int(dataset.num_examples), "features": _features(dataset, full=False)}
+            summary["slices"].setdefault(_text(dataset.name), figures)
+        summary |= _left_out("slices", len(slices) - len(summary["slices"]))
+    return summary
 
 
 def feature_name(feature: Any) -> str:
@@ -52,7 +96,7 @@ def histogram(feature: Any) -> list[list[Any]]:
     """The distribution: ``[low, high, count]`` of a number's buckets, ``[value, count]`` of a string's values."""
     if feature.WhichOneof("stats") == "num_stats":
         return [
-            [_json(bucket.low_value), _json(bucket.high_value), bucket.sample_count]
+            [_json(bucket.low_value), _json(bucket.high_value), _json(bucket.sample_count)]
             for histogram in feature.num_stats.histograms
             if histogram.type == histogram.STANDARD
             for bucket in histogram.buckets
@@ -63,41 +107,179 @@ def histogram(feature: Any) -> list[list[Any]]:
     return []
 
 
-def _summarize_feature(feature: Any, rows: int) -> dict[str, Any]:
+def _features(dataset: Any, *, full: bool) -> dict[str, Any]:
+    rows = int(dataset.num_examples)
+    return {feature_name(feature): _feature(feature, rows, full) for feature in dataset.features}
+
+
+def _feature(feature: Any, rows: int, full: bool) -> dict[str, Any]:
+    kind = feature.WhichOneof("stats")
+    summary: dict[str, Any] = {"type": type_name(feature)}
+    if kind is None:
+        return summary | _custom(feature)
     common = common_statistics(feature)
-    summary: dict[str, Any] = {
-        "type": type_name(feature),
-        "count": int(common.num_non_missing),
-        "missing": max(0, rows - int(common.num_non_missing)),
-    }
-    if feature.WhichOneof("stats") == "num_stats":
-        number = feature.num_stats
-        if common.num_non_missing:
-            quantiles = [
-                bucket
-                for histogram in number.histograms
-                if histogram.type == histogram.QUANTILES
-                for bucket in histogram.buckets
-            ]
-            summary |= {
-                "mean": _json(number.mean),
-                "std": _json(number.std_dev),
-                "min": _json(number.min),
-                "max": _json(number.max),
-                "median": _json(number.median),
-                "zeros": int(number.num_zeros),
-                "quantiles": [_json(b.low_value) for b in quantiles] + [_json(b.high_value) for b in quantiles[-1:]],
-                "histogram": histogram(feature),
-            }
-    elif feature.WhichOneof("stats") == "string_stats":
+    present = int(common.num_non_missing)
+    # What a feature inside another misses is counted among those that have the outer one.
+    nested = len(feature.path.step) > 1
+    summary |= {"count": present, "missing": int(common.num_missing) if nested else max(0, rows - present)}
+    if present and (common.min_num_values, common.max_num_values) != (1, 1):
+        summary["values_per_row"] = {
+            "min": int(common.min_num_values), "mean": _json(common.avg_num_values), "max": int(common.max_num_values),
+        }  # fmt: skip
+    if kind == "num_stats" and present:
+        summary |= _number(feature, full)
+    elif kind == "string_stats":
+        summary |= _string(feature.string_stats, full)
+    elif kind == "bytes_stats":
         summary |= {
-            "unique": int(feature.string_stats.unique),
-            "average_length": round(feature.string_stats.avg_length, 3),
-            "top_values": histogram(feature),
-        }
+            "unique": int(feature.bytes_stats.unique), "average_length": _json(feature.bytes_stats.avg_num_bytes),
+        }  # fmt: skip
+    if full:
+        summary |= _weighted(feature, kind) | _custom(feature)
     return summary
 
 
+def _number(feature: Any, full: bool) -> dict[str, Any]:
+    number = feature.num_stats
+    summary: dict[str, Any] = {
+        "mean": _json(number.mean), "std": _json(number.std_dev), "min": _json(number.min), "max": _json(number.max),
+        "median": _json(number.median), "zeros": int(number.num_zeros),
+    }  # fmt: skip
+    standard = [one for one in number.histograms if one.type == one.STANDARD]
+    nan = sum(one.num_nan for one in standard)
+    infinite = sum(b.sample_count for one in standard for b in one.buckets if math.isinf(b.low_value + b.high_value))
+    summary |= {name: int(count) for name, count in (("nan", nan), ("infinite", infinite)) if count}
+    if full:
+        buckets = [b for one in number.histograms if one.type == one.QUANTILES for b in one.buckets]
+        summary["quantiles"] = [_json(b.low_value) for b in buckets] + [_json(b.high_value) for b in buckets[-1:]]
+        summary["histogram"] = histogram(feature)
+    return summary
+
+
+def _string(string: Any, full: bool) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "unique": int(string.unique),
+        "average_length": round(string.avg_length, 3),
+        "top_values": _ranked(string.rank_histogram, TOP_VALUES if full else TOP_VALUES // 4),
+    }
+    if string.invalid_utf8_count:
+        summary["not_utf8"] = int(string.invalid_utf8_count)
+    return summary
+
+
+def _ranked(ranks: Any, most: int) -> list[list[Any]]:
+    return [[_text(bucket.label), _json(bucket.sample_count)] for bucket in ranks.buckets[:most]]
+
+
+def _weighted(feature: Any, kind: str) -> dict[str, Any]:
+    common = common_statistics(feature)
+    if not common.HasField("weighted_common_stats"):
+        return {}
+    weighted: dict[str, Any] = {
+        "count": _json(common.weighted_common_stats.num_non_missing),
+        "missing": _json(common.weighted_common_stats.num_missing),
+    }
+    if kind == "num_stats":
+        number = feature.num_stats.weighted_numeric_stats
+        weighted |= {"mean": _json(number.mean), "std": _json(number.std_dev), "median": _json(number.median)}
+    elif kind == "string_stats":
+        weighted["top_values"] = _ranked(feature.string_stats.weighted_string_stats.rank_histogram, TOP_VALUES // 4)
+    return {"weighted": weighted}
+
+
+def _custom(feature: Any) -> dict[str, Any]:
+    """What other generators found; lift, which TFDV repeats here for each feature, has a place of its own."""
+    custom: dict[str, Any] = {}
+    for one in feature.custom_stats:
+        kind = one.WhichOneof("val")
+        if one.name.startswith("Lift (Y="):
+            continue
+        if kind == "num":
+            custom[one.name] = _json(one.num)
+        elif kind == "str":
+            custom[one.name] = _text(one.str)
+        elif kind == "rank_histogram":
+            custom[one.name] = _ranked(one.rank_histogram, TOP_VALUES)
+        elif kind == "histogram":
+            custom[one.name] = [
+                [_json(b.low_value), _json(b.high_value), _json(b.sample_count)] for b in one.histogram.buckets
+            ]
+    return {"custom": custom} if custom else {}
+
+
+def _cross_features(dataset: Any) -> dict[str, Any]:
+    crosses = [cross for cross in dataset.cross_features if not cross.HasField("categorical_cross_stats")]
+    if not crosses:
+        return {}
+    crosses.sort(key=lambda cross: (-abs(cross.num_cross_stats.correlation), *_pair(cross)))
+    told = [
+        {
+            "x": _pair(cross)[0],
+            "y": _pair(cross)[1],
+            "count": int(cross.count),
+            "covariance": _json(cross.num_cross_stats.covariance),
+            "correlation": _json(cross.num_cross_stats.correlation),
+        }
+        for cross in crosses[:MAX_CROSSES]
+    ]
+    return {"cross_features": told, **_left_out("cross_features", len(crosses) - len(told))}
+
+
+def _pair(cross: Any) -> tuple[str, str]:
+    return ".".join(cross.path_x.step), ".".join(cross.path_y.step)
+
+
+def _lift(dataset: Any) -> dict[str, Any]:
+    crosses = [cross for cross in dataset.cross_features if cross.HasField("categorical_cross_stats")]
+    if not crosses:
+        return {}
+    least = LIFT_SHARE * dataset.num_examples
+    features = {
+        _pair(cross)[0]: _lift_series(cross.categorical_cross_stats.lift.lift_series, least)
+        for cross in crosses[:MAX_LIFT_FEATURES]
+    }
+    lift: dict[str, Any] = {"label": _pair(crosses[0])[1], "features": features}
+    return {"lift": lift | _left_out("features", len(crosses) - len(features))}
+
+
+def _lift_series(all_series: Iterable[Any], least: float) -> list[dict[str, Any]]:
+    by_examples = [series for series in all_series if series.WhichOneof("y_count_value") == "y_count"]
+    by_examples.sort(key=lambda series: -series.y_count)
+    told = []
+    for series in by_examples[:LIFT_LABELS]:
+        values = [value for value in series.lift_values if value.x_count >= least]
+        highest, lowest = values[:LIFT_VALUES], values[LIFT_VALUES:][-LIFT_VALUES:]
+        told.append(
+            {
+                "y": _label(series),
+                "count": int(series.y_count),
+                "highest": [_lift_value(value) for value in highest],
+                "lowest": [_lift_value(value) for value in reversed(lowest)],
+            }
+        )
+    return told
+
+
+def _label(series: Any) -> Any:
+    kind = series.WhichOneof("y_value")
+    if kind == "y_bucket":
+        return [_json(series.y_bucket.low_value), _json(series.y_bucket.high_value)]
+    return _text(series.y_string) if kind == "y_string" else int(series.y_int)
+
+
+def _lift_value(value: Any) -> list[Any]:
+    shown = _text(value.x_string) if value.WhichOneof("x_value") == "x_string" else int(value.x_int)
+    return [shown, _json(value.lift), int(value.x_count)]
+
+
+def _left_out(name: str, count: int) -> dict[str, int]:
+    return {f"{name}_left_out": count} if count > 0 else {}
+
+
+def _text(value: str) -> str:
+    return value if len(value) <= MAX_TEXT else value[: MAX_TEXT - 1] + "…"
+
+
 def _json(value: float) -> float | str:
-    """JSON has no infinity and no NaN; they become text."""
-    return value if math.isfinite(value) else str(value)
+    """Ten significant digits; JSON has no infinity and no NaN, and they become text."""
+    return float(f"{value:.10g}") if math.isfinite(value) else str(value)
