@@ -103,6 +103,7 @@ def contestants(given: argparse.Namespace, window: Path) -> Iterator[Contestant]
         yield on(large, "parquet", "spark", "spark")
     if given.peers:
         yield on(large, "parquet", "dataframe", "tfdv_dataframe", "1", rounds=1)
+    if given.full:
         yield on(large, "parquet", "dataframe_all_cores", "tfdv_dataframe", "-1", rounds=1)
     yield Contestant(SKEW, "ours", ("skew", str(window)))
     if given.peers:
@@ -181,7 +182,7 @@ def main() -> int:
     if given.profile:
         for suffix in ("parquet", "csv"):
             profiled = time_work(RUNTIME, OWN_WAYS, "profile", WORK / f"flights-{given.large_rows}.{suffix}")
-            print_profile(profiled.facts, profiled.seconds, console)
+            print_profile(profiled, console)
         return 0
     found = measure(given, window, log)
     print_runs(found, console)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -174,18 +174,16 @@ def print_marks(marks: Sequence[Mark], console: Console) -> None:
     console.print(table)
 
 
-def print_profile(facts: Mapping[str, Any], seconds: float, console: Console) -> None:
-    """Where the time goes in one process, by the function's own seconds."""
-    table = Table(
-        title=f"One process, {facts['rows']:,} rows, {seconds:.2f} s under the profiler", title_justify="left"
-    )
+def print_profile(profiled: Timed, console: Console) -> None:
+    """Where the CPU seconds of one process go, by the function's own; the decoder's threads count where they fall."""
+    facts, total = profiled.facts, profiled.cpu_s
+    title = f"One process, {facts['rows']:,} rows: {total:.2f} CPU seconds under the profiler"
+    table = Table(title=title, title_justify="left")
     for name in ("own s", "share", "with callees s", "calls", "function"):
         table.add_column(name, justify="left" if name == "function" else "right", overflow="fold")
     for line in facts["lines"]:
-        share = f"{100 * line['own_s'] / seconds:.1f}%"
-        table.add_row(
-            f"{line['own_s']:.3f}", share, f"{line['with_callees_s']:.3f}", f"{line['calls']:,}", line["function"]
-        )
+        own, whole = line["own_s"], line["with_callees_s"]
+        table.add_row(f"{own:.3f}", f"{own / total:.1%}", f"{whole:.3f}", f"{line['calls']:,}", line["function"])
     console.print(table)
 
 

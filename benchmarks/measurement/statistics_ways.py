@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def decode(path: str) -> Work:
 
 def skew(folder: str) -> Work:
     """Captured rows against stored statistics, as the skew stage does it."""
-    import tensorflow_data_validation  # noqa: F401, as a step has it imported
+    import tensorflow_data_validation  # noqa: F401
 
     from airflow_hops.runtime.skew import detect_skew
     from airflow_hops.runtime.skew.captured_rows import captured_files, read_features
@@ -127,7 +128,7 @@ def profile(path: str) -> Work:
     generate_statistics(_warm_up_table(path), workers=1)
 
     def work() -> Mapping[str, Any]:
-        profiler = cProfile.Profile()
+        profiler = cProfile.Profile(time.process_time)
         statistics = profiler.runcall(generate_statistics, Path(path), workers=1)
         totals = pstats.Stats(profiler).sort_stats("tottime").stats  # type: ignore[attr-defined]
         slowest = sorted(totals.items(), key=lambda item: -item[1][2])[:40]
