@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROWS = 2_000
 """Rows that are scored, once for each feature."""
 
-SAMPLE_ROWS = 50_000
+SAMPLE_ROWS = 20_000
 """Rows from which the features' distributions are taken: those of a smaller sample differ by chance."""
 
 
@@ -133,8 +133,10 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
     if values.dtype == object:
         return _restore_shares(values, reference, random)
     missing, lacking = np.isnan(values), np.isnan(reference)
-    there = _restore_shares(~missing, ~lacking, random)
-    result = np.where(there, values, np.nan).astype(values.dtype) if missing.any() or lacking.any() else values.copy()
+    there, result = ~missing, values.copy()
+    if missing.any() or lacking.any():
+        there = _restore_shares(there, ~lacking, random)
+        result[~there] = np.nan
     kept = np.flatnonzero(there & ~missing)
     pool = np.sort(reference[~lacking])
     # Equal values are ranked at random, so that they share out evenly among the reference's.

@@ -172,23 +172,33 @@ def read_span(files: Sequence[Path], time_feature: str | None) -> CapturedSpan:
     return replace(span, window_end=_day_after(max(known))) if known else span
 
 
-def read_features(files: Sequence[Path], features: Sequence[str]) -> Iterator[Any]:
+def read_features(files: Sequence[Path], features: Sequence[str], *, prefix: str = INPUT) -> Iterator[Any]:
     """The features of captured rows as Arrow record batches.
 
     A server knows no null: a missing number is NaN there, and a missing string is empty. Both become null.
+
+    Args:
+        files: Captured files; or files of examples, to be read as if they had been captured.
+        features: Names of the features.
+        prefix: What the columns' names begin with.
     """
     import pyarrow as pa
 
     for path in files:
-        for batch in _batches(path, [f"{INPUT}{name}" for name in features]):
+        for batch in _batches(path, [f"{prefix}{name}" for name in features]):
             yield pa.RecordBatch.from_arrays([_with_nulls(column) for column in batch.columns], list(features))
 
 
 def _batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
     import pyarrow as pa
 
+    file = _open(path)
+    lacking = [name for name in columns if name not in file.schema_arrow.names]
+    if lacking:
+        found = ", ".join(file.schema_arrow.names)
+        raise BadInput(f"{path}: there is no column {lacking[0]!r}; found {found}")
     try:
-        for batch in _open(path).iter_batches(65_536, columns=list(columns)):
+        for batch in file.iter_batches(65_536, columns=list(columns)):
             # The file's own order of columns is not the order that was asked for.
             yield batch.from_arrays([batch.column(batch.schema.get_field_index(c)) for c in columns], list(columns))
     except (pa.ArrowException, OSError) as error:
@@ -223,7 +233,9 @@ def _with_nulls(column: Any) -> Any:
 
     if _kind(column.type) == "STRING":
         return pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, column.type), column)
-    return column  # statistics count NaN as missing
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return column
 
 
 def _day_after(seconds: int) -> str:
