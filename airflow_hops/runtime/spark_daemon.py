@@ -5,6 +5,8 @@ For ``spark.python.daemon.module``, where driver and executors are on one machin
 
 from __future__ import annotations
 
+import gc
+
 from pyspark.daemon import manager
 
 from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
@@ -14,4 +16,5 @@ if __name__ == "__main__":
     import tfx_bsl.coders.example_coder  # noqa: F401
 
     import_tensorflow()
+    gc.freeze()  # a worker collects garbage after every task, and there is none in what was imported
     manager()

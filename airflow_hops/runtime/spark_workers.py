@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -81,6 +82,7 @@ def _await_daemon(listener: socket.socket, path: Path, parent: int) -> None:
         import tfx_bsl.coders.example_coder  # noqa: F401
         from pyspark.daemon import manager
 
+        gc.freeze()  # a worker collects garbage after every task, and there is none in what was imported
         connection, _ = listener.accept()
         path.unlink()
         listener.close()
