@@ -60,7 +60,10 @@ PROVIDER_INFO: dict[str, Any] = {
             },
         }
     ],
-    "task-decorators": [{"name": "hops", "class-name": "airflow_hops.decorators.hops.hops_task"}],
+    "task-decorators": [
+        {"name": "hops", "class-name": "airflow_hops.decorators.hops.hops_task"},
+        {"name": "hops_schema", "class-name": "airflow_hops.decorators.schema.schema_task"},
+    ],
     "cli": ["airflow_hops.cli.definition.get_hops_cli_commands"],
     "config": {
         "hops": {

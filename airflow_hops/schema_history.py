@@ -23,6 +23,8 @@ from airflow_hops.artifacts import MANIFEST_NAME, Artifact, BadInput, FileEntry,
 from airflow_hops.store import ArtifactStore, kept_version
 
 SCHEMA_FILE = "schema.pbtxt"
+IMPORTED = "imported schema"
+"""The part of a manifest's cache key that holds the SHA-256 of the file from which the schema was imported."""
 _KIND = "schema"
 
 
@@ -94,6 +96,7 @@ def freeze_schema(
     *,
     producer: Producer,
     note: str,
+    features: Sequence[str] = (),
     inputs: Mapping[str, tuple[Artifact, ...]] | None = None,
     cache_key_parts: Mapping[str, str] | None = None,
     properties: Mapping[str, Any] | None = None,
@@ -107,13 +110,15 @@ def freeze_schema(
         producer: The task instance that made it.
         note: Where it came from, for its history.
         inputs: Lineage.
+        features: Names of the features, for the artifact's properties.
         cache_key_parts: Recorded in the manifest.
-        properties: Small JSON facts, ``features`` among them.
+        properties: Other small JSON facts.
     """
     with store.lock(_history(uri)):
         if store.exists(uri):
             return store.manifest(uri).reference(uri)
         facts = Manifest(_KIND, producer, inputs or {}, (), "", {}, {}, properties or {}, cache_key_parts or {})
+        facts = _with_features(facts, features)
         return _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", "", note, producer.run_id))
 
 
@@ -153,8 +158,7 @@ def publish_schema(
     with store.lock(_history(uri)):
         manifest = _take_in(store, uri)
         parts = {**manifest.cache_key_parts, **(cache_key_parts or {})}
-        properties = _with_features(manifest.properties, features)
-        facts = replace(manifest, cache_key_parts=parts, properties=properties)
+        facts = _with_features(replace(manifest, cache_key_parts=parts), features)
         if _entry(text) in manifest.files and facts == manifest:
             return manifest.reference(uri)
         return _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", approved_by, note, run_id))
@@ -185,7 +189,7 @@ def _take_in(store: ArtifactStore, uri: str, features: Sequence[str] | None = No
     note, run_id = "edited by hand", None
     if entry in manifest.files:
         note, run_id = f"frozen by run {manifest.producer.run_id}", manifest.producer.run_id
-    manifest = replace(manifest, files=(entry,), properties=_with_features(manifest.properties, features))
+    manifest = _with_features(replace(manifest, files=(entry,)), features)
     _record(store, uri, text, manifest, SchemaVersion(0, "", "", "", "", note, run_id))
     store.write_text(f"{uri}/{MANIFEST_NAME}", manifest.to_json())
     return manifest
@@ -253,8 +257,11 @@ def _entry(text: str) -> FileEntry:
     return FileEntry(SCHEMA_FILE, len(content), hashlib.sha256(content).hexdigest())
 
 
-def _with_features(properties: Mapping[str, Any], features: Sequence[str] | None) -> Mapping[str, Any]:
-    return properties if features is None else {**properties, "features": list(features)}
+def _with_features(facts: Manifest, features: Sequence[str] | None) -> Manifest:
+    if features is None:
+        return facts
+    properties, metrics = {**facts.properties, "features": list(features)}, {**facts.metrics, "features": len(features)}
+    return replace(facts, properties=properties, metrics=metrics)
 
 
 def _history(uri: str) -> str:

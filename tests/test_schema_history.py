@@ -37,10 +37,8 @@ def address(store: ArtifactStore) -> str:
 
 
 def freeze(store: ArtifactStore, text: str, **facts: Any) -> Any:
-    properties = {"label": "late", "features": ["a"]}
-    return freeze_schema(
-        store, address(store), text, producer=PRODUCER, note="inferred by run run-1", properties=properties, **facts
-    )
+    facts = {"features": ["a"], "properties": {"label": "late"}, **facts}
+    return freeze_schema(store, address(store), text, producer=PRODUCER, note="inferred by run run-1", **facts)
 
 
 def told(store: ArtifactStore) -> list[tuple[int, str, str, bool]]:
@@ -55,6 +53,7 @@ def test_versions_are_kept_with_who_when_and_why(any_store: ArtifactStore) -> No
     )
     assert second.uri == first.uri == uri
     assert second.properties == {"label": "late", "features": ["a", "é"]}
+    assert (first.metrics, second.metrics) == ({"features": 1}, {"features": 2})
     assert told(any_store) == [(1, "", "inferred by run run-1", False), (2, "ann", "é is new", True)]
     one, two = schema_history(any_store, uri)
     assert (one.run_id, two.run_id) == ("run-1", "run-7")

@@ -20,6 +20,12 @@ _PATH = Arg(
 _PYTHON = Arg(("--python",), help="Python 3.11 to build it on (default: the one that runs Airflow)")
 _FORCE = Arg(("--force",), action="store_true", help="Make it anew, whatever is there")
 _HOPS_CONNECTION = Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops to check")
+_SCHEMA_CONNECTION = Arg(
+    ("--hops-conn-id",), default="hops_default", help="Connection of type hops, which has the store"
+)
+_DAG = Arg(("dag_id",), help="The pipeline's DAG")
+_NAME = Arg(("name",), help="Name of the frozen schema: the task's id, unless the task gives another")
+_VERSION = Arg(("--version",), type=int, help="One of its versions (default: what is in force)")
 _SPARK_CONNECTION = Arg(("--spark-conn-id",), default="spark_default", help="Spark connection to check")
 
 _RUNTIME_COMMANDS = (
@@ -39,15 +45,63 @@ _RUNTIME_COMMANDS = (
     ),
 )
 
+_BY = Arg(("--by",), help="Who approves it (default: the user of the operating system)")
+_NOTE = Arg(("--note",), default="", help="Why, for the history")
+_BEFORE = Arg(("before",), type=int, nargs="?", help="A version (default: the one before the last)")
+_AFTER = Arg(("after",), type=int, nargs="?", help="Another one (default: what is in force)")
+
+_SCHEMA_COMMANDS = (
+    ActionCommand(
+        name="show",
+        help="Print a frozen schema as protobuf text",
+        func=lazy_load_command("airflow_hops.cli.schema.show"),
+        args=(_DAG, _NAME, _VERSION, _SCHEMA_CONNECTION),
+    ),
+    ActionCommand(
+        name="history",
+        help="List the versions of a frozen schema: when, who, why, by which run",
+        func=lazy_load_command("airflow_hops.cli.schema.history"),
+        args=(_DAG, _NAME, _SCHEMA_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+    ),
+    ActionCommand(
+        name="diff",
+        help="Say what differs between two versions of a frozen schema",
+        func=lazy_load_command("airflow_hops.cli.schema.diff"),
+        args=(_DAG, _NAME, _BEFORE, _AFTER, _SCHEMA_CONNECTION, ARG_VERBOSE),
+    ),
+    ActionCommand(
+        name="approve",
+        help="Publish a schema.pbtxt as the new frozen schema",
+        description="The schema before stays in the history. The next run validates and transforms with the new one.",
+        func=lazy_load_command("airflow_hops.cli.schema.approve"),
+        args=(
+            _DAG,
+            _NAME,
+            Arg(("file",), help="The new schema, as protobuf text"),
+            _BY,
+            _NOTE,
+            _SCHEMA_CONNECTION,
+            ARG_VERBOSE,
+        ),
+    ),
+    ActionCommand(
+        name="revert",
+        help="Publish an earlier version again",
+        func=lazy_load_command("airflow_hops.cli.schema.revert"),
+        args=(_DAG, _NAME, Arg(("version",), type=int, help="Its number"), _BY, _NOTE, _SCHEMA_CONNECTION, ARG_VERBOSE),
+    ),
+)
+
 
 def get_hops_cli_commands() -> list[CLICommand]:
     """The commands, for Airflow's provider manager."""
     return [
         GroupCommand(
             name="hops",
-            help="Machine-learning pipelines: runtime environment and checks",
+            help="Machine-learning pipelines: runtime environment, checks, schemas",
             subcommands=(
                 GroupCommand(name="runtime", help="Manage the runtime environment", subcommands=_RUNTIME_COMMANDS),
+                GroupCommand(name="schema", help="Frozen schemas and their versions", subcommands=_SCHEMA_COMMANDS),
                 ActionCommand(
                     name="doctor",
                     help="Check Java, both environments, connections, ports, disk, memory and GPU",

@@ -2,82 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import Producer, as_cached
+from airflow_hops.artifacts import BadInput, Producer, as_cached
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.protocol import StepResult
+from airflow_hops.schema_history import IMPORTED, is_edited
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+ARGUMENTS = "schema arguments"
+FUNCTION = "schema function"
+"""The parts of a manifest's cache key that say with which arguments the schema was inferred, and by what amended."""
 
 
 class SchemaOperator(HopsOperator):
     """Infers the TFDV schema on the first run, and returns that same schema in every later one.
 
     The artifact ``schema`` holds ``schema.pbtxt`` and lies at one address per pipeline,
-    ``<store>/<dag_id>/_frozen/<name>/schema``; once it is there, no process is started.
+    ``<store>/<dag_id>/_frozen/<name>/schema``; once it is there, no process is started, unless somebody has edited it.
 
     Args:
-        statistics: The output of ``StatisticsOperator``, whose split ``train`` counts on the first run (templated).
+        statistics: The output of ``StatisticsOperator``, whose split ``train`` counts on the first run; with ``schema``
+            it may be None, and label, key and time are not known then (templated).
+        schema: Path of a ``schema.pbtxt`` that is kept by hand, relative to the DAG file's folder: it is frozen instead
+            of an inferred one, and published as a new version when it changes (templated).
         name: Name of the frozen schema; the task's id by default (templated).
         infinity_norm: Threshold of the drift and skew comparators of strings: L-infinity distance of the shares of
             values, 0 to 1; None for 0.05.
         jensen_shannon: Threshold of the comparators of numbers: Jensen-Shannon divergence, 0 to 1; None for 0.2.
+        comparators: Thresholds of single features by measure: ``{"temp": {"jensen_shannon": 0.3}, "gate": {}}``.
+        environments: The schema's environments, each with the features that are absent from it; None for
+            ``{"TRAINING": [], "SERVING": [label]}``.
         max_domain_values: A string feature with at most so many distinct values gets a domain; None for 200.
         presence_tolerance: How far the share of present values of an optional feature may fall, 0 to 1; None for 0.1.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+
+    Raises:
+        ValueError: neither ``statistics`` nor ``schema`` is given, or ``schema`` with what is for inference only.
     """
 
     entry = "airflow_hops.runtime.schema:run"
     output_kind = "schema"
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "name")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "schema", "name")
 
     def __init__(
         self,
         *,
-        statistics: Any,
+        statistics: Any = None,
+        schema: str | None = None,
         name: str | None = None,
         infinity_norm: float | None = None,
         jensen_shannon: float | None = None,
+        comparators: Mapping[str, Mapping[str, float]] | None = None,
+        environments: Mapping[str, Collection[str]] | None = None,
         max_domain_values: int | None = None,
         presence_tolerance: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.statistics = statistics
+        self.schema = schema
         self.name = name
         self.infinity_norm = infinity_norm
         self.jensen_shannon = jensen_shannon
+        self.comparators = comparators
+        self.environments = environments
         self.max_domain_values = max_domain_values
         self.presence_tolerance = presence_tolerance
+        if statistics is None and schema is None:
+            raise ValueError("SchemaOperator: expected statistics to infer the schema from, or a schema's path")
+        if schema is not None and self._inference():
+            raise ValueError(f"SchemaOperator: schema is given, so that {', '.join(self._inference())} has no effect")
 
     def step_inputs(self) -> Mapping[str, Any]:
         """The statistics."""
         return {"statistics": self.statistics}
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The thresholds that were given."""
-        given = {
-            "infinity_norm": self.infinity_norm,
-            "jensen_shannon": self.jensen_shannon,
-            "max_domain_values": self.max_domain_values,
-            "presence_tolerance": self.presence_tolerance,
-        }
-        return {name: value for name, value in given.items() if value is not None}
+        """What was given for inference, or the file to import."""
+        if self.schema is None:
+            return self._inference()
+        path = self._schema_path(context)
+        return {"imported": {"path": str(self.schema), "text": _read(path)}}
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """What the schema is frozen with: it is remembered, to say so when it is something else later."""
+        return {ARGUMENTS: _sha256(json.dumps(self._inference(), sort_keys=True))}
 
     def output_uri(self, hook: RuntimeHook, producer: Producer) -> str:
         """The frozen schema's address."""
         return hook.store.uri(producer.dag_id, "_frozen", self.name or producer.task_id, "schema")
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Returns the frozen schema, or starts the step that infers it."""
+        """Returns the frozen schema, or starts the step that freezes it or takes in what was changed by hand."""
         uri = self.output_uri(hook, Producer(context["ti"].dag_id, context["ti"].run_id, self.task_id))
+        spec = self.build_spec(hook, context)
         if hook.store.exists(uri):
-            self.log.info("Frozen: %s", uri)
-            # Thresholds and domains are edited there by hand; what is held against them must not come from the cache.
-            frozen = as_cached(hook.store.accept_edit(uri, "schema.pbtxt"))
-            return StepResult(value=frozen.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
-        return hook.run(self.build_spec(hook, context), launcher=self.launcher(hook), cache=False)
+            manifest = hook.store.manifest(uri)
+            self._warn_of_changes(uri, manifest.cache_key_parts, self.step_cache_key_parts(hook))
+            imported = spec.params.get("imported")
+            same = imported is None or manifest.cache_key_parts.get(IMPORTED) == _sha256(imported["text"])
+            if same and not is_edited(hook.store, uri):
+                self.log.info("Frozen: %s", uri)
+                frozen = as_cached(manifest.reference(uri))
+                return StepResult(value=frozen.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
+        return hook.run(spec, launcher=self.launcher(hook), cache=False)
+
+    def _warn_of_changes(self, uri: str, frozen_with: Mapping[str, str], now: Mapping[str, str]) -> None:
+        for part in (ARGUMENTS, FUNCTION):
+            if ARGUMENTS in frozen_with and frozen_with.get(part) != now.get(part):
+                self.log.warning(
+                    "The %s changed since the schema was frozen, without effect on %s: publish a new version with "
+                    "'airflow hops schema approve', or give the schema another name",
+                    part,
+                    uri,
+                )
+
+    def _inference(self) -> dict[str, Any]:
+        given = {
+            "infinity_norm": self.infinity_norm,
+            "jensen_shannon": self.jensen_shannon,
+            "comparators": self.comparators,
+            "environments": self.environments and {name: sorted(absent) for name, absent in self.environments.items()},
+            "max_domain_values": self.max_domain_values,
+            "presence_tolerance": self.presence_tolerance,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _schema_path(self, context: Context) -> Path:
+        return Path(context["dag"].fileloc).parent / Path(str(self.schema)).expanduser()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read as a schema in protobuf text ({error})") from None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -107,7 +107,7 @@ def _compared(name: str, old: dict[str, _Aspect] | None, new: dict[str, _Aspect]
         was, now = old.get(aspect), new.get(aspect)
         if was is not None and now is not None and was.value == now.value:
             continue
-        if aspect == "domain" and was is not None and now is not None:
+        if aspect == "domain" and was is not None and now is not None and was.value and now.value:
             text = _domain_change(was.value, now.value)
         else:
             text = f"{aspect} is {now.phrase if now else 'none'}, was {was.phrase if was else 'none'}"
@@ -150,10 +150,13 @@ def _schema_aspects(schema: Any, unused_domains: set[str]) -> dict[str, _Aspect]
     for field, value in schema.ListFields():
         if field.name == "default_environment":
             aspects["environments"] = _names(value)
-        elif field.name in ("sparse_feature", "weighted_feature", "int_domain", "float_domain", "string_domain"):
+        elif field.name == "string_domain":
+            for domain in value:
+                if domain.name in unused_domains:
+                    aspects[f"unused string_domain {domain.name!r}"] = _domain(domain)
+        elif field.name in ("sparse_feature", "weighted_feature", "int_domain", "float_domain"):
             for item in value:
-                if field.name != "string_domain" or item.name in unused_domains:
-                    aspects[f"{field.name} {item.name!r}"] = _as_text(item)
+                aspects[f"{field.name} {item.name!r}"] = _as_text(item)
         elif field.name == "tensor_representation_group":
             for name in sorted(value):
                 aspects[f"{field.name} {name!r}"] = _as_text(value[name])
@@ -193,9 +196,12 @@ def _feature_aspects(feature: Any, domains: dict[str, Any]) -> dict[str, _Aspect
 def _domain_aspects(domain: Any, name: Any) -> dict[str, _Aspect]:
     if domain is None:
         return {"domain": _Aspect([], f"{name!r}, which is not defined")}
+    return {"domain": _domain(domain), **_rest("string_domain", domain, "name", "value")}
+
+
+def _domain(domain: Any) -> _Aspect:
     values = sorted(set(domain.value))
-    phrase = f"{len(values)} values ({_few(values)})"
-    return {"domain": _Aspect(values, phrase), **_rest("string_domain", domain, "name", "value")}
+    return _Aspect(values, f"{len(values)} value{'s' * (len(values) != 1)} ({_few(values)})")
 
 
 def _presence(presence: Any) -> _Aspect:

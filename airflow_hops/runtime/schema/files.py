@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.artifacts import BadInput
-
 from airflow_hops.schema_history import SCHEMA_FILE
 
 __all__ = ["SCHEMA_FILE", "load_schema", "parse_schema", "to_text"]
@@ -49,7 +49,7 @@ def parse_schema(text: str, source: str) -> Any:
     try:
         schema = text_format.Parse(text, schema_pb2.Schema())
     except text_format.ParseError as error:
-        raise BadInput(f"{source}{_place(error)}: not a schema in protobuf text ({error})") from None
+        raise BadInput(f"{source}{_place(error)}: not a schema in protobuf text: {_reason(error)}") from None
     names: set[str] = set()
     for index, feature in enumerate(schema.feature):
         if not feature.name or feature.name in names:
@@ -64,3 +64,7 @@ def parse_schema(text: str, source: str) -> Any:
 def _place(error: Any) -> str:
     line, column = error.GetLine(), error.GetColumn()
     return f":{line}:{column}" if line is not None else ""
+
+
+def _reason(error: Any) -> str:
+    return re.sub(r"^\d+:\d+ : ", "", str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_hops.artifacts import BadInput
@@ -16,6 +17,8 @@ JENSEN_SHANNON = 0.2
 """Default threshold of numbers. Windows of 5,000 unchanged flights score up to 0.12, of 1,000 up to 0.32."""
 MAX_DOMAIN_VALUES = 200
 PRESENCE_TOLERANCE = 0.1
+MEASURES = {"infinity_norm": "infinity_norm", "jensen_shannon": "jensen_shannon_divergence"}
+"""Measures of the comparators, with the names that they have in a ``FeatureComparator``."""
 
 
 def infer_schema(
@@ -28,12 +31,14 @@ def infer_schema(
     jensen_shannon: float = JENSEN_SHANNON,
     max_domain_values: int = MAX_DOMAIN_VALUES,
     presence_tolerance: float = PRESENCE_TOLERANCE,
+    comparators: Mapping[str, Mapping[str, float]] | None = None,
+    environments: Mapping[str, Collection[str]] | None = None,
 ) -> Any:
     """Infers a schema as TFDV does, and completes it with what TFDV leaves to its users.
 
-    On top of ``tfdv.infer_schema``: a share of rows in which an optional feature must be present; the environments
-    TRAINING and SERVING, the label being absent from the latter; drift and skew comparators of every feature but
-    label, key and time; 0 and 1 as the only values of a label that has no other.
+    On top of ``tfdv.infer_schema``: a share of rows in which an optional feature must be present; environments, by
+    default TRAINING and SERVING, the label being absent from the latter; drift and skew comparators of every feature
+    but label, key and time; 0 and 1 as the only values of a label that has no other.
 
     Args:
         statistics: ``DatasetFeatureStatisticsList`` of the training split.
@@ -45,45 +50,75 @@ def infer_schema(
         max_domain_values: A string feature with at most so many distinct values gets a domain, the list of them.
         presence_tolerance: How far the share of present values of an optional feature may fall below what it is in
             the statistics, 0 to 1. A feature that is never missing is required in every row.
+        comparators: Thresholds of single features by measure, ``{"temp": {"jensen_shannon": 0.3}}``, instead of the
+            default ones; no measure, no comparator. Jensen-Shannon divergence is defined for strings too.
+        environments: The schema's environments, each with the features that are absent from it; None for TRAINING with
+            all, and SERVING without the label.
 
     Returns:
         ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
 
     Raises:
-        BadInput: the label is not in the statistics, or a threshold is outside of 0 to 1.
+        BadInput: a feature that is named is not in the statistics, a threshold is outside of 0 to 1, or a measure is
+            unknown or not defined for the feature's type.
     """
+    comparators = comparators or {}
+    if environments is None:
+        environments = {TRAINING: (), SERVING: () if label is None else (label,)}
     thresholds = {
         "infinity_norm": infinity_norm,
         "jensen_shannon": jensen_shannon,
         "presence_tolerance": presence_tolerance,
+        **{f"comparators[{name!r}][{m!r}]": value for name, given in comparators.items() for m, value in given.items()},
     }
     for name, value in thresholds.items():
         if not 0 <= value <= 1:
             raise BadInput(f"{name} is {value}, expected 0 to 1")
     features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
-    if label is not None and label not in features:
-        raise BadInput(f"label {label!r} is not in the statistics; there are {', '.join(sorted(features))}")
+    _check_known("label", () if label is None else (label,), features)
+    _check_known("comparators: feature", comparators, features)
+    for environment, absent in environments.items():
+        _check_known(f"environments[{environment!r}]: feature", absent, features)
     schema = tfdv_extension.infer_schema(statistics, max_string_domain_size=max_domain_values)
-    schema.default_environment.extend([TRAINING, SERVING])
+    schema.default_environment.extend(environments)
     rows = statistics.datasets[0].num_examples
     for feature in schema.feature:
         found = features[feature.name]
         present = common_statistics(found).num_non_missing / rows if rows else 0.0
         if 0 < present < 1:
             feature.presence.min_fraction = round(max(0.0, present - presence_tolerance), 4)
+        feature.not_in_environment.extend(name for name, absent in environments.items() if feature.name in absent)
         if feature.name == label:
-            feature.not_in_environment.append(SERVING)
             if found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}:
                 feature.int_domain.min, feature.int_domain.max = 0, 1
-        elif feature.name not in (key, time):
-            _add_comparators(feature, found, infinity_norm, jensen_shannon)
+        elif feature.name not in (key, time) and feature.name not in comparators:
+            _add_default_comparators(feature, found, infinity_norm, jensen_shannon)
+        _add_comparators(feature, found, comparators.get(feature.name, {}))
     return schema
 
 
-def _add_comparators(feature: Any, found: Any, infinity_norm: float, jensen_shannon: float) -> None:
+def _check_known(what: str, names: Collection[str], features: Collection[str]) -> None:
+    for name in names:
+        if name not in features:
+            raise BadInput(
+                f"{what} {name!r} is not in the statistics; there are {', '.join(sorted(features))}"
+            )
+
+
+def _add_default_comparators(feature: Any, found: Any, infinity_norm: float, jensen_shannon: float) -> None:
     kind = found.WhichOneof("stats")
-    for comparator in (feature.drift_comparator, feature.skew_comparator):
-        if kind == "num_stats":
-            comparator.jensen_shannon_divergence.threshold = jensen_shannon
-        elif kind == "string_stats":
-            comparator.infinity_norm.threshold = infinity_norm
+    if kind == "num_stats":
+        _add_comparators(feature, found, {"jensen_shannon": jensen_shannon})
+    elif kind == "string_stats":
+        _add_comparators(feature, found, {"infinity_norm": infinity_norm})
+
+
+def _add_comparators(feature: Any, found: Any, thresholds: Mapping[str, float]) -> None:
+    for measure, threshold in thresholds.items():
+        where = f"comparators[{feature.name!r}]"
+        if measure not in MEASURES:
+            raise BadInput(f"{where}: unknown measure {measure!r}, expected one of {', '.join(MEASURES)}")
+        if measure == "infinity_norm" and found.WhichOneof("stats") != "string_stats":
+            raise BadInput(f"{where}: infinity_norm is for strings; expected jensen_shannon for a number")
+        for comparator in (feature.drift_comparator, feature.skew_comparator):
+            getattr(comparator, MEASURES[measure]).threshold = threshold

@@ -1,39 +1,182 @@
-"""The step of the schema stage."""
+"""The steps of the schema stage: freezing a schema, and comparing and publishing for the command line."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_hops.artifacts import Artifact, BadInput
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.schema.files import SCHEMA_FILE, to_text
+from airflow_hops.runtime.function import call_shipped
+from airflow_hops.runtime.schema.diff import diff_schemas
+from airflow_hops.runtime.schema.files import SCHEMA_FILE, parse_schema, to_text
 from airflow_hops.runtime.schema.infer import infer_schema
 from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.schema_history import (
+    IMPORTED,
+    accept_schema_edit,
+    freeze_schema,
+    publish_schema,
+    schema_history,
+    schema_text,
+)
 
 log = logging.getLogger(__name__)
 
+_COLUMNS = ("label", "key", "time")
+_MAX_LINES = 50
 
-def run(context: StepContext, **thresholds: Any) -> Artifact:
-    """The step: infers the schema and freezes it; where there is a frozen one, returns that untouched.
+
+def run(
+    context: StepContext,
+    *,
+    imported: Mapping[str, str] | None = None,
+    curate: Mapping[str, Any] | None = None,
+    **inference: Any,
+) -> Artifact:
+    """The step: freezes the schema; where there is a frozen one, takes in what was done to it by hand.
 
     Args:
         context: The step's context; input ``statistics``, whose split ``train`` counts.
-        **thresholds: As :func:`infer_schema`.
+        imported: ``path`` and ``text`` of a schema that is kept by hand; it is frozen instead of an inferred one, and
+            published when it has changed since.
+        curate: A shipped function (as :func:`~airflow_hops.runtime.function.call_shipped`), which gets the inferred
+            schema and returns it amended.
+        **inference: As :func:`infer_schema`.
+
+    Raises:
+        BadInput: a schema does not parse, statistics are missing, or the function returns something else.
     """
+    store, output = context.store, context.spec.output
+    if output is None:
+        raise BadInput(f"step {context.spec.step!r} freezes a schema, but its spec names no output")
+    if store.exists(output.uri):
+        frozen = _take_in_edit(context, output.uri)
+        return _publish_import(context, output.uri, imported) if imported else frozen
+    producer, parts = context.spec.producer, dict(context.spec.cache_key_parts)
+    if imported:
+        schema = parse_schema(imported["text"], imported["path"])
+        text, note = imported["text"], f"imported from {imported['path']} by run {producer.run_id}"
+        parts[IMPORTED] = _sha256(text)
+    else:
+        schema, note = _infer(context, inference), f"inferred by run {producer.run_id}"
+        if curate:
+            schema = _curated(context, schema, curate)
+            note += f", curated by {curate['function']}()"
+        text = to_text(schema)
+    log.info("Frozen: %d features, %d domains (%s)", len(schema.feature), len(schema.string_domain), note)
+    return freeze_schema(
+        store,
+        output.uri,
+        text,
+        producer=producer,
+        note=note,
+        features=_features(schema),
+        inputs=context.spec.inputs,
+        cache_key_parts=parts,
+        properties=_columns(context),
+    )
+
+
+def compare(context: StepContext, *, before: str, after: str) -> dict[str, Any]:
+    """The step of ``airflow hops schema diff``: the differences of two texts, as :meth:`SchemaDiff.to_dict`."""
+    return diff_schemas(parse_schema(before, "before"), parse_schema(after, "after")).to_dict()
+
+
+def publish(context: StepContext, *, uri: str, text: str, source: str, approved_by: str, note: str) -> dict[str, Any]:
+    """The step of ``airflow hops schema approve`` and ``revert``: publishes a text that parses.
+
+    Returns:
+        What has changed, as :meth:`SchemaDiff.to_dict`; ``{}`` where what it replaces does not parse.
+
+    Raises:
+        BadInput: the text does not parse, or has no feature; or there is no frozen schema at ``uri``.
+    """
+    schema = parse_schema(text, source)
+    if not schema.feature:
+        raise BadInput(f"{source}: no feature in it, expected a schema of the pipeline's examples")
+    before = schema_text(context.store, uri)
+    publish_schema(context.store, uri, text, approved_by=approved_by, note=note, features=_features(schema))
+    try:
+        return diff_schemas(parse_schema(before, uri), schema).to_dict()
+    except BadInput:
+        return {}
+
+
+def _infer(context: StepContext, inference: Mapping[str, Any]) -> Any:
     statistics = context.input("statistics")
-    output = context.spec.output
-    if output is not None and context.store.exists(output.uri):
-        return context.store.manifest(output.uri).reference(output.uri)
     path = context.local("statistics") / "train" / STATISTICS_FILE
     if not path.exists():
         raise BadInput(f"{statistics.uri}: no statistics of the split 'train', from which the schema is inferred")
-    columns: dict[str, Any] = {name: statistics.properties.get(name) for name in ("label", "key", "time")}
-    schema = infer_schema(load_statistics(path), **columns, **thresholds)
-    with context.output() as writer:
-        (writer.path / SCHEMA_FILE).write_text(to_text(schema))
-        log.info("Inferred and frozen: %d features, %d with a domain", len(schema.feature), len(schema.string_domain))
-        return writer.commit(
-            metrics={"features": len(schema.feature)},
-            properties={**columns, "features": [feature.name for feature in schema.feature]},
+    return infer_schema(load_statistics(path), **_columns(context), **inference)
+
+
+def _curated(context: StepContext, inferred: Any, curate: Mapping[str, Any]) -> Any:
+    schema = type(inferred)()
+    schema.CopyFrom(inferred)
+    returned = call_shipped(context, **{**curate, "args": [schema, *curate.get("args", ())]})
+    # TFDV's idioms change a schema in place.
+    curated = schema if returned is None else returned
+    if not isinstance(curated, type(inferred)):
+        kind = type(curated)
+        raise BadInput(
+            f"{curate['function']}() returned a {kind.__module__}.{kind.__qualname__}; expected the Schema, or nothing "
+            "when it was changed in place"
         )
+    curated = parse_schema(to_text(curated), f"the schema of {curate['function']}()")
+    changes = diff_schemas(inferred, curated).changes
+    for change in changes[:_MAX_LINES]:
+        log.info("Curated: %s", change)
+    if len(changes) > _MAX_LINES:
+        log.info("Curated: and %d more", len(changes) - _MAX_LINES)
+    return curated
+
+
+def _take_in_edit(context: StepContext, uri: str) -> Artifact:
+    try:
+        schema = parse_schema(schema_text(context.store, uri), f"{uri}/{SCHEMA_FILE}")
+    except BadInput as error:
+        versions = schema_history(context.store, uri)
+        if not versions:
+            raise
+        good = versions[-1]
+        name = uri.split("/")[-2]
+        raise BadInput(
+            f"{error}; the last good version is {good.version}, of {good.recorded_at}: correct the file, or go back "
+            f"with 'airflow hops schema revert {context.spec.producer.dag_id} {name} {good.version}'"
+        ) from None
+    return accept_schema_edit(context.store, uri, features=_features(schema))
+
+
+def _publish_import(context: StepContext, uri: str, imported: Mapping[str, str]) -> Artifact:
+    text, manifest = imported["text"], context.store.manifest(uri)
+    if manifest.cache_key_parts.get(IMPORTED) == _sha256(text):
+        return manifest.reference(uri)
+    schema = parse_schema(text, imported["path"])
+    log.info("%s has changed since it was last imported, and is published", imported["path"])
+    run_id = context.spec.producer.run_id
+    return publish_schema(
+        context.store,
+        uri,
+        text,
+        approved_by="the DAG's repository",
+        note=f"imported from {imported['path']} by run {run_id}",
+        run_id=run_id,
+        features=_features(schema),
+        cache_key_parts={IMPORTED: _sha256(text)},
+    )
+
+
+def _columns(context: StepContext) -> dict[str, Any]:
+    facts = context.input("statistics").properties if context.has_input("statistics") else {}
+    return {name: facts.get(name) for name in _COLUMNS}
+
+
+def _features(schema: Any) -> list[str]:
+    return [feature.name for feature in schema.feature]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,110 @@
+"""``airflow hops schema``: frozen schemas, their versions, and who approved them."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from airflow.cli.simple_table import AirflowConsole
+from airflow.utils.cli import suppress_logs_and_warning
+
+from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.protocol import Line, StepSpec
+from airflow_hops.schema_history import SCHEMA_FILE, is_edited, schema_history, schema_text
+
+_STEPS = "airflow_hops.runtime.schema.stage"
+
+
+def show(args: Namespace) -> None:
+    """Prints a frozen schema, or one of its versions."""
+    with _errors():
+        hook, uri = _schema(args)
+        sys.stdout.write(schema_text(hook.store, uri, args.version))
+
+
+@suppress_logs_and_warning
+def history(args: Namespace) -> None:
+    """Lists the versions of a frozen schema."""
+    with _errors():
+        hook, uri = _schema(args)
+        versions = [asdict(version) for version in schema_history(hook.store, uri)]
+        edited = is_edited(hook.store, uri)
+    shown = ("version", "in_force", "recorded_at", "approved_by", "note", "run_id", "sha256")
+    AirflowConsole().print_as([{name: version[name] for name in shown} for version in versions], output=args.output)
+    if edited:
+        print(f"{uri}/{SCHEMA_FILE} has been edited since; the next run takes that in as a version.", file=sys.stderr)
+
+
+@suppress_logs_and_warning
+def diff(args: Namespace) -> None:
+    """Says what differs between two versions."""
+    with _errors():
+        hook, uri = _schema(args)
+        before = args.before
+        if before is None:
+            before = max(len(schema_history(hook.store, uri)) - 1, 1)
+        texts = {"before": schema_text(hook.store, uri, before), "after": schema_text(hook.store, uri, args.after)}
+        print(_run(hook, "compare", texts)["text"] or "no difference")
+
+
+@suppress_logs_and_warning
+def approve(args: Namespace) -> None:
+    """Publishes a file as the new frozen schema."""
+    with _errors():
+        hook, uri = _schema(args)
+        try:
+            text = Path(args.file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{args.file}: cannot be read as a schema in protobuf text ({error})") from None
+        _publish(hook, uri, text, args.file, args, args.note)
+
+
+@suppress_logs_and_warning
+def revert(args: Namespace) -> None:
+    """Publishes an earlier version again."""
+    with _errors():
+        hook, uri = _schema(args)
+        text = schema_text(hook.store, uri, args.version)
+        _publish(hook, uri, text, f"version {args.version}", args, args.note or f"back to version {args.version}")
+
+
+def _publish(hook: RuntimeHook, uri: str, text: str, source: str, args: Namespace, note: str) -> None:
+    who = args.by or getpass.getuser()
+    changes = _run(hook, "publish", {"uri": uri, "text": text, "source": source, "approved_by": who, "note": note})
+    latest = schema_history(hook.store, uri)[-1]
+    print(changes.get("text") or "no difference")
+    print(f"In force: version {latest.version}, approved by {latest.approved_by or 'nobody'}.")
+
+
+def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
+    hook = RuntimeHook(args.hops_conn_id)
+    uri = hook.store.uri(args.dag_id, "_frozen", args.name, "schema")
+    if not hook.store.exists(uri):
+        raise BadInput(f"{uri}: no frozen schema there; the first run of DAG {args.dag_id!r} makes it")
+    return hook, uri
+
+
+def _run(hook: RuntimeHook, function: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Runs a step in the runtime environment: only there are schemas parsed."""
+    spec = StepSpec(step=f"schema-{function}", entry=f"{_STEPS}:{function}", params=params)
+    value: Mapping[str, Any] = hook.run(spec, cache=False, on_line=_ignore).value
+    return value
+
+
+def _ignore(line: Line) -> None:
+    """The step's error says what its lines do."""
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except HopsError as error:
+        raise SystemExit(str(error)) from None
