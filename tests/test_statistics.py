@@ -35,6 +35,32 @@ def test_statistics_equal_those_of_tfdvs_beam_pipeline(shared_run_step: Any, war
     assert (found["datasets"] > 2) == ("slic" in case)
 
 
+def test_histograms_are_those_of_tfdv(shared_run_step: Any, warm_launcher: Any) -> None:
+    found = shared_run_step("statistics_equality:histogram_differences", code_paths=CHECKS, launcher=warm_launcher)
+    assert found["buckets"] > 1000
+    assert found["other_bounds"] == 0
+    assert found["worst"] < 1e-8
+
+
+def test_awkward_sizes(shared_run_step: Any, warm_launcher: Any) -> None:
+    found = shared_run_step("statistics_sizes:sizes", code_paths=CHECKS, launcher=warm_launcher)
+    one = found["one_row"]["features"]
+    assert (one["x"]["mean"], one["x"]["std"], one["s"]["top_values"], one["none"]["missing"]) == (
+        1.5,
+        0,
+        [["a", 1]],
+        1,
+    )
+    million = found["million_strings"]["features"]["s"]
+    assert million["unique"] == pytest.approx(1_000_000, rel=0.03)
+    assert [count for _, count in million["top_values"]] == [1] * 20
+    megabytes = found["megabytes"]["features"]["s"]
+    assert megabytes["top_values"] == [["__LARGE_BYTES__", 300]]
+    assert (megabytes["unique"], megabytes["average_length"]) == (3, 1_000_001)
+    assert found["megabytes"]["bytes"] < 150e6  # of 300 MB
+    assert (found["columns"]["rows"], found["columns"]["count"]) == (50, 5000)
+
+
 @pytest.fixture(scope="module")
 def facts(shared_run_step: Any, warm_launcher: Any) -> Any:
     return shared_run_step("tfdv_checks:compare_with_tfdv", code_paths=CHECKS, launcher=warm_launcher)

@@ -174,6 +174,33 @@ def differences(context: StepContext, *, name: str) -> dict[str, Any]:
     return found
 
 
+def histogram_differences(context: StepContext) -> dict[str, float]:
+    """How far the histograms of random quantiles are from those that TFDV makes of them, in values of thousands."""
+    from tensorflow_data_validation.utils.quantiles_util import generate_equi_width_histogram
+
+    from airflow_hops.runtime.statistics.histograms import equi_width_histogram
+
+    random = np.random.default_rng(7)
+    worst, bounds, buckets = 0.0, 0, 0
+    for kind in range(200):
+        size = int(random.integers(2, 1000))
+        draws = [random.normal(size=size), random.integers(0, 5, size), np.maximum(random.normal(size=size), 0)]
+        quantiles = np.sort(draws[kind % 3].astype(float))
+        counts, low, high, infinite = np.cumsum(random.random(size) * 10), quantiles[0], quantiles[-1], 0.0
+        if kind % 5 == 0:
+            quantiles, counts = np.append(-np.inf, quantiles), np.append(3.0, counts + 3)
+        if kind % 7 == 0:
+            quantiles, counts, infinite = np.append(quantiles, np.inf), np.append(counts, counts[-1] + 4), 2.0
+        arguments = (quantiles, counts, low, high, int(random.integers(1, 20)), infinite)
+        for ours, theirs in zip(
+            equi_width_histogram(*arguments).buckets, generate_equi_width_histogram(*arguments).buckets, strict=True
+        ):
+            buckets += 1
+            bounds += (ours.low_value, ours.high_value) != (theirs.low_value, theirs.high_value)
+            worst = max(worst, abs(ours.sample_count - theirs.sample_count))
+    return {"buckets": buckets, "other_bounds": bounds, "worst": worst}
+
+
 def by_beam(table: pa.Table, options: Any, scratch: Path) -> Any:
     """TFDV's own pipeline on the same rows."""
     import apache_beam as beam

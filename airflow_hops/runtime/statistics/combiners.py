@@ -28,6 +28,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl.arrow import table_util
 
 from airflow_hops.artifacts import BadInput
+from airflow_hops.runtime.statistics import histograms
 from airflow_hops.runtime.statistics.arrow_lists import as_lists
 from airflow_hops.runtime.statistics.sketches import CountedQuantiles, CountedTopValues
 
@@ -159,7 +160,8 @@ class Combiners:
         result = statistics_pb2.DatasetFeatureStatisticsList()
         first = constants.DEFAULT_SLICE_KEY if self.is_sliced else None
         for key in sorted(accumulator.slices, key=lambda key: (key != first, key or "")):
-            found = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators)
+            with histograms.made_at_once():
+                found = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators)
             dataset = result.datasets.add()
             dataset.CopyFrom(found.datasets[0])
             if key is not None:

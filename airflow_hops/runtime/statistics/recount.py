@@ -21,11 +21,10 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl.arrow import array_util
 
 from airflow_hops.runtime.statistics.combiners import Accumulator, Combiners
-from airflow_hops.runtime.statistics.sketches import TOP_VALUES_BUCKETS, CountedTopValues
+from airflow_hops.runtime.statistics.sketches import LARGE_BYTES, TOP_VALUES_BUCKETS, CountedTopValues
 
 Candidates = Mapping[types.FeaturePath, pa.Array]
 _LARGE, _NOT_TEXT = constants.LARGE_BYTES_PLACEHOLDER.encode(), constants.NON_UTF8_PLACEHOLDER.encode()
-_LARGE_BYTES = 1024
 
 
 def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.FeaturePath, pa.Array]:
@@ -133,7 +132,7 @@ def _count(flat: pa.Array, values: pa.Array, weights: np.ndarray | None) -> np.n
     if arrow_util.is_binary_like(flat.type):
         unknown = np.flatnonzero(kind < 0)
         others = flat.take(pa.array(unknown))
-        large = np.asarray(pc.greater(pc.binary_length(others), _LARGE_BYTES))
+        large = np.asarray(pc.greater(pc.binary_length(others), LARGE_BYTES))
         kind[unknown[large]] = len(values)
         if weights is None and array_util.CountInvalidUTF8(others):
             text = [array_util.CountInvalidUTF8(others.slice(i, 1)) == 0 for i in range(len(others))]

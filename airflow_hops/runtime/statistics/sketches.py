@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from tensorflow_data_validation import constants
+from tensorflow_data_validation.arrow import arrow_util
 from tensorflow_data_validation.statistics.generators.top_k_uniques_sketch_stats_generator import (
     TopKUniquesSketchStatsGenerator,
 )
@@ -18,6 +21,8 @@ from tfx_bsl.arrow import array_util
 
 TOP_VALUES_BUCKETS = 16_384
 """Distinct values of a string feature up to which the Misra-Gries sketch of its top values is exact."""
+LARGE_BYTES = 1024
+"""Bytes above which values are no longer told apart in top values; as TFDV's own sketches have it."""
 _DISTINCT_BUCKETS = 16_384
 _UNREPEATED_BATCHES = 8
 
@@ -95,7 +100,18 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
         sketch = accumulator[feature_name]
         flat, rows = array_util.flatten_nested(values, weights is not None)
         counts = flat.value_counts()
-        sketch._distinct.AddValues(counts.field(0))
-        sketch._topk_unweighted.AddValues(counts.field(0), counts.field(1).cast(pa.float32()))
+        distinct = counts.field(0)
+        sketch._distinct.AddValues(distinct)
+        sketch._topk_unweighted.AddValues(_without_large(distinct), counts.field(1).cast(pa.float32()))
         if weights is not None:
-            sketch._topk_weighted.AddValues(flat, pa.array(weights[rows], pa.float32()))
+            sketch._topk_weighted.AddValues(_without_large(flat), pa.array(weights[rows], pa.float32()))
+
+
+def _without_large(values: pa.Array) -> pa.Array:
+    """The values, with one in the place of all that are large: a sketch keeps thousands of values."""
+    if not arrow_util.is_binary_like(values.type):
+        return values
+    large = pc.greater(pc.binary_length(values), LARGE_BYTES)
+    if not pc.any(large).as_py():
+        return values
+    return pc.if_else(large, pa.scalar(constants.LARGE_BYTES_PLACEHOLDER.encode(), values.type), values)
