@@ -123,7 +123,7 @@ def test_labels_weights_samples_and_buckets_do_what_they_say(shared_run_step: An
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("cross_of_text", "cross_features: feature 'letter' is large_list<item"),
+        ("cross_of_text", "cross_features: feature 'letter' is "),
         (
             "wide",
             "cross_features: there are 501 numeric features, and all pairs are taken of at most 500; name the pairs",

@@ -16,13 +16,17 @@ from airflow_hops.runtime.statistics.arrow_lists import as_lists
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {"label": "late"},
     "weights": {"label": "late", "weight": "weight"},
-    "weight_of_one_feature": {"label": "late", "weights_by_feature": {"carrier": "weight", "late": "weight"}},
+    "weight_of_one_feature": {
+        "label": "late", "weights_by_feature": {"carrier": "weight", "late": "weight"},
+        "features": ["carrier", "origin"],
+    },
     "buckets": {"label": "distance", "boundaries": [500, 1000, 2000], "features": ["carrier", "tags", "weekday"]},
-    "highest_and_lowest": {"label": "late", "weight": "weight", "top": 2, "bottom": 3, "min_count": 20},
-    "highest": {"label": "late", "top": 4},
-    "label_of_several_values": {"label": "tags"},
+    "highest_and_lowest": {
+        "label": "late", "weight": "weight", "top": 2, "bottom": 3, "min_count": 20, "features": ["dest", "carrier"],
+    },
+    "label_of_several_values": {"label": "tags", "features": ["carrier", "weekday"]},
     "label_of_text": {"label": "origin", "features": ["dest", "awkward"]},
-}
+}  # fmt: skip
 
 
 def compare_with_tfdv(context: StepContext) -> dict[str, Any]:
@@ -150,10 +154,14 @@ def _batches(folder: Path) -> list[pa.RecordBatch]:
         .append_column("awkward", pa.array(awkward))
         .append_column("weight", pa.array(weight))
     )
-    lists = [as_lists(batch) for batch in table.to_batches(max_chunksize=400)]
-    names = lists[0].schema.names
-    blank = [pa.nulls(lists[0].num_rows) if name == "dest" else lists[0].column(name) for name in names]
-    return [pa.RecordBatch.from_arrays(blank, names), *lists[1:]]
+    batches = []
+    for number, batch in enumerate(map(as_lists, table.to_batches(max_chunksize=400))):
+        # Beam merges batches of the very same types alone.
+        columns = [column.cast(pa.large_list(column.type.value_type)) for column in batch.columns]
+        if number == 0:
+            columns[batch.schema.get_field_index("dest")] = pa.nulls(batch.num_rows)
+        batches.append(pa.RecordBatch.from_arrays(columns, batch.schema.names))
+    return batches
 
 
 def _schema() -> Any:
