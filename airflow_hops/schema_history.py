@@ -85,8 +85,9 @@ def schema_text(store: ArtifactStore, uri: str, version: int | None = None) -> s
 
 
 def is_edited(store: ArtifactStore, uri: str) -> bool:
-    """Whether somebody edited the frozen schema's file since its manifest was written."""
-    return _entry(_text(store, uri)) not in store.manifest(uri).files
+    """Whether somebody changed the frozen schema's file, so that its manifest or its history does not know it."""
+    entry = _entry(_text(store, uri))
+    return entry not in store.manifest(uri).files or not _is_recorded(entry, _records(store, uri))
 
 
 def freeze_schema(
@@ -184,10 +185,10 @@ def _take_in(store: ArtifactStore, uri: str, features: Sequence[str] | None = No
     manifest, text = store.manifest(uri), _text(store, uri)
     entry = _entry(text)
     versions = _records(store, uri)
-    if entry in manifest.files and versions:
+    if entry in manifest.files and _is_recorded(entry, versions):
         return manifest
     note, run_id = "edited by hand", None
-    if entry in manifest.files:
+    if entry in manifest.files and not versions:
         note, run_id = f"frozen by run {manifest.producer.run_id}", manifest.producer.run_id
     manifest = _with_features(replace(manifest, files=(entry,)), features)
     _record(store, uri, text, manifest, SchemaVersion(0, "", "", "", "", note, run_id))
@@ -233,6 +234,10 @@ def _records(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
             versions.append(SchemaVersion(**json.loads(text)))
         except (ValueError, TypeError) as error:
             raise BadInput(f"{path}: not a record of a schema's version ({error})") from None
+
+
+def _is_recorded(entry: FileEntry, versions: Sequence[SchemaVersion]) -> bool:
+    return any(version.sha256 == entry.sha256 for version in versions)
 
 
 def _write(store: ArtifactStore, uri: str, text: str, facts: Manifest) -> Artifact:

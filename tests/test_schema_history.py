@@ -107,6 +107,16 @@ def test_a_hand_edit_that_nobody_has_seen_is_recorded_before_it_is_replaced(
     assert schema_text(any_store, uri, 2) == "this is what I want\r\n"
 
 
+def test_a_hand_edit_that_another_stage_met_first_becomes_a_version_too(store: ArtifactStore) -> None:
+    freeze(store, text_of("a"))
+    uri = address(store)
+    overwrite(store, f"{uri}/{SCHEMA_FILE}", text_of("b"))
+    met = store.accept_edit(uri, SCHEMA_FILE)
+    assert is_edited(store, uri)
+    assert accept_schema_edit(store, uri) == met
+    assert told(store) == [(1, "", "inferred by run run-1", False), (2, "", "edited by hand", True)]
+
+
 def test_an_earlier_text_can_come_back_as_a_new_version(any_store: ArtifactStore) -> None:  # noqa: F811
     first = freeze(any_store, text_of("a"))
     uri = address(any_store)
