@@ -64,7 +64,9 @@ class RawFile:
     @contextmanager
     def stream(self) -> Iterator[tuple[Any, Any]]:
         """Opens the file: the stream of its decompressed bytes, and the raw one, whose position tells the progress."""
-        with explained(self.name), self.fs.open(self.file.path, "rb") as raw:
+        # Made anew, which costs nothing in the same process: connections do not survive a fork.
+        fs = type(self.fs)(*self.fs.storage_args, **self.fs.storage_options)
+        with explained(self.name), fs.open(self.file.path, "rb") as raw:
             if self.compression is None:
                 yield raw, raw
             elif self.compression == "zip":
@@ -136,6 +138,6 @@ def _format_from_content(file: RawFile) -> str:
     if b"\0" not in head and b"\n" in head:
         return "csv"
     raise BadInput(
-        f"{file.name}: neither CSV, JSON lines, Parquet, Arrow IPC nor TFRecord; name its format in the source's "
-        "'format'"
+        f"{file.name}: neither CSV, JSON lines nor Parquet, nor Arrow IPC or TFRecord; name its format in the "
+        "source's 'format'"
     )

@@ -133,7 +133,8 @@ def plan_source(
     if isinstance(source, Iterable):
         return _plan_batches(source, wanted)
     raise BadInput(
-        f"source is a {type(source).__name__}, expected a path, a URI, a Source, a pyarrow.Table or record batches"
+        f"source is of type {type(source).__name__}, expected a path, a URI, a Source, a pyarrow.Table or an iterable "
+        "of record batches"
     )
 
 
@@ -314,7 +315,7 @@ def _plan_batches(batches: Iterable[Any], wanted: Wanted) -> BatchPlan:
 
 def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
     if not isinstance(batch, pa.RecordBatch):
-        raise BadInput(f"source holds a {type(batch).__name__}, expected record batches of pyarrow")
+        raise BadInput(f"source holds a value of type {type(batch).__name__}, expected record batches of pyarrow")
     kept = wanted.of(batch)
     for column in kept.schema:
         check_type(column.name, column.type, "record batches")

@@ -41,7 +41,13 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
         source.seek(0)
         reader = open_(source, options=ipc.IpcReadOptions(included_fields=fields, use_threads=pa.cpu_count() > 1))
         batches = reader if is_stream else (reader.get_batch(index) for index in range(span.start, span.stop or 0))
-        yield from bounded(batches)
+        yield from bounded(_valid(batch) for batch in batches)
+
+
+def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:
+    # Offsets of damaged strings would lead out of the memory.
+    batch.validate(full=True)
+    return batch
 
 
 @contextmanager

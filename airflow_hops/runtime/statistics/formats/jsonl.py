@@ -130,6 +130,9 @@ def _untimed(kind: pa.DataType) -> pa.DataType:
 
 
 def _parse(block: bytes, file: RawFile, types: Types, rows_before: int) -> pa.RecordBatch:
+    if (zero := block.find(b"\0")) >= 0:  # Arrow would take it for the end
+        row = rows_before + block.count(b"\n", 0, zero) + 1
+        raise BadInput(f"{file.name}, row {row}: a NUL byte; expected one JSON object a line")
     # A type that is not known yet is left to inference.
     known = pa.schema([(name, kind) for name, kind in types.items() if not pa.types.is_null(kind)])
     try:
@@ -149,7 +152,8 @@ def _parse(block: bytes, file: RawFile, types: Types, rows_before: int) -> pa.Re
                 "one type"
             ) from error
         raise BadInput(f"{file.name}{where}: {error}; expected one JSON object a line") from error
-    return table.combine_chunks().to_batches()[0]
+    columns = [column.combine_chunks() for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, table.schema.names)
 
 
 def _sample(file: RawFile, start: int, size: int) -> bytes:

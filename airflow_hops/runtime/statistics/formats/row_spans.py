@@ -21,7 +21,7 @@ _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 
 def span_bytes(total_bytes: int, row_bytes: float) -> int:
     """How long spans are to be, so that they are alike and hold a whole number of full batches."""
-    batch_bytes = row_bytes * BATCH_ROWS * 0.95
+    batch_bytes = max(row_bytes, 1.0) * BATCH_ROWS * 0.95
     goal = batch_bytes * max(1, int(SPAN_BYTES / batch_bytes))
     return max(1, math.ceil(total_bytes / max(1, math.ceil(total_bytes / min(goal, SPAN_BYTES)))))
 

@@ -53,7 +53,7 @@ def text_as(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 def may_hide_text(floats: pa.Array) -> bool:
     """Whether a float64 column may have been parsed from integers beyond int64, which are text."""
     bounds = pc.min_max(floats).as_py()
-    return bounds["max"] is not None and (bounds["max"] >= 2.0**63 or bounds["min"] < -(2.0**63))
+    return bounds["max"] is not None and (bounds["max"] >= 2.0**63 or bounds["min"] <= -(2.0**63))
 
 
 def _quickly(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
