@@ -34,6 +34,8 @@ from airflow_hops.runtime.statistics.sketches import CountedQuantiles, CountedTo
 
 _SLICE_ROWS = 16_384
 _SLICE_BYTES = 8 << 20
+MAX_SLICES = 5_000
+"""Slices above which slicing is refused: each has statistics of every feature of its own, in memory."""
 
 
 @dataclass
@@ -170,6 +172,11 @@ class Combiners:
 
     def _slice(self, accumulator: Accumulator, key: str | None) -> SliceAccumulator:
         if key not in accumulator.slices:
+            if len(accumulator.slices) > MAX_SLICES:
+                raise BadInput(
+                    f"slices: more than {MAX_SLICES}, {key!r} among them; expected to slice by features of few values, "
+                    "or by chosen values"
+                )
             accumulator.slices[key] = SliceAccumulator([g.create_accumulator() for g in self.generators])
         return accumulator.slices[key]
 
