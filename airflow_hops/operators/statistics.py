@@ -1,44 +1,158 @@
-"""Statistics of examples, by TFDV."""
+"""Statistics of examples or of any files, as TFDV defines them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.sources import Source, fingerprint_of_sources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+ENGINES = ("local", "spark")
+ON_CORRUPT = ("fail", "skip")
+SPARK_TABLE = "spark://"
+
 
 class StatisticsOperator(HopsOperator):
-    """Computes the TFDV statistics of every split of ``examples``.
+    """Computes the TFDV statistics of every split of ``examples``, or of a source.
 
     The artifact ``statistics`` holds ``<split>/FeatureStats.pb`` and ``<split>/statistics.json``.
 
+    Example::
+
+        statistics = StatisticsOperator(
+            task_id="statistics", examples=examples.output, options={"slice_by": ["carrier"]}
+        )
+
     Args:
-        examples: The output of ``PrepareOperator`` (templated).
-        splits: Splits to look at; None for all (templated).
-        workers: Processes; None for as many as pay at the number of rows.
+        examples: The output of ``PrepareOperator``. (templated)
+        source: Instead of ``examples``, any files: a path, glob, folder or URI, a
+            :class:`~airflow_hops.sources.Source` or its fields; or, with ``engine="spark"``, a table that Spark knows,
+            as ``spark://database.table``. A table's artifact is never taken from the cache, since nothing tells
+            whether its rows are still the same. (templated)
+        splits: Splits of ``examples`` to look at; None for all. (templated)
+        split: What the one split of a ``source`` is called.
+        label: Label column of a ``source``; that of examples is known.
+        key: Column of a ``source`` that identifies a row; it is left out, as that of examples.
+        time: Time column of a ``source``.
+        schema: The output of ``SchemaOperator``, for options that need one (``label_feature``). (templated)
+        options: TFDV's options as JSON, as :func:`airflow_hops.runtime.statistics.options.options_from` reads them.
+            (templated)
+        engine: ``local``, this machine, or ``spark``.
+        workers: Processes on this machine; None for as many as pay at the number of rows.
+        on_corrupt: What a file among others that cannot be read does: ``fail`` the task, or be left out (``skip``),
+            which the property ``skipped_files`` then says.
+        spark_conn_id: The Spark connection. (templated)
+        conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+
+    Raises:
+        ValueError: not exactly one of ``examples`` and ``source`` is given, or an argument has no such value.
     """
 
     entry = "airflow_hops.runtime.statistics:run"
-    output_kind = "statistics"
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "examples", "splits")
+    output_kind: ClassVar[str | None] = "statistics"
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields, "examples", "source", "splits", "schema", "options", "spark_conn_id", "conf",
+    )  # fmt: skip
 
     def __init__(
-        self, *, examples: Any, splits: Sequence[str] | None = None, workers: int | None = None, **kwargs: Any
+        self,
+        *,
+        examples: Any = None,
+        source: Source | str | Mapping[str, Any] | None = None,
+        splits: Sequence[str] | None = None,
+        split: str = "data",
+        label: str | None = None,
+        key: str | None = None,
+        time: str | None = None,
+        schema: Any = None,
+        options: Mapping[str, Any] | None = None,
+        engine: Literal["local", "spark"] = "local",
+        workers: int | None = None,
+        on_corrupt: Literal["fail", "skip"] = "fail",
+        spark_conn_id: str = "spark_default",
+        conf: Mapping[str, str] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.examples = examples
+        self.source = source.to_dict() if isinstance(source, Source) else source
         self.splits = splits
+        self.split = split
+        # An operator has a label of its own, which the UI shows.
+        self.label_column = label
+        self.key_column = key
+        self.time_column = time
+        self.schema = schema
+        self.options = options
+        self.engine = engine
         self.workers = workers
+        self.on_corrupt = on_corrupt
+        self.spark_conn_id = spark_conn_id
+        self.conf = conf
+        self._check_arguments()
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """The examples."""
-        return {"examples": self.examples}
+        """The examples, and the schema."""
+        given = {"examples": self.examples, "schema": self.schema}
+        return {role: artifact for role, artifact in given.items() if artifact is not None}
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The splits, and how many processes."""
-        return {"splits": list(self.splits) if self.splits else None, "workers": self.workers}
+        """What to read, and how."""
+        return {
+            "splits": list(self.splits) if self.splits else None,
+            "source": self._source_fields(),
+            "options": self.options,
+            "engine": self.engine,
+            "workers": self.workers,
+            "on_corrupt": self.on_corrupt,
+        }
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """The state of a source's files, so that a changed one is read anew."""
+        if self.source is None or self._is_spark_table():
+            return {}
+        return {"source": fingerprint_of_sources({"source": Source.from_value("source", self.source)})}
+
+    def launcher(self, hook: RuntimeHook) -> Launcher | None:
+        """Spark, as the connection says, or this machine."""
+        if self.engine == "local":
+            return None
+        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
+
+    def _source_fields(self) -> dict[str, Any] | None:
+        if self.source is None:
+            return None
+        files: Any = self.source if self._is_spark_table() else Source.from_value("source", self.source).to_dict()
+        columns = {"label": self.label_column, "key": self.key_column, "time": self.time_column}
+        return {"source": files, "split": self.split, **columns}
+
+    def _is_spark_table(self) -> bool:
+        return isinstance(self.source, str) and self.source.startswith(SPARK_TABLE)
+
+    def _cache_enabled(self) -> bool:
+        return super()._cache_enabled() and not self._is_spark_table()
+
+    def _check_arguments(self) -> None:
+        if (self.examples is None) == (self.source is None):
+            given = "neither" if self.examples is None else "both"
+            raise ValueError(f"expected exactly one of examples and source, found {given}")
+        for argument, allowed in (("engine", ENGINES), ("on_corrupt", ON_CORRUPT)):
+            if (value := getattr(self, argument)) not in allowed:
+                raise ValueError(f"{argument} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
+        if self.source is None and (self.label_column or self.key_column or self.time_column):
+            raise ValueError("label, key and time describe a source; those of examples are known")
+        if self.source is not None and self.splits is not None:
+            raise ValueError("splits are those of examples; a source has one, which 'split' names")
+        if not self.split or "/" in self.split or self.split.startswith("."):
+            raise ValueError(f"split is {self.split!r}, expected a name that can be that of a folder")
+        if self.workers is not None and (self.engine == "spark" or self.workers < 1):
+            raise ValueError(f"workers is {self.workers} with engine={self.engine!r}; expected 1 or more, and 'local'")
+        if self._is_spark_table() and self.engine != "spark":
+            raise ValueError(f"source is {self.source!r}, which only engine='spark' reads, not {self.engine!r}")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 from airflow_hops.artifacts import HopsError
-from airflow_hops.runtime.spark_workers import DAEMON_MODULE
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.spark_workers import DAEMON_MODULE, fork_workers_from_here
 
 
 def on_this_machine() -> bool:
@@ -47,6 +49,14 @@ def start_spark_context(conf: Any) -> Any:
     return context
 
 
+def start_spark_context_of(context: StepContext) -> Any:
+    """The Spark context of a step; call it before anything starts a thread."""
+    if "tensorflow" in sys.modules and on_this_machine():
+        fork_workers_from_here(context.scratch)
+    with context.starting():
+        return start_spark_context(spark_conf())
+
+
 @contextmanager
 def as_spark_failure() -> Iterator[None]:
     """Turns whatever is raised within into an error that says what Spark said.
@@ -61,7 +71,6 @@ def as_spark_failure() -> Iterator[None]:
 
 
 def _last_words(error: Exception) -> str:
-    """The part of a Spark error that says something: a Python worker's own last line comes before the JVM's stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [line for line in lines if not line.startswith(("at ", "...", "File "))]
-    return " | ".join(own[:6])[:2000] or type(error).__name__
+    """The part of a Spark error that says something: messages, of which stack frames and their code are set in."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
+    return " | ".join(line for line in lines[:6] if not line.startswith("..."))[:2000] or type(error).__name__

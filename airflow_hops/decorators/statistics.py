@@ -1,0 +1,78 @@
+"""``@task.hops_statistics``: statistics whose options a function of the DAG file makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.bases.decorator import task_decorator_factory
+
+from airflow_hops.decorators.hops import HopsDecoratedOperator
+from airflow_hops.operators.statistics import StatisticsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+
+class StatisticsDecoratedOperator(HopsDecoratedOperator, StatisticsOperator):
+    """A :class:`~airflow_hops.operators.statistics.StatisticsOperator` whose options are what a function returns.
+
+    Args:
+        python_callable: The function, shipped as that of ``@task.hops``; it returns ``tfdv.StatsOptions``.
+        **kwargs: As :class:`~airflow_hops.operators.statistics.StatisticsOperator`, less ``options``.
+
+    Raises:
+        ValueError: ``options`` is given too, or the function cannot be shipped.
+    """
+
+    custom_operator_name = "@task.hops_statistics"
+    entry: ClassVar[str] = StatisticsOperator.entry
+    cacheable: ClassVar[bool] = True
+    template_fields: Sequence[str] = tuple(
+        dict.fromkeys([*HopsDecoratedOperator.template_fields, *StatisticsOperator.template_fields])
+    )
+
+    def __init__(self, *, python_callable: Callable[..., Any], options: None = None, **kwargs: Any) -> None:
+        if options is not None:
+            raise ValueError(f"@task.hops_statistics: options are what {python_callable.__name__}() returns")
+        super().__init__(python_callable=python_callable, output_kind=StatisticsOperator.output_kind, **kwargs)
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """What to read, and the function that makes the options."""
+        return {
+            **StatisticsOperator.step_params(self, context),
+            "options_function": HopsDecoratedOperator.step_params(self, context),
+        }
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """The examples, and artifacts among the function's arguments (a schema)."""
+        return {**HopsDecoratedOperator.step_inputs(self), **StatisticsOperator.step_inputs(self)}
+
+
+def statistics_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Wraps a function that returns ``tfdv.StatsOptions`` into a task that computes statistics with them.
+
+    It is for what JSON cannot say: slice functions, generators, options that depend on a schema.
+
+    Example::
+
+        @task.hops_statistics(examples=examples.output)
+        def statistics():
+            import tensorflow_data_validation as tfdv
+
+            def by_season(batch):
+                ...
+
+            return tfdv.StatsOptions(experimental_slice_functions=[by_season])
+
+    Args:
+        python_callable: The function to decorate.
+        **kwargs: Arguments of :class:`~airflow_hops.operators.statistics.StatisticsOperator`, less ``options``.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=False,
+        decorated_operator_class=StatisticsDecoratedOperator,
+        **kwargs,
+    )
