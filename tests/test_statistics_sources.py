@@ -44,6 +44,14 @@ def test_a_local_file_is_read_in_parts_and_a_compressed_one_in_one(check: Any) -
     assert [name for name in FORMATS if check("every_format")[name]["rows"] == 500] == ["parquet", "tfrecord"]
 
 
+@pytest.mark.parametrize("format_", ["csv.gz", "jsonl.gz", "parquet", "tfrecord.gz"])
+def test_batches_of_one_span_are_dealt_out_each_row_once(check: Any, format_: str) -> None:
+    facts = check("dealt_spans")[format_]
+    assert facts["ids"] == list(range(500))
+    assert len(facts["shares"]) == 3
+    assert min(facts["shares"]) > 0
+
+
 def test_tables_and_batches_are_sources_too(check: Any) -> None:
     facts = check("every_format")
     for name in ("table", "batches"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
 import multiprocessing
 import pickle
 import random
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,13 @@ from tfx_bsl.coders.example_coder import RecordBatchToExamples
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.readers import csv as readers_csv
+from airflow_hops.runtime.readers import jsonl as readers_jsonl
 from airflow_hops.runtime.statistics.arrow_lists import as_lists
 from airflow_hops.runtime.statistics.formats import arrow, layout, parquet, row_spans, tfrecord
 from airflow_hops.runtime.statistics.formats import csv as csv_format
-from airflow_hops.runtime.statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
+from airflow_hops.runtime.statistics.formats import jsonl as jsonl_format
+from airflow_hops.runtime.statistics.sources import CorruptFile, Part, Plan, TypesDoNotFit, plan_source
 from airflow_hops.sources import Source
 
 
@@ -158,6 +163,26 @@ def every_format(context: StepContext) -> dict[str, Any]:
 
 def _ordered(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("id", "ratio", "text", "whole") if name in row}
+
+
+def dealt_spans(context: StepContext) -> dict[str, Any]:
+    """The batches of one span, dealt out to three processes that each read all of the span."""
+    readers_csv.BLOCK_BYTES = csv_format.BLOCK_BYTES = readers_jsonl.BLOCK_BYTES = jsonl_format.BLOCK_BYTES = 1000
+    tfrecord._DEALT_BYTES = 500
+    tfrecord._DECODED_ROWS = 20
+    layout.BATCH_ROWS = parquet.BATCH_ROWS = 100
+    found = {}
+    for format_ in ("csv.gz", "jsonl.gz", "parquet", "tfrecord.gz"):
+        path = write(table_of(500), context.scratch / f"t.{format_}")
+        if format_ == "parquet":
+            pq.write_table(table_of(500), path)
+        plan, _ = read_all(path)
+        whole = replace(plan.parts[0].span, share=0, shares=1)
+        ids = [
+            [row["id"] for row in rows_of(list(plan.read(Part(span.size, str(path), span))))] for span in whole.dealt(3)
+        ]
+        found[format_] = {"shares": [len(share) for share in ids], "ids": sorted(itertools.chain(*ids))}
+    return found
 
 
 def folders(context: StepContext) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -205,7 +206,7 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
     return _checked(
         FilePlan(
             name=source.uri,
-            parts=tuple(Part(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
+            parts=_parts(layouts),
             types=types,
             rows=None if None in rows else sum(count or 0 for count in rows),
             skipped=skipped,
@@ -213,6 +214,15 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
             wanted=wanted,
         )
     )
+
+
+def _parts(layouts: Mapping[str, Layout]) -> tuple[Part, ...]:
+    """The spans of all files; where they are too few to occupy the cores, their batches are dealt out."""
+    spans = [(name, span) for name, layout in layouts.items() for span in layout.spans]
+    cores = len(os.sched_getaffinity(0))
+    if len(spans) < cores:
+        spans = [(name, dealt) for name, span in spans for dealt in span.dealt(cores)]
+    return tuple(Part(span.size, name, span) for name, span in spans)
 
 
 def _checked(plan: FilePlan) -> FilePlan:

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.readers import csv as raw_csv
-from airflow_hops.runtime.readers.raw_file import RawFile
+from airflow_hops.runtime.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.runtime.readers.types import TypesDoNotFit as ConversionError
 from airflow_hops.runtime.readers.types import fits, misfit, type_named
 from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit
-from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, bounded
+from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, bounded, whole_file
 from airflow_hops.runtime.statistics.formats.row_spans import span_bytes, spans_of_rows
 from airflow_hops.runtime.statistics.formats.text_types import (
     FLOAT,
@@ -46,7 +46,7 @@ def lay_out(file: RawFile) -> Layout:
         header, start = _header(block, file)
         sample = block[start : start + _SAMPLE_BYTES]
         types = _sample_types([sample[: raw_csv.end_of_rows(sample, file.source.delimiter) or None]], header, file)
-        return Layout(types, (Span(file.file.size_bytes),))
+        return Layout(types, (whole_file(file, file.file.size_bytes // BLOCK_BYTES),))
     header, start = _header_of_local(file)
     size = file.file.size_bytes
     first = _sample(file, start, _SAMPLE_BYTES)
@@ -55,7 +55,7 @@ def lay_out(file: RawFile) -> Layout:
     spans = spans_of_rows(Path(file.file.path), start, length, delimiter=file.source.delimiter)
     later = (spans or ())[1 :: max(1, len(spans or ()) // _LATER_SAMPLES)]
     types = _sample_types([first, *(_sample(file, span.start, _LATER_BYTES) for span in later)], header, file)
-    return Layout(types, (Span(size),) if spans is None else spans)
+    return Layout(types, (whole_file(file, size // BLOCK_BYTES),) if spans is None else spans)
 
 
 def all_types(file: RawFile) -> Types:
@@ -90,14 +90,13 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
             raise
         return
     header, rows = [], 0
-    for block, _ in raw_csv.blocks(file):
+    for number, (block, _) in enumerate(raw_csv.blocks(file)):
         start = 0
         if not header:
             header, start = _header(block, file)
-        if block[start:].strip(b"\r\n"):
-            batch = _parse(block[start:], file, header, types, rows)
-            rows += batch.num_rows
-            yield from bounded([batch])
+        if span.has(number) and block[start:].strip(b"\r\n"):
+            yield from bounded([_parse(block[start:], file, header, types, rows)])
+        rows += block.count(b"\n", start)
 
 
 def _parse(block: bytes, file: RawFile, header: list[str], types: Types, rows_before: int) -> pa.RecordBatch:

@@ -15,10 +15,10 @@ from pyarrow import json
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.readers.jsonl import blocks
-from airflow_hops.runtime.readers.raw_file import RawFile
+from airflow_hops.runtime.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.runtime.readers.types import type_named
 from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit, is_list
-from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, bounded
+from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, bounded, whole_file
 from airflow_hops.runtime.statistics.formats.row_spans import span_bytes, spans_of_rows
 
 _SAMPLE_BYTES = 1 << 16
@@ -30,7 +30,7 @@ def lay_out(file: RawFile) -> Layout:
     if not file.is_local:
         block, _ = next(blocks(file), (b"", 0))
         sample = block[: block.rfind(b"\n", 0, _SAMPLE_BYTES) + 1 or None]
-        return Layout(_types([sample], file), (Span(file.file.size_bytes),))
+        return Layout(_types([sample], file), (whole_file(file, file.file.size_bytes // BLOCK_BYTES),))
     first = _sample(file, 0, _SAMPLE_BYTES)
     length = span_bytes(file.file.size_bytes, len(first) / max(1, first.count(b"\n")))
     spans = spans_of_rows(Path(file.file.path), 0, length, delimiter=None) or ()
@@ -40,7 +40,7 @@ def lay_out(file: RawFile) -> Layout:
 
 def all_types(file: RawFile) -> Types:
     """The fields of all lines."""
-    return _types((block for block, _ in blocks(file)), file)
+    return _types(_stream(file), file)
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -51,20 +51,22 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
         BadInput: a line is no JSON object, or a field is of types that no one type holds.
     """
     rows = 0
-    for block in (block for block, _ in blocks(file)) if span.stop is None else [_lines(file, span.start, span.stop)]:
-        if not block.strip():
-            continue
-        try:
-            batch = _parse(block, file, types, rows)
-        except BadInput:
-            before = _lines(file, 0, span.start).count(b"\n")
-            if before:  # says which line of the file it is
-                _parse(block, file, types, before)
-            raise
-        rows += batch.num_rows
-        batch = wanted.of(batch)
-        _check_fit(batch, file, types)
-        yield from bounded([batch])
+    for number, block in enumerate(_stream(file) if span.stop is None else [_lines(file, span.start, span.stop)]):
+        if span.has(number) and block.strip():
+            yield from bounded([_batch(block, file, span, types, wanted, rows)])
+        rows += block.count(b"\n")
+
+
+def _batch(block: bytes, file: RawFile, span: Span, types: Types, wanted: Wanted, rows_before: int) -> pa.RecordBatch:
+    try:
+        batch = wanted.of(_parse(block, file, types, rows_before))
+    except BadInput:
+        before = _lines(file, 0, span.start).count(b"\n") if span.start else 0
+        if before:  # says which line of the file it is
+            _parse(block, file, types, before)
+        raise
+    _check_fit(batch, file, types)
+    return batch
 
 
 def _check_fit(batch: pa.RecordBatch, file: RawFile, types: Types) -> None:
@@ -131,8 +133,8 @@ def _untimed(kind: pa.DataType) -> pa.DataType:
 
 def _parse(block: bytes, file: RawFile, types: Types, rows_before: int) -> pa.RecordBatch:
     if (zero := block.find(b"\0")) >= 0:  # Arrow would take it for the end
-        row = rows_before + block.count(b"\n", 0, zero) + 1
-        raise BadInput(f"{file.name}, row {row}: a NUL byte; expected one JSON object a line")
+        line = rows_before + block.count(b"\n", 0, zero) + 1
+        raise BadInput(f"{file.name}, row {line}: a NUL byte; expected one JSON object a line")
     # A type that is not known yet is left to inference.
     known = pa.schema([(name, kind) for name, kind in types.items() if not pa.types.is_null(kind)])
     try:
@@ -165,6 +167,10 @@ def _sample(file: RawFile, start: int, size: int) -> bytes:
         if end := text.rfind(b"\n") + 1:
             return text[:end]
         size *= 4
+
+
+def _stream(file: RawFile) -> Iterator[bytes]:
+    return (block for block, _ in blocks(file))
 
 
 def _lines(file: RawFile, start: int, stop: int) -> bytes:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
 
+from airflow_hops.runtime.readers.raw_file import RawFile
 from airflow_hops.runtime.statistics.formats.feature_types import Types, with_plain_types
 
 BATCH_ROWS = 65_536
@@ -25,11 +27,27 @@ class Span:
         size: Bytes, for balancing.
         start: Where it begins, in the format's own unit: a byte, a row group, a batch.
         stop: Where it ends, exclusive; None where only the end of the file tells.
+        batches: About how many batches it makes, where they can be dealt out to processes that each read all of the
+            span: what costs is what is made of a batch.
+        share: Which of the dealt batches are meant: every ``shares``-th, from this one on.
+        shares: Among how many processes the batches are dealt out.
     """
 
     size: int
     start: int = 0
     stop: int | None = None
+    batches: int = 1
+    share: int = 0
+    shares: int = 1
+
+    def has(self, number: int) -> bool:
+        """Whether the batch of a number, from 0, is meant."""
+        return number % self.shares == self.share
+
+    def dealt(self, processes: int) -> tuple[Span, ...]:
+        """The span, dealt out to so many processes at most."""
+        shares = max(1, min(processes, self.batches))
+        return tuple(replace(self, size=self.size // shares, share=share, shares=shares) for share in range(shares))
 
 
 @dataclass(frozen=True)
@@ -75,6 +93,12 @@ class Wanted:
         if len(names) == batch.num_columns:
             return batch
         return pa.RecordBatch.from_arrays([batch.column(batch.schema.get_field_index(name)) for name in names], names)
+
+
+def whole_file(file: RawFile, batches: int) -> Span:
+    """A span of all of a file that is streamed; what is remote is not fetched more than once."""
+    is_on_disk = isinstance(file.fs, LocalFileSystem)
+    return Span(file.file.size_bytes, batches=batches if is_on_disk else 1)
 
 
 def batch_rows(row_bytes: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -41,7 +42,8 @@ def lay_out(file: RawFile) -> Layout:
             size += max(group.total_byte_size, int(group.num_rows * width))
             is_last = index == footer.num_row_groups - 1
             if rows and (is_last or rows >= BATCH_ROWS // 2 or size >= BATCH_BYTES // 2):
-                spans.append(Span(size, start, index + 1))
+                batches = max(rows // BATCH_ROWS, size // BATCH_BYTES) if file.is_local else 1
+                spans.append(Span(size, start, index + 1, batches))
                 start, rows, size = index + 1, 0, 0
         return Layout({item.name: item.type for item in parquet.schema_arrow}, tuple(spans), footer.num_rows)
 
@@ -54,10 +56,11 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
 
 def _batches(parquet: pq.ParquetFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
     names = [name for name in parquet.schema_arrow.names if name in types]
+    count = itertools.count()
     for index in range(span.start, span.stop or 0):
         options = {"row_groups": [index], "columns": names, "use_threads": pa.cpu_count() > 1}
         rows = batch_rows(_row_bytes(parquet, parquet.metadata.row_group(index), names, options))
-        yield from parquet.iter_batches(rows, **options)
+        yield from (batch for batch in parquet.iter_batches(rows, **options) if span.has(next(count)))
 
 
 @contextmanager

@@ -13,9 +13,18 @@ from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.readers.raw_file import RawFile
 from airflow_hops.runtime.readers.tfrecord import record_bounds, records
 from airflow_hops.runtime.statistics.formats.feature_types import Types, join
-from airflow_hops.runtime.statistics.formats.layout import BATCH_BYTES, BATCH_ROWS, Layout, Span, Wanted, bounded
+from airflow_hops.runtime.statistics.formats.layout import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    Layout,
+    Span,
+    Wanted,
+    bounded,
+    whole_file,
+)
 
 _SPAN_BYTES = 8 << 20
+_DEALT_BYTES = 1 << 20
 _DECODED_ROWS = 256
 """Records that are decoded at a time: the decoder takes half as long again on ten times as many."""
 
@@ -28,7 +37,7 @@ def lay_out(file: RawFile) -> Layout:
         head = list(itertools.islice(records(stream, file.name), _DECODED_ROWS))
     types = _types(_decoded([head], file)) if head else {}
     if not file.is_local:
-        return Layout(types, (Span(file.file.size_bytes),))
+        return Layout(types, (whole_file(file, file.file.size_bytes // _DEALT_BYTES),))
     spans, start, rows = [], 0, 0
     with Path(file.file.path).open("rb", buffering=0) as stream:
         for _, end in record_bounds(stream, file.name):
@@ -49,19 +58,19 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
     """
     if span.stop is None:
         with file.stream() as (stream, _):
-            yield from bounded(_batches(records(stream, file.name), file, types, wanted))
+            yield from bounded(_batches(_chunks(records(stream, file.name), span), file, types, wanted))
     else:
         with Path(file.file.path).open("rb", buffering=0) as stream:
             stream.seek(span.start)
             text = io.BytesIO(stream.read(span.stop - span.start))
-        yield from bounded(_batches(records(text, file.name), file, types, wanted))
+        yield from bounded(_batches(_chunks(records(text, file.name), span), file, types, wanted))
 
 
-def _batches(examples: Iterable[bytes], file: RawFile, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _batches(chunks: Iterable[list[bytes]], file: RawFile, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     types = dict(types)
     waiting: list[pa.Table] = []
     rows = size = 0
-    for decoded in _decoded(_chunks(examples), file):
+    for decoded in _decoded(chunks, file):
         batch = wanted.of(decoded)
         _check_same(types, batch, file)
         waiting.append(pa.Table.from_batches([batch]))
@@ -79,16 +88,18 @@ def _merged(tables: list[pa.Table]) -> pa.RecordBatch:
     return pa.concat_tables(tables, promote=True).combine_chunks().to_batches()[0]
 
 
-def _chunks(examples: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _chunks(examples: Iterable[bytes], span: Span) -> Iterator[list[bytes]]:
+    """The examples of the span's share, as many at a time as are decoded."""
     chunk: list[bytes] = []
-    size = 0
+    number = size = 0
     for example in examples:
         chunk.append(example)
         size += len(example)
         if len(chunk) == _DECODED_ROWS or size >= BATCH_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
+            if span.has(number):
+                yield chunk
+            chunk, number, size = [], number + 1, 0
+    if chunk and span.has(number):
         yield chunk
 
 
