@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,14 +28,15 @@ def ours(path: str) -> Work:
 
 
 def spark(path: str) -> Work:
-    """The same by the Spark engine, in a local session of as many executor threads as there are cores, already up."""
+    """The same by the Spark engine, on ``local[cores]``; the first time all of its Python workers start and import."""
     from pyspark.sql import SparkSession
 
     from airflow_hops.runtime.statistics import generate_statistics
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # executors are of this environment too
     session = SparkSession.builder.master(f"local[{len(os.sched_getaffinity(0))}]").config("spark.ui.enabled", "false")
     session.getOrCreate()
-    return _warmed_up(lambda file: generate_statistics(file, engine="spark"), path)
+    return twice(lambda: _facts(generate_statistics(path, engine="spark")))
 
 
 def tfdv_csv(path: str) -> Work:
