@@ -255,7 +255,7 @@ def csv_as_tfdv(context: StepContext) -> dict[str, Any]:
         lines = [",".join(draw.choice(pool) for pool in pools) for _ in range(draw.randint(1, 30))]
         cases[f"random {number}"] = ("a,b,c,d\n" + "\n".join(lines) + "\n", ",")
     # So short are samples and spans that most values come as a surprise.
-    csv_format._SAMPLE_BYTES, csv_format._LATER_BYTES, csv_format._LATER_SAMPLES = 16, 8, 1
+    csv_format.SAMPLE_BYTES, row_spans._LATER_BYTES, row_spans._LATER_SAMPLES = 16, 8, 1
     row_spans.SPAN_BYTES = 64
     found = {}
     for number, (name, (text, delimiter)) in enumerate(cases.items()):
@@ -302,7 +302,7 @@ def quoted_rows(context: StepContext) -> dict[str, Any]:
     """CSV with newlines and quotes within values, cut into spans of any length, against Python's own reader."""
     draw = random.Random(7)
     wrong, spans, uncut = [], [], 0
-    for number in range(60):
+    for number in range(200):
         rows = [
             ["".join(draw.choices('ab,"\n', weights=[5, 5, 1, 1, 1], k=draw.randint(1, 6))) for _ in range(3)]
             for _ in range(draw.randint(1, 40))
@@ -352,7 +352,7 @@ def late_types(context: StepContext) -> dict[str, Any]:
     with lines_path.open("w") as stream:
         for number in range(4000):
             stream.write(json.dumps({f"f{number // 200}": number, "n": 1 if number < 3000 else 1.5}) + "\n")
-    csv_format._LATER_SAMPLES = 1
+    row_spans._LATER_SAMPLES = 1
     row_spans.SPAN_BYTES = 4000
     found = {}
     for source in (path, lines_path):
@@ -403,6 +403,8 @@ def typed_columns(context: StepContext) -> dict[str, Any]:
     path = context.scratch / "kept.feather"
     pa.feather.write_feather(kept, path)
     _, batches = read_all(path)
+    dotted = context.scratch / "dotted.parquet"
+    pq.write_table(pa.table({"a.b": [1], "a": [{"b": 3, "c": ["x"]}]}), dotted)
     refused = {
         "timestamp": pa.array([0], pa.timestamp("us", "UTC")),
         "date": pa.array([0], pa.date32()),
@@ -420,6 +422,7 @@ def typed_columns(context: StepContext) -> dict[str, Any]:
         "rows": repr(pa.Table.from_batches(batches).select(["vector", "code", "nested"]).to_pylist()),
         "as_tfdv_wants": [str(column.type) for column in as_lists(batches[0]).columns][:2],
         "refused": messages(cases),
+        "dotted": [rows_of(read_all(dotted, exclude=[name])[1]) for name in ("a", "a.b")],
         "left_out": messages({"timestamp": cases["timestamp"]}, exclude=["col"]),
     }
 
@@ -516,6 +519,7 @@ def bad_input(context: StepContext) -> dict[str, str]:
     cases["typed.csv"] = Source(str(scratch / "typed.csv"), schema={"a": "int64"})
     cases["dated.csv"] = Source(str(scratch / "typed.csv"), schema={"b": "date32"})
     cases["lacking"] = Source(str(scratch / "typed.csv"), columns=("a", "z"))
+    cases["nothing left"] = Source(str(scratch / "typed.csv"), columns=())
     cases["number"] = 7
     cases["items"] = [7]
     return messages(cases)

@@ -202,6 +202,8 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
     types = _joined(layouts, files, wanted)
     if lacking := [name for name in source.columns or () if wanted(name) and name not in types]:
         raise BadInput(f"source {source.uri!r}: no file has column {lacking[0]!r}, which its 'columns' names")
+    if not types and any(layout.types for layout in layouts.values()):
+        raise BadInput(f"source {source.uri!r}: no column is left to read; expected at least one")
     rows = [layout.rows for layout in layouts.values()]
     return _checked(
         FilePlan(

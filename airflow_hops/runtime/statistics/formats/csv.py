@@ -6,8 +6,9 @@ types that hold it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,14 @@ from airflow_hops.runtime.readers.types import TypesDoNotFit as ConversionError
 from airflow_hops.runtime.readers.types import fits, misfit, type_named
 from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit
 from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, bounded, whole_file
-from airflow_hops.runtime.statistics.formats.row_spans import span_bytes, spans_of_rows
+from airflow_hops.runtime.statistics.formats.row_spans import (
+    SAMPLE_BYTES,
+    first_rows,
+    later_rows,
+    span_bytes,
+    spans_of_rows,
+    text_of,
+)
 from airflow_hops.runtime.statistics.formats.text_types import (
     FLOAT,
     INTEGER,
@@ -29,9 +37,6 @@ from airflow_hops.runtime.statistics.formats.text_types import (
     type_of_text,
     wider,
 )
-
-_SAMPLE_BYTES = 1 << 16
-_LATER_SAMPLES, _LATER_BYTES = 16, 1 << 14
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -44,18 +49,21 @@ def lay_out(file: RawFile) -> Layout:
     if not file.is_local or not raw_csv.is_utf8(file):
         block, _ = next(raw_csv.blocks(file), (b"", 0))
         header, start = _header(block, file)
-        sample = block[start : start + _SAMPLE_BYTES]
-        types = _sample_types([sample[: raw_csv.end_of_rows(sample, file.source.delimiter) or None]], header, file)
+        sample = block[start : start + SAMPLE_BYTES]
+        types = _sample_types(sample[: _end_of_rows(file)(sample) or None], header, file)
         return Layout(types, (whole_file(file, file.file.size_bytes // BLOCK_BYTES),))
+    path, size = file.file.path, file.file.size_bytes
     header, start = _header_of_local(file)
-    size = file.file.size_bytes
-    first = _sample(file, start, _SAMPLE_BYTES)
-    row_bytes = len(first) / max(1, first.count(b"\n"))
-    length = span_bytes(size - start, row_bytes)
-    spans = spans_of_rows(Path(file.file.path), start, length, delimiter=file.source.delimiter)
-    later = (spans or ())[1 :: max(1, len(spans or ()) // _LATER_SAMPLES)]
-    types = _sample_types([first, *(_sample(file, span.start, _LATER_BYTES) for span in later)], header, file)
-    return Layout(types, (whole_file(file, size // BLOCK_BYTES),) if spans is None else spans)
+    first = first_rows(path, start, SAMPLE_BYTES, _end_of_rows(file))
+    types = _sample_types(first, header, file)
+    length = span_bytes(size - start, len(first) / max(1, first.count(b"\n")))
+    spans = spans_of_rows(path, start, length, delimiter=file.source.delimiter)
+    if spans is None:
+        return Layout(types, (whole_file(file, size // BLOCK_BYTES),))
+    # What is wrong with later rows is for read() to tell, with its row.
+    with contextlib.suppress(BadInput):
+        types = _sample_types(later_rows(path, spans, _end_of_rows(file)), header, file, types)
+    return Layout(types, spans)
 
 
 def all_types(file: RawFile) -> Types:
@@ -66,8 +74,7 @@ def all_types(file: RawFile) -> Types:
         start = 0
         if not header:
             header, start = _header(block, file)
-        found = _sample_types([block[start:]], header, file)
-        types = {name: wider(types.get(name, pa.null()), kind) for name, kind in found.items()}
+        types = _sample_types(block[start:], header, file, types)
     return types
 
 
@@ -80,11 +87,11 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
     """
     if span.stop is not None:
         header, start = _header_of_local(file)
-        block = _bytes_of(file, span.start, span.stop)
+        block = text_of(file.file.path, span.start, span.stop)
         try:
             yield from bounded([_parse(block, file, header, types, 0)])
         except BadInput:
-            lines = _bytes_of(file, start, span.start).count(b"\n")
+            lines = text_of(file.file.path, start, span.start).count(b"\n")
             if lines:  # says which row of the file it is
                 _parse(block, file, header, types, lines)
             raise
@@ -169,22 +176,25 @@ def _from_text(block: bytes, file: RawFile, header: list[str], types: Types, row
     return columns
 
 
-def _sample_types(samples: Sequence[bytes], header: list[str], file: RawFile) -> Types:
+def _sample_types(text: bytes, header: list[str], file: RawFile, known: Types | None = None) -> Types:
+    """The types of the columns in a text of whole rows, as wide as those that are known."""
     given = {name: type_named(alias, name, file.source) for name, alias in file.source.schema.items()}
-    types: Types = {name: given.get(name, pa.null()) for name in header}
-    for sample in samples:
-        # Text is text whatever follows.
-        undecided = [name for name in header if name not in given and types[name] != TEXT]
-        if not undecided or not sample.strip(b"\r\n"):
-            continue
-        texts = raw_csv.parse(sample, file, header, dict.fromkeys(undecided, TEXT), 0)
+    types: Types = {name: given.get(name, (known or {}).get(name, pa.null())) for name in header}
+    # Text is text whatever follows.
+    undecided = [name for name in header if name not in given and types[name] != TEXT]
+    if undecided and text.strip(b"\r\n"):
+        texts = raw_csv.parse(text, file, header, dict.fromkeys(undecided, TEXT), 0)
         for name in undecided:
             types[name] = wider(types[name], type_of_text(texts.column(name).combine_chunks()))
     return types
 
 
 def _header_of_local(file: RawFile) -> tuple[list[str], int]:
-    return _header(_sample(file, 0, _LATER_BYTES), file)
+    return _header(first_rows(file.file.path, 0, SAMPLE_BYTES, _end_of_rows(file)), file)
+
+
+def _end_of_rows(file: RawFile) -> Callable[[bytes], int]:
+    return partial(raw_csv.end_of_rows, delimiter=file.source.delimiter)
 
 
 def _header(text: bytes, file: RawFile) -> tuple[list[str], int]:
@@ -193,20 +203,3 @@ def _header(text: bytes, file: RawFile) -> tuple[list[str], int]:
     length = raw_csv.end_of_rows(text[start:], file.source.delimiter, first=True)
     end = start + length if length else len(text)
     return raw_csv.header_of(text[start:end], file), end
-
-
-def _sample(file: RawFile, start: int, size: int) -> bytes:
-    """The first whole rows from a byte on, of about so many bytes."""
-    while True:
-        text = _bytes_of(file, start, start + size)
-        if len(text) < size:
-            return text
-        if end := raw_csv.end_of_rows(text, file.source.delimiter):
-            return text[:end]
-        size *= 4
-
-
-def _bytes_of(file: RawFile, start: int, stop: int) -> bytes:
-    with Path(file.file.path).open("rb", buffering=0) as stream:
-        stream.seek(start)
-        return stream.read(max(0, stop - start))

@@ -5,10 +5,10 @@ Types come from the first lines of each span, by Arrow's inference; text that lo
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import json
@@ -19,28 +19,35 @@ from airflow_hops.runtime.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.runtime.readers.types import type_named
 from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit, is_list
 from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, bounded, whole_file
-from airflow_hops.runtime.statistics.formats.row_spans import span_bytes, spans_of_rows
-
-_SAMPLE_BYTES = 1 << 16
-_LATER_SAMPLES, _LATER_BYTES = 16, 1 << 14
+from airflow_hops.runtime.statistics.formats.row_spans import (
+    SAMPLE_BYTES,
+    first_rows,
+    later_rows,
+    span_bytes,
+    spans_of_rows,
+    text_of,
+)
 
 
 def lay_out(file: RawFile) -> Layout:
     """The fields of the first lines of each span."""
     if not file.is_local:
         block, _ = next(blocks(file), (b"", 0))
-        sample = block[: block.rfind(b"\n", 0, _SAMPLE_BYTES) + 1 or None]
+        sample = block[: _end_of_lines(block[:SAMPLE_BYTES]) or None]
         return Layout(_types([sample], file), (whole_file(file, file.file.size_bytes // BLOCK_BYTES),))
-    first = _sample(file, 0, _SAMPLE_BYTES)
-    length = span_bytes(file.file.size_bytes, len(first) / max(1, first.count(b"\n")))
-    spans = spans_of_rows(Path(file.file.path), 0, length, delimiter=None) or ()
-    later = spans[1 :: max(1, len(spans) // _LATER_SAMPLES)]
-    return Layout(_types([first, *(_sample(file, span.start, _LATER_BYTES) for span in later)], file), spans)
+    path, size = file.file.path, file.file.size_bytes
+    first = first_rows(path, 0, SAMPLE_BYTES, _end_of_lines)
+    types = _types([first], file)
+    spans = spans_of_rows(path, 0, span_bytes(size, len(first) / max(1, first.count(b"\n"))), delimiter=None) or ()
+    # What is wrong with later lines is for read() to tell, with its line.
+    with contextlib.suppress(BadInput):
+        types = _types([first, later_rows(path, spans, _end_of_lines)], file)
+    return Layout(types, spans)
 
 
 def all_types(file: RawFile) -> Types:
     """The fields of all lines."""
-    return _types(_stream(file), file)
+    return _types(_blocks(file, Span(0)), file)
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -51,7 +58,7 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
         BadInput: a line is no JSON object, or a field is of types that no one type holds.
     """
     rows = 0
-    for number, block in enumerate(_stream(file) if span.stop is None else [_lines(file, span.start, span.stop)]):
+    for number, block in enumerate(_blocks(file, span)):
         if span.has(number) and block.strip():
             yield from bounded([_batch(block, file, span, types, wanted, rows)])
         rows += block.count(b"\n")
@@ -61,7 +68,7 @@ def _batch(block: bytes, file: RawFile, span: Span, types: Types, wanted: Wanted
     try:
         batch = wanted.of(_parse(block, file, types, rows_before))
     except BadInput:
-        before = _lines(file, 0, span.start).count(b"\n") if span.start else 0
+        before = text_of(file.file.path, 0, span.start).count(b"\n") if span.start else 0
         if before:  # says which line of the file it is
             _parse(block, file, types, before)
         raise
@@ -158,22 +165,12 @@ def _parse(block: bytes, file: RawFile, types: Types, rows_before: int) -> pa.Re
     return pa.RecordBatch.from_arrays(columns, table.schema.names)
 
 
-def _sample(file: RawFile, start: int, size: int) -> bytes:
-    """The first whole lines from a byte on, of about so many bytes."""
-    while True:
-        text = _lines(file, start, start + size)
-        if len(text) < size:
-            return text
-        if end := text.rfind(b"\n") + 1:
-            return text[:end]
-        size *= 4
+def _end_of_lines(text: bytes) -> int:
+    return text.rfind(b"\n") + 1
 
 
-def _stream(file: RawFile) -> Iterator[bytes]:
-    return (block for block, _ in blocks(file))
-
-
-def _lines(file: RawFile, start: int, stop: int) -> bytes:
-    with Path(file.file.path).open("rb", buffering=0) as stream:
-        stream.seek(start)
-        return stream.read(max(0, stop - start))
+def _blocks(file: RawFile, span: Span) -> Iterator[bytes]:
+    if span.stop is None:
+        yield from (block for block, _ in blocks(file))
+    else:
+        yield text_of(file.file.path, span.start, span.stop)

@@ -51,7 +51,8 @@ def lay_out(file: RawFile) -> Layout:
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The rows of a span."""
     with _opened(file) as parquet:
-        yield from bounded(_batches(parquet, span, types))
+        # Parquet's "a.b" may be a column, or a field of the struct "a": both were read.
+        yield from bounded(wanted.of(batch) for batch in _batches(parquet, span, types))
 
 
 def _batches(parquet: pq.ParquetFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
