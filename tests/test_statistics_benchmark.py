@@ -73,6 +73,7 @@ def test_ratios_and_marks_are_of_the_medians_and_the_fastest_peer() -> None:
     found.add("1000.parquet", "ours", Timed(19.0, 19.0, {"rows": 1_000}))
     found.memory["1000.parquet"] = {"ours": Timed(19.0, 19.0, {"rows": 1_000}, idle_mib=500.0, peak_mib=1_000.0)}
     assert ratios_of(found)["100.csv_times_faster_than_beam"] == 35.0
+    assert ratios_of(found)["100.parquet_times_less_cpu_than_dataframe_all_cores"] == 1.5
     marks = {mark.name: (mark.value, mark.reached) for mark in marks_of(found)}
     assert marks["times faster than TFDV on Beam, 100.csv"] == (35.0, True)
     assert marks["times faster than TFDV's best from a frame, 100.parquet"] == (1.5, False)

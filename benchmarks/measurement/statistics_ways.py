@@ -132,8 +132,8 @@ def profile(path: str) -> Work:
     def work() -> Mapping[str, Any]:
         profiler = cProfile.Profile(time.process_time)
         statistics = profiler.runcall(generate_statistics, Path(path), workers=1)
-        totals = pstats.Stats(profiler).sort_stats("tottime").stats  # type: ignore[attr-defined]
-        slowest = sorted(totals.items(), key=lambda item: -item[1][2])[:40]
+        totals = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+        slowest = sorted(totals.items(), key=lambda item: -item[1][3])[:45]
         lines = [
             {"function": f"{Path(file).name}:{line} {name}", "calls": calls, "own_s": own, "with_callees_s": whole}
             for (file, line, name), (_, calls, own, whole, _) in slowest
