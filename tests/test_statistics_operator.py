@@ -1,0 +1,247 @@
+"""``StatisticsOperator`` and ``@task.hops_statistics``, in DAGs that run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flights_examples
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_hops.artifacts import Artifact
+from airflow_hops.hooks.code import user_code_fingerprint
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.statistics import StatisticsOperator
+from airflow_hops.protocol import StepSpec
+from airflow_hops.sources import Source
+from airflow_hops.store import ArtifactStore
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture(scope="module")
+def connected(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> Any:
+    """A store of this module's own, behind the default connection."""
+    patch = pytest.MonkeyPatch()
+    store = ArtifactStore(str(tmp_path_factory.mktemp("statistics") / "store"))
+    extra = {"store": store.root, "runtime": str(runtime)}
+    patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    patch.setenv("AIRFLOW__HOPS__WARM_START", "True")
+    yield store
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def conf(connected: ArtifactStore, flights_raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Flights of a month as examples, and the same as files: CSV, some of it compressed, and a damaged one."""
+    month = flights_examples.months(flights_raw, 1, 1).iloc[::5].reset_index(drop=True)
+    splits = {"train": month[month.index % 3 > 0], "eval": month[month.index % 3 == 0]}
+    examples = flights_examples.write_examples(connected, splits)
+    folder = tmp_path_factory.mktemp("files")
+    columns = month[["origin", "distance", "temp", "late"]].assign(id=month.index)
+    columns[:1000].to_csv(folder / "a.csv", index=False)
+    with gzip.open(folder / "b.csv.gz", "wt") as file:
+        columns[1000:2000].to_csv(file, index=False)
+    columns[2000:].to_csv(folder / "c.csv", index=False)
+    whole = (folder / "b.csv.gz").read_bytes()
+    (folder / "d.csv.gz").write_bytes(whole[: len(whole) // 2])
+    return {"examples": examples.to_dict(), "source": str(folder), "rows": len(month)}
+
+
+class Runs:
+    """Runs DAGs; the values of their tasks."""
+
+    def __init__(self, run_dag: Callable[..., Any], conf: dict[str, Any]) -> None:
+        self.run_dag, self.conf = run_dag, conf
+
+    def __call__(self, dag_id: str) -> dict[str, Any]:
+        run = self.run_dag(dag_id, self.conf)
+        tasks = run.get_task_instances()
+        self.states = {ti.task_id: (ti.state, ti.try_number) for ti in tasks}
+        return {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in tasks}
+
+
+@pytest.fixture(scope="module")
+def runs(run_dag: Callable[..., Any], conf: dict[str, Any]) -> Runs:
+    return Runs(run_dag, conf)
+
+
+@pytest.fixture(scope="module")
+def local(runs: Runs) -> dict[str, Any]:
+    return runs("statistics")
+
+
+def twin(store: ArtifactStore, value: Any, split: str) -> Any:
+    """The JSON twin of a split."""
+    folder = store.local(Artifact.from_dict(value))
+    return json.loads((folder / split / "statistics.json").read_text())
+
+
+def test_options_as_json_give_slices_and_lift(local: Any, connected: ArtifactStore) -> None:
+    sliced = local["sliced"]
+    assert sliced["properties"]["splits"] == ["train"]
+    found = twin(connected, sliced, "train")
+    assert set(found["slices"]) == {"origin_EWR", "origin_JFK", "origin_LGA"}
+    assert sum(part["rows"] for part in found["slices"].values()) == found["rows"]
+    assert sliced["rows"]["train"]["rows_out"] == found["rows"] == sliced["metrics"]["train_rows"]
+    assert len(found["features"]["carrier"]["top_values"]) == 5
+    assert "carrier" in json.dumps(found["lift"])
+
+
+def test_files_are_a_source_without_examples(local: Any, connected: ArtifactStore, conf: dict[str, Any]) -> None:
+    files = local["files"]
+    properties = files["properties"]
+    assert {name: properties[name] for name in ("splits", "label", "key", "time", "window")} == {
+        "splits": ["data"], "label": "late", "key": "id", "time": None, "window": None,
+    }  # fmt: skip
+    assert set(twin(connected, files, "data")["features"]) == {"origin", "distance", "temp", "late"}
+    assert files["rows"]["data"]["rows_in"] == conf["rows"]
+
+
+def test_a_damaged_file_is_left_out_and_counted(local: Any) -> None:
+    (split,) = local["files"]["properties"]["skipped_files"]
+    ((file, reason),) = local["files"]["properties"]["skipped_files"][split].items()
+    assert split == "data"
+    assert file.endswith("d.csv.gz")
+    assert "cannot be read" in reason
+    assert local["files"]["metrics"]["skipped_files"] == 1
+
+
+def test_a_function_of_the_dag_file_makes_the_options(local: Any, connected: ArtifactStore) -> None:
+    found = twin(connected, local["by_function"], "eval")
+    assert set(found["slices"]) == {"near", "far"}
+    assert found["slices"]["near"]["features"]["distance"]["max"] < 1000
+    assert found["slices"]["far"]["features"]["distance"]["min"] >= 1000
+
+
+def test_the_same_again_is_taken_from_the_cache_until_a_file_changes(
+    runs: Runs, local: Any, conf: dict[str, Any]
+) -> None:
+    again = runs("statistics")
+    assert {name: value["cached"] for name, value in again.items()} == dict.fromkeys(local, True)
+    with (Path(conf["source"]) / "a.csv").open("a") as file:
+        file.write("EWR,99,,1,-1\n")
+    changed = runs("statistics")
+    assert {name: value["cached"] for name, value in changed.items()} == {
+        "sliced": True, "by_function": True, "files": False,
+    }  # fmt: skip
+    assert changed["files"]["rows"]["data"]["rows_in"] == conf["rows"] + 1
+
+
+@pytest.mark.spark
+def test_spark_makes_the_same_artifacts(runs: Runs, local: Any, connected: ArtifactStore) -> None:
+    spark = runs("statistics_spark")
+    assert {name: state for name, (state, _) in runs.states.items()} == {"sliced": "success", "by_function": "success"}
+    for name, split in (("sliced", "train"), ("by_function", "eval")):
+        found, expected = (twin(connected, value[name], split) for value in (spark, local))
+        assert rounded(found) == rounded(expected)
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to nine digits: the order in which floats are summed may differ."""
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def test_bad_input_fails_the_task_without_a_retry_and_says_what_is_wrong(
+    runs: Runs, local: Any, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    runs("statistics_bad")
+    assert set(runs.states) == {"unknown_option", "no_file", "corrupt", "no_options"}
+    assert {state for state, _ in runs.states.values()} == {"failed"}
+    captured = capfd.readouterr()
+    said = captured.out + captured.err + caplog.text
+    for words in (
+        "options has 'slice', expected some of cross_features",
+        "nowhere/*.csv': no file matches",
+        "d.csv.gz: cannot be read",
+        "no_options() returned a dict, expected tfdv.StatsOptions",
+    ):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "exactly one of examples and source, found neither"),
+        ({"examples": {}, "source": "/x"}, "exactly one of examples and source, found both"),
+        ({"source": "/x", "engine": "beam"}, "engine is 'beam', expected one of 'local', 'spark'"),
+        ({"source": "/x", "on_corrupt": "ignore"}, "on_corrupt is 'ignore', expected one of 'fail', 'skip'"),
+        ({"examples": {}, "key": "id"}, "label, key and time describe a source"),
+        ({"source": "/x", "splits": ["train"]}, "splits are those of examples"),
+        ({"source": "/x", "split": "../up"}, "split is '../up'"),
+        ({"source": "/x", "workers": 0}, "workers is 0 with engine='local'"),
+        ({"source": "/x", "workers": 2, "engine": "spark"}, "workers is 2 with engine='spark'"),
+        ({"source": "spark://db.table"}, "which only engine='spark' reads"),
+    ],
+)
+def test_arguments_are_checked_when_the_dag_is_parsed(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="^.*" + words.replace(".", r"\.").replace("(", r"\(")):
+        StatisticsOperator(task_id="statistics", **arguments)
+
+
+def test_a_function_and_options_are_one_too_many() -> None:
+    def made() -> None: ...
+
+    with DAG("d", schedule=None):
+        decorated = task.hops_statistics(source="/x", options={"epsilon": 0.1})(made)
+        with pytest.raises(ValueError, match=r"options are what made\(\) returns"):
+            decorated()
+
+
+def test_a_source_may_say_more_than_where_it_is() -> None:
+    source = Source("/x/*.csv", delimiter=";", columns=("a", "b"))
+    operator = StatisticsOperator(task_id="statistics", source=source, split="april", time="t")
+    given = operator.step_params({})["source"]
+    assert given["split"] == "april"
+    assert Source.from_value("source", given["source"]) == source
+    assert (given["label"], given["key"], given["time"]) == (None, None, "t")
+
+
+def test_a_spark_table_is_never_taken_from_the_cache() -> None:
+    table = StatisticsOperator(task_id="statistics", source="spark://db.flights", engine="spark")
+    assert not table._cache_enabled()
+    assert table.step_cache_key_parts(RuntimeHook()) == {}
+    assert StatisticsOperator(task_id="statistics", source="/x")._cache_enabled()
+
+
+def test_cache_key_knows_the_function_and_what_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "my_slices.py").write_text("LIMIT = 1\n")
+
+    def operator(name: str) -> Any:
+        with DAG("d", schedule=None):
+            if name == "first":
+
+                @task.hops_statistics(source="/x")
+                def options():
+                    import my_slices
+
+                    return my_slices.LIMIT
+            else:
+
+                @task.hops_statistics(source="/x")
+                def options():
+                    import my_slices
+
+                    return my_slices.LIMIT + 1
+
+            return options().operator
+
+    specs = [
+        StepSpec(
+            "s", "airflow_hops.runtime.statistics:run", operator(name).step_params({}), code_paths=(str(tmp_path),)
+        )
+        for name in ("first", "second")
+    ]
+    assert specs[0].params != specs[1].params
+    before = user_code_fingerprint(specs[0])
+    assert before == user_code_fingerprint(specs[1])
+    (tmp_path / "my_slices.py").write_text("LIMIT = 2\n")
+    assert user_code_fingerprint(specs[0]) != before
