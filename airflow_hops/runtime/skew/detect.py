@@ -1,67 +1,136 @@
-"""How far two distributions differ, feature by feature."""
+"""How far two distributions differ, feature by feature, and whether that is more than chance."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.runtime import tfdv_extension
 from airflow_hops.runtime.schema import infer_schema
 from airflow_hops.runtime.skew.report import FeatureSkew, SkewReport, Verdict
 from airflow_hops.runtime.statistics import generate_statistics, load_statistics
 from airflow_hops.runtime.statistics.summary import common_statistics, features_by_name, histogram, type_name
 
-MIN_ROWS = 5000
-"""Windows below this size score above the default thresholds by chance: of 2,000 unchanged flights one in twenty does,
-of 1,000 one in three, of 5,000 none of 30."""
+if TYPE_CHECKING:
+    from airflow_hops.runtime.skew.distribution import Numbers, Values
+    from airflow_hops.runtime.skew.significance import Judgement
+
+MIN_ROWS = 100
+"""Rows that it takes for a verdict where p-values judge: they hold for any size, but of fewer rows show little."""
+
+MIN_ROWS_OF_THRESHOLDS = 5000
+"""The same where fixed thresholds judge alone: windows below this size score above the schema's default ones by chance.
+Of 2,000 unchanged flights one window in twenty does, of 1,000 one in three, of 5,000 none of 30."""
+
+ALPHA = 0.01
+MISSING_THRESHOLD = 0.05
 
 
-def detect_skew(reference: Any, current: Any, *, schema: Any = None, min_rows: int = MIN_ROWS) -> SkewReport:
-    """Compares two distributions feature by feature, with TFDV's measures and the schema's skew comparators.
+@dataclass(frozen=True)
+class _Wanted:
+    """How a feature is judged: by which measure, and above which fixed threshold."""
 
-    Missing values are no part of a score; their shares stand beside it.
+    measure: str
+    threshold: float | None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found of a feature, before it is known how many others were tested."""
+
+    wanted: _Wanted
+    before: Numbers | Values | None
+    after: Numbers | Values | None
+    histograms: tuple[list[list[Any]], list[list[Any]]]
+    score: float | None
+    judgement: Judgement | None
+    missing: tuple[float, float]
+    missing_p: float | None
+
+
+def detect_skew(
+    reference: Any,
+    current: Any,
+    *,
+    schema: Any = None,
+    alpha: float | None = ALPHA,
+    min_rows: int | None = None,
+    measures: Mapping[str, str] | None = None,
+    thresholds: Mapping[str, float] | None = None,
+    comparator: Literal["skew", "drift"] = "skew",
+    missing_threshold: float = MISSING_THRESHOLD,
+    seed: int = 0,
+) -> SkewReport:
+    """Compares two distributions feature by feature.
+
+    A feature's values have drifted when its score is higher than those of unchanged samples of the same sizes (see
+    :mod:`~airflow_hops.runtime.skew.significance`), and, where the schema or ``thresholds`` gives it a fixed threshold,
+    above that too. p-values presume that rows are independent of each other; those of a time series are not, for which
+    the fixed threshold is there. Missing values, NaN among them, are no part of a score; a feature has also drifted
+    when its share of missing values has changed significantly (Fisher's exact test), and by more than
+    ``missing_threshold``.
 
     Args:
         reference: ``DatasetFeatureStatisticsList``, a ``.pb`` file of one, or a source as
             :func:`~airflow_hops.runtime.statistics.generate_statistics` takes.
         current: The same, of the rows in question.
-        schema: ``Schema``, whose ``skew_comparator`` fields say which features are compared and to what threshold;
-            None for one inferred from the reference.
-        min_rows: Rows of ``current`` below which the verdict is "insufficient".
+        schema: ``Schema``, whose comparators say which features are compared and to what threshold; None to compare
+            all features that the reference has.
+        alpha: Greatest share of false discoveries among the features called drifted (Benjamini and Hochberg); None for
+            fixed thresholds alone, as TFDV does it, without a schema those that
+            :func:`~airflow_hops.runtime.schema.infer_schema` would set.
+        min_rows: Rows of ``current`` below which the verdict is "insufficient"; None for 100, and without ``alpha``
+            for 5,000.
+        measures: By feature, what it is judged by instead: of numbers "jensen_shannon", "jensen_shannon_quantiles",
+            "kolmogorov_smirnov", "population_stability_index" or "wasserstein"; of strings "l_infinity",
+            "jensen_shannon", "population_stability_index" or "normalized_abs_difference".
+        thresholds: By feature, a fixed threshold of its measure; instead of the schema's.
+        comparator: Which of the schema's comparators count: ``skew_comparator`` or ``drift_comparator``.
+        missing_threshold: Change of a share of missing values up to which it is no drift, 0 to 1.
+        seed: Of the simulated samples.
 
     Raises:
-        BadInput: a feature is of another type in ``current``, or missing from it.
+        BadInput: a feature is of another type in ``current``, or missing from it; or an argument is out of range.
     """
+    measures, thresholds = dict(measures or {}), dict(thresholds or {})
+    min_rows = min_rows if min_rows is not None else MIN_ROWS if alpha is not None else MIN_ROWS_OF_THRESHOLDS
+    _check(alpha, min_rows, missing_threshold, comparator)
     reference, current = _statistics(reference), _statistics(current)
-    schema = schema if schema is not None else infer_schema(reference)
     before, after = features_by_name(reference), features_by_name(current)
-    rows_before, rows_after = (int(s.datasets[0].num_examples) for s in (reference, current))
-    compared = {f.name: f for f in schema.feature if f.HasField("skew_comparator") and f.name in before}
-    for name in compared:
-        if name not in after:
-            raise BadInput(f"feature {name!r} is not among the current rows; there are {', '.join(sorted(after))}")
-        types = type_name(before[name]), type_name(after[name])
-        # A feature without a value has no type of its own.
-        if types[0] != types[1] and common_statistics(after[name]).num_non_missing:
-            raise BadInput(f"feature {name!r} is {types[1]} in the current rows, but {types[0]} in the reference")
-    anomalies = tfdv_extension.validate_statistics(reference, schema, serving=current)
-    scores = {
-        ".".join(info.path.step): float(measurement.value)
-        for info in anomalies.drift_skew_info
-        for measurement in info.skew_measurements
+    rows = int(reference.datasets[0].num_examples), int(current.datasets[0].num_examples)
+    if schema is None and alpha is None:
+        schema = infer_schema(reference)
+    wanted = _all_features(before) if schema is None else _by_schema(schema, before, comparator)
+    wanted = _with_choices(wanted, before, measures, thresholds)
+    for name in wanted:
+        _check_feature(name, before[name], after)
+    found = {
+        name: _find(want, before[name], after[name], rows, alpha, crc32(f"{seed} {name}".encode()))
+        for name, want in wanted.items()
     }
-    features = {
-        name: _compare(feature, before[name], after[name], scores.get(name), rows_before, rows_after)
-        for name, feature in compared.items()
-    }
+    features = _decide(found, alpha, missing_threshold)
     moved = [name for name, skew in features.items() if skew.drifted]
-    lost = tuple(n for n, skew in features.items() if skew.missing_reference < 1 and skew.missing_current == 1)
-    moved.sort(key=lambda name: -features[name].excess)
-    verdict: Verdict = "pipeline_fault" if lost else "drift" if moved else "stable"
-    if rows_after < min_rows:
+    moved.sort(key=lambda name: (not features[name].fault, -features[name].excess))
+    verdict: Verdict = "stable"
+    if rows[1] < min_rows:
         verdict = "insufficient"
-    return SkewReport(verdict, tuple(moved), features, rows_before, rows_after, min_rows, lost)
+    elif moved:
+        verdict = "pipeline_fault" if any(features[name].fault for name in moved) else "drift"
+    return SkewReport(verdict, tuple(moved), features, *rows, min_rows, alpha)
+
+
+def _check(alpha: float | None, min_rows: int, missing_threshold: float, comparator: str) -> None:
+    if alpha is not None and not 0 < alpha < 1:
+        raise BadInput(f"alpha is {alpha}, expected above 0 and below 1, or None")
+    if min_rows < 1:
+        raise BadInput(f"min_rows is {min_rows}, expected at least 1")
+    if not 0 <= missing_threshold <= 1:
+        raise BadInput(f"missing_threshold is {missing_threshold}, expected 0 to 1")
+    if comparator not in ("skew", "drift"):
+        raise BadInput(f"comparator is {comparator!r}, expected 'skew' or 'drift'")
 
 
 def _statistics(source: Any) -> Any:
@@ -72,23 +141,153 @@ def _statistics(source: Any) -> Any:
     return generate_statistics(source)
 
 
-def _compare(expected: Any, before: Any, after: Any, score: float | None, rows_before: int, rows_after: int) -> Any:
-    comparator = expected.skew_comparator
-    numeric = comparator.HasField("jensen_shannon_divergence")
-    threshold = (comparator.jensen_shannon_divergence if numeric else comparator.infinity_norm).threshold
-    if not (common_statistics(before).num_non_missing and common_statistics(after).num_non_missing):
-        score = None
-    return FeatureSkew(
-        measure="jensen_shannon" if numeric else "l_infinity",
-        score=None if score is None else round(score, 6),
-        threshold=threshold,
-        drifted=score is not None and score > threshold,
-        missing_reference=_missing(before, rows_before),
-        missing_current=_missing(after, rows_after),
-        histogram_reference=histogram(before),
-        histogram_current=histogram(after),
+def _all_features(before: Mapping[str, Any]) -> dict[str, _Wanted]:
+    return {
+        name: _Wanted("jensen_shannon" if feature.WhichOneof("stats") == "num_stats" else "l_infinity", None)
+        for name, feature in before.items()
+        if feature.WhichOneof("stats") in ("num_stats", "string_stats")
+    }
+
+
+def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[str, _Wanted]:
+    """The features that have a comparator of their kind, with its measure and threshold."""
+    wanted = {}
+    for feature in schema.feature:
+        if feature.name not in before or not feature.HasField(f"{comparator}_comparator"):
+            continue
+        found = getattr(feature, f"{comparator}_comparator")
+        divergence = found.jensen_shannon_divergence
+        kind = before[feature.name].WhichOneof("stats")
+        if kind == "num_stats" and found.HasField("jensen_shannon_divergence"):
+            by_quantiles = divergence.source.type == type(divergence.source).QUANTILES
+            measure = "jensen_shannon_quantiles" if by_quantiles else "jensen_shannon"
+            wanted[feature.name] = _Wanted(measure, divergence.threshold)
+        elif kind == "string_stats":
+            for field, measure in (
+                ("infinity_norm", "l_infinity"),
+                ("jensen_shannon_divergence", "jensen_shannon"),
+                ("normalized_abs_difference", "normalized_abs_difference"),
+            ):
+                if found.HasField(field):
+                    wanted[feature.name] = _Wanted(measure, getattr(found, field).threshold)
+                    break
+    return wanted
+
+
+def _with_choices(
+    wanted: Mapping[str, _Wanted],
+    before: Mapping[str, Any],
+    measures: Mapping[str, str],
+    thresholds: Mapping[str, float],
+) -> dict[str, _Wanted]:
+    """The same with the measures and thresholds that the caller has chosen."""
+    from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC
+
+    chosen = dict(wanted)
+    for argument, names in (("measures", measures), ("thresholds", thresholds)):
+        for name in names:
+            if name not in wanted:
+                raise BadInput(f"{argument} names feature {name!r}, which is not compared; compared are {list(wanted)}")
+    for name, measure in measures.items():
+        known = NUMERIC if before[name].WhichOneof("stats") == "num_stats" else CATEGORICAL
+        if measure not in known:
+            raise BadInput(f"measures[{name!r}] is {measure!r}, expected one of {', '.join(known)}")
+        chosen[name] = _Wanted(measure, chosen[name].threshold if chosen[name].measure == measure else None)
+    return {n: _Wanted(want.measure, thresholds.get(n, want.threshold)) for n, want in chosen.items()}
+
+
+def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
+    if name not in after:
+        raise BadInput(f"feature {name!r} is not among the current rows; there are {', '.join(sorted(after))}")
+    types = type_name(before), type_name(after[name])
+    # A feature without a value has no type of its own.
+    valued = common_statistics(after[name]).num_non_missing and common_statistics(before).num_non_missing
+    if valued and (types[0] != types[1] or before.WhichOneof("stats") != after[name].WhichOneof("stats")):
+        raise BadInput(f"feature {name!r} is {types[1]} in the current rows, but {types[0]} in the reference")
+
+
+def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: float | None, seed: int) -> _Found:
+    import numpy as np
+
+    from airflow_hops.runtime.skew.distribution import Numbers, Values, distribution, present_share
+    from airflow_hops.runtime.skew.measures import score
+    from airflow_hops.runtime.skew.significance import judge_numbers, judge_values, missing_p_value
+
+    missing = tuple(1.0 - present_share(side, n) for side, n in zip((before, after), rows, strict=True))
+    counts = [(round(share * n), n) for share, n in zip(missing, rows, strict=True)]
+    missing_p = None if alpha is None or not all(rows) else missing_p_value(*counts)
+    one, other = distribution(before), distribution(after)
+    judgement, scored, random = None, None, np.random.default_rng(seed)
+    if one is not None and other is not None:
+        scored = score(one, other, want.measure)
+        if alpha is not None and isinstance(one, Numbers) and isinstance(other, Numbers):
+            judgement = judge_numbers(one, other, want.measure, random)
+        elif alpha is not None and isinstance(one, Values) and isinstance(other, Values):
+            judgement = judge_values(one, other, want.measure, random)
+    return _Found(
+        want, one, other, (histogram(before), histogram(after)), scored, judgement, (missing[0], missing[1]), missing_p
     )
 
 
-def _missing(feature: Any, rows: int) -> float:
-    return round(1.0 - common_statistics(feature).num_non_missing / rows, 6) if rows else 0.0
+def _decide(found: Mapping[str, _Found], alpha: float | None, missing_threshold: float) -> dict[str, FeatureSkew]:
+    from airflow_hops.runtime.skew.significance import benjamini_hochberg
+
+    tests = [(n, "value", f.judgement.p_value) for n, f in found.items() if f.judgement]
+    tests += [(n, "missing", f.missing_p) for n, f in found.items() if f.missing_p is not None]
+    adjusted = dict(zip([t[:2] for t in tests], benjamini_hochberg([t[2] for t in tests]), strict=True))
+    discoveries = max(1, sum(p <= alpha for p in adjusted.values())) if alpha else 1
+    cut = alpha * discoveries / len(tests) if alpha and tests else None
+    return {
+        name: _judged(
+            each, adjusted.get((name, "value")), adjusted.get((name, "missing")), alpha, cut, missing_threshold
+        )
+        for name, each in found.items()
+    }
+
+
+def _judged(
+    found: _Found,
+    p: float | None,
+    missing_p: float | None,
+    alpha: float | None,
+    cut: float | None,
+    missing_threshold: float,
+) -> FeatureSkew:
+    from airflow_hops.runtime.skew.causes import cause_of
+    from airflow_hops.runtime.skew.measures import common_histogram, every_score
+
+    fixed, score, measure = found.wanted.threshold, found.score, found.wanted.measure
+    if fixed is None and found.judgement is not None:
+        score, measure = found.judgement.score, found.judgement.measure
+    above = score is not None and (fixed is None or score > fixed)
+    values_moved = above and (alpha is None or (p is not None and p <= alpha))
+    missing_reference, missing_current = found.missing
+    missing_moved = abs(missing_current - missing_reference) > missing_threshold
+    missing_moved &= alpha is None or (missing_p is not None and missing_p <= alpha)
+    threshold = fixed
+    if fixed is None and found.judgement is not None and cut is not None:
+        threshold = found.judgement.critical_score(cut)
+    one, other = found.before, found.after
+    cause = detail = None
+    if values_moved or missing_moved:
+        cause, detail = cause_of(one, other, values_moved=values_moved, missing_moved=missing_moved)
+    return FeatureSkew(
+        measure=measure,
+        score=_rounded(score),
+        threshold=_rounded(threshold),
+        drifted=values_moved or missing_moved,
+        missing_reference=round(missing_reference, 6),
+        missing_current=round(missing_current, 6),
+        p_value=p,
+        missing_p_value=missing_p,
+        cause=cause,
+        detail=detail,
+        scores={name: round(value, 6) for name, value in every_score(one, other).items()},
+        histogram_reference=found.histograms[0],
+        histogram_current=found.histograms[1],
+        common_histogram=common_histogram(one, other),
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from airflow_hops.runtime.skew.causes import FAULTS, MISSING_FAULT, Cause
 
 Verdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
 
@@ -14,30 +17,55 @@ class FeatureSkew:
     """How far a feature has moved.
 
     Attributes:
-        measure: "l_infinity" (strings: greatest difference of a value's share) or "jensen_shannon" (numbers:
-            divergence of the histograms), both as TFDV defines them, 0 to 1, of the values that are there.
-        score: The measure's value; None where one side has no value.
-        threshold: The schema's.
-        drifted: Whether the score is above the threshold.
-        missing_reference: Share of the reference's rows in which the feature is missing.
+        measure: What ``score`` measures: a name of :data:`~airflow_hops.runtime.skew.measures.NUMERIC` or
+            :data:`~airflow_hops.runtime.skew.measures.CATEGORICAL`.
+        score: The measure's value, of the values that are there; None where one side has none.
+        threshold: What the score has to exceed to be drift: the schema's, or where there is none, what unchanged
+            samples of these sizes exceed too rarely; None where neither is known.
+        drifted: Whether the values have drifted, or the share of missing ones.
+        missing_reference: Share of the reference's rows in which the feature is missing; NaN counts as missing.
         missing_current: The same of the current rows.
+        p_value: How often unchanged samples of these sizes score as high, after correction for the number of tests;
+            None without a score, or without ``alpha``.
+        missing_p_value: The same of the share of missing values.
+        cause: What the drift looks like; None where nothing has drifted.
+        detail: What makes it look like that, in words: the new values, the conversion of units.
+        scores: Every measure of such a feature by name.
+        effect: How much the drift moves a prediction on average; None where it is not known.
         histogram_reference: Buckets of the reference: ``[low, high, count]`` or ``[value, count]``.
         histogram_current: Buckets of the current rows.
+        common_histogram: Both on the same buckets, as shares: ``[low, high, reference, current]`` or
+            ``[value, reference, current]``.
     """
 
     measure: str
     score: float | None
-    threshold: float
+    threshold: float | None
     drifted: bool
     missing_reference: float
     missing_current: float
+    p_value: float | None = None
+    missing_p_value: float | None = None
+    cause: Cause | None = None
+    detail: str | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    effect: float | None = None
     histogram_reference: list[list[Any]] = field(default_factory=list)
     histogram_current: list[list[Any]] = field(default_factory=list)
+    common_histogram: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def fault(self) -> bool:
+        """Whether the drift looks like a broken pipeline."""
+        jump = abs(self.missing_current - self.missing_reference)
+        return self.drifted and (self.cause in FAULTS or jump >= MISSING_FAULT)
 
     @property
     def excess(self) -> float:
         """The score by the threshold."""
-        return (self.score or 0.0) / self.threshold if self.threshold else float("inf")
+        if self.score is None or self.threshold is None:
+            return 0.0
+        return self.score / self.threshold if self.threshold else math.inf if self.score else 0.0
 
 
 @dataclass(frozen=True)
@@ -45,15 +73,16 @@ class SkewReport:
     """What came of a comparison.
 
     Attributes:
-        verdict: "insufficient" when there are too few rows to say; "pipeline_fault" when a feature has lost all its
-            values, which is no change of the world and nothing to learn from; "drift" when a feature has drifted;
-            "stable" otherwise.
-        drifted: Names of the drifted features, the most moved first (score by threshold).
-        lost: Names of the features that have values in the reference, and none now.
+        verdict: "insufficient" when there are too few rows to say; "pipeline_fault" when a drifted feature looks like a
+            broken pipeline, which is no change of the world and nothing to learn from; "drift" when a feature has
+            drifted; "stable" otherwise.
+        drifted: Names of the drifted features, the most moved first (score by threshold; before them, those that look
+            like faults).
         features: Every compared feature by name.
         rows_reference: Rows of the reference.
         rows_current: Rows that were compared with it.
         min_rows: Rows that it takes for a verdict.
+        alpha: Share of false discoveries among features called drifted; None where thresholds alone decide.
     """
 
     verdict: Verdict
@@ -62,8 +91,51 @@ class SkewReport:
     rows_reference: int
     rows_current: int
     min_rows: int
-    lost: tuple[str, ...] = ()
+    alpha: float | None = None
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Names of the features that have values in the reference, and none now."""
+        return tuple(name for name, skew in self.features.items() if skew.cause == "all_missing")
+
+    @property
+    def causes(self) -> dict[str, Cause]:
+        """What the drift of each drifted feature looks like."""
+        return {name: cause for name in self.drifted if (cause := self.features[name].cause)}
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
-        return asdict(self)
+        """The JSON value: infinities and NaN, which JSON lacks, are None."""
+        value: dict[str, Any] = _strict({**asdict(self), "lost": list(self.lost), "causes": self.causes})
+        return value
+
+    def __str__(self) -> str:
+        head = f"{self.verdict}: {self.rows_current:,} rows against {self.rows_reference:,}"
+        if self.verdict == "insufficient":
+            head += f", {self.min_rows:,} needed"
+        if not self.features:
+            return head
+        rank = {name: place for place, name in enumerate(self.drifted)}
+        names = sorted(self.features, key=lambda n: (rank.get(n, len(rank)), -self.features[n].excess))
+        rows: list[tuple[str, ...]] = [("feature", "measure", "score", "threshold", "p", "missing", "drifted")]
+        rows += [(name, *_cells(self.features[name])) for name in names]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([head, *lines])
+
+
+def _cells(skew: FeatureSkew) -> tuple[str, ...]:
+    def number(value: float | None, form: str = ".4f") -> str:
+        return "-" if value is None else format(value, form)
+
+    missing = f"{100 * skew.missing_reference:.1f}% -> {100 * skew.missing_current:.1f}%"
+    what = f"{skew.cause} ({skew.detail})" if skew.detail else skew.cause or ""
+    p = number(skew.p_value, ".2g")
+    return skew.measure, number(skew.score), number(skew.threshold), p, missing, what if skew.drifted else ""
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _strict(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,166 @@
+"""What statistics say of a feature's distribution, as arrays: of numbers a piecewise linear CDF, of strings counts.
+
+Arrays have a leading axis of samples, so that thousands of simulated samples are measured like the one observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.runtime.statistics.summary import common_statistics
+
+Array = Any
+"""``numpy.ndarray`` of float64."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The distribution of finite values as a CDF that is linear between knots and jumps where a knot is repeated.
+
+    Attributes:
+        x: Knots in ascending order, ``[samples, knots]``, in the feature's units.
+        f: The share of finite values up to each knot, from 0 to 1, ``[samples, knots]``.
+        infinite: Share of all values that are infinite, ``[samples]``.
+    """
+
+    x: Array
+    f: Array
+    infinite: Array
+
+    def at(self, t: Array, side: str = "right") -> Array:
+        """The CDF at ``t`` ``[samples, points]``: up to and including ``t``, or with side "left" below ``t``."""
+        known = self.x[:, None, :]
+        after = np.count_nonzero(known <= t[:, :, None] if side == "right" else known < t[:, :, None], axis=2)
+        upper = np.clip(after, 1, self.x.shape[1] - 1)
+        x0, x1 = (np.take_along_axis(self.x, upper - k, 1) for k in (1, 0))
+        f0, f1 = (np.take_along_axis(self.f, upper - k, 1) for k in (1, 0))
+        width = x1 - x0
+        part = np.divide(t - x0, width, out=np.ones_like(width), where=width > 0)
+        between = f0 + (f1 - f0) * np.clip(part, 0.0, 1.0)
+        return np.where(after == 0, 0.0, np.where(after == self.x.shape[1], 1.0, between))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The values of a numeric feature, NaN left out.
+
+    Attributes:
+        count: How many there are, infinities included.
+        standard: The CDF by TFDV's histogram of equally wide buckets.
+        quantiles: The CDF by TFDV's histogram of equally filled buckets.
+        zeros: How many are zero.
+        mean: The mean.
+        std: The standard deviation.
+        integer: Whether the feature's type is INT.
+    """
+
+    count: float
+    standard: Curve
+    quantiles: Curve
+    zeros: float
+    mean: float
+    std: float
+    integer: bool
+
+    @property
+    def low(self) -> float:
+        """The least finite value."""
+        return float(self.standard.x[0, 0])
+
+    @property
+    def high(self) -> float:
+        """The greatest finite value."""
+        return float(self.standard.x[0, -1])
+
+    @property
+    def curve(self) -> Curve:
+        """The CDF by both histograms."""
+        return join(self.standard, self.quantiles)
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a string feature.
+
+    Attributes:
+        counts: Occurrences of the most frequent values.
+        total: Occurrences of all.
+        unique: How many different values there are.
+    """
+
+    counts: Mapping[str, float]
+    total: float
+    unique: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every value is among ``counts``."""
+        return self.unique <= len(self.counts)
+
+
+def join(one: Curve, other: Curve) -> Curve:
+    """The CDF through the knots of two histograms of the same sample."""
+    # Both columns ascend, so sorting them apart keeps the pairs together.
+    x = np.sort(np.concatenate([one.x, other.x], 1), 1)
+    return Curve(x, np.sort(np.concatenate([one.f, other.f], 1), 1), one.infinite)
+
+
+def present_share(feature: Any, rows: int) -> float:
+    """The share of rows in which a feature has a value; NaN is none."""
+    common = common_statistics(feature)
+    if not rows or not common.num_non_missing:
+        return 0.0
+    values = _total(common)
+    nan = max((h.num_nan for h in feature.num_stats.histograms), default=0.0)
+    return float(common.num_non_missing / rows * (1.0 - nan / values if values else 1.0))
+
+
+def distribution(feature: Any) -> Numbers | Values | None:
+    """The distribution of a feature by its ``FeatureNameStatistics``; None where it has no value, or no histogram."""
+    common = common_statistics(feature)
+    if not common.num_non_missing:
+        return None
+    if feature.WhichOneof("stats") == "string_stats":
+        strings = feature.string_stats
+        counts = {bucket.label: float(bucket.sample_count) for bucket in strings.rank_histogram.buckets}
+        total = max(_total(common), sum(counts.values()))
+        return Values(counts, total, max(int(strings.unique), len(counts))) if counts else None
+    if feature.WhichOneof("stats") != "num_stats":
+        return None
+    numbers = feature.num_stats
+    by_type = {histogram.type: histogram for histogram in numbers.histograms}
+    if any(not by_type[kind].buckets if kind in by_type else True for kind in (0, 1)):
+        return None
+    standard, quantiles = (_curve(by_type[kind]) for kind in (0, 1))
+    if standard is None or quantiles is None:
+        return None
+    nan = by_type[0].num_nan
+    return Numbers(
+        count=float(_total(common) - nan),
+        standard=standard,
+        quantiles=quantiles,
+        zeros=float(numbers.num_zeros),
+        mean=float(numbers.mean),
+        std=float(numbers.std_dev),
+        integer=feature.type == type(feature).INT,
+    )
+
+
+def _total(common: Any) -> float:
+    return float(common.tot_num_values or common.num_non_missing * (common.avg_num_values or 1.0))
+
+
+def _curve(histogram: Any) -> Curve | None:
+    table = np.array([(b.low_value, b.high_value, b.sample_count) for b in histogram.buckets])
+    finite = np.isfinite(table[:, :2]).all(axis=1)
+    total, infinite = table[:, 2].sum(), table[~finite, 2].sum()
+    table = table[finite]
+    if not len(table) or table[:, 2].sum() <= 0:
+        return None
+    cumulative = np.concatenate([[0.0], np.cumsum(table[:, 2])]) / table[:, 2].sum()
+    x = np.concatenate([table[:1, 0], table[:, 1]])
+    return Curve(x[None], np.minimum(cumulative, 1.0)[None], np.array([infinite / total]))

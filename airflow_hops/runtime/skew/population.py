@@ -1,0 +1,293 @@
+"""What both samples would look like if nothing had changed: one population for both, and samples drawn from it.
+
+The population is what the two samples have in common, as in a permutation test: the maximum-likelihood distribution of
+all their values together. Statistics know values only by buckets, and the two samples' buckets are not the same ones;
+the shares of the cells between all boundaries are found by expectation maximisation (Turnbull, "The empirical
+distribution function with arbitrarily grouped, censored and truncated data", 1976).
+
+A sample is drawn as counts of cells, and turned into the histograms that TFDV would have made of its rows: they begin
+and end at the sample's own least and greatest value, which is what moves most from one sample to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.runtime.skew.distribution import Array, Curve, Numbers
+from airflow_hops.runtime.skew.tails import LEAST, Tail, fit_tail, monotone_cubic
+
+LATTICE = 20
+"""Integers of at most so many different values are drawn as such; others as if they were continuous."""
+
+_ITERATIONS = 20
+_RESOLUTION = 1e-3
+"""TFDV reads its histogram of equally wide buckets off so fine quantiles."""
+
+
+@dataclass(frozen=True)
+class NumericPopulation:
+    """Cells of the real line: ``points``, and the open intervals between them.
+
+    Attributes:
+        points: Boundaries in ascending order, ``[points]``.
+        shares: Of the first point, the interval behind it, the next point, and so on, ``[2 * points - 1]``.
+        infinite: The share of infinite values.
+    """
+
+    points: Array
+    shares: Array
+    infinite: float
+
+    def sample(self, like: Numbers, draws: int, random: np.random.Generator) -> Numbers:
+        """Draws samples as large as ``like``; with as many buckets as its histograms have."""
+        rows = max(1, round(like.count * (1.0 - self.infinite)))
+        used = np.flatnonzero(self.shares > 0)
+        counts = np.zeros((draws, len(self.shares)))
+        counts[:, used] = random.multinomial(rows, self.shares[used], draws)
+        low = self._end(counts, random)
+        high = np.maximum(low, -self._mirrored()._end(counts[:, ::-1], random))
+        cumulative = np.cumsum(counts, axis=1) / rows
+        infinite = np.full(draws, self.infinite)
+        buckets = like.standard.x.shape[1] - 1
+        edges = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, buckets + 1)
+        edges[:, -1] = high
+        shares = self._cdf(cumulative, edges)
+        shares[:, 0], shares[:, -1] = 0.0, 1.0
+        levels = np.linspace(0.0, 1.0, like.quantiles.x.shape[1])
+        quantiles = np.clip(self._quantiles(cumulative, levels), low[:, None], high[:, None])
+        quantiles[:, 0], quantiles[:, -1] = low, high
+        return Numbers(
+            count=like.count,
+            standard=Curve(edges, shares, infinite),
+            quantiles=Curve(quantiles, np.broadcast_to(levels, quantiles.shape), infinite),
+            zeros=0.0,
+            mean=like.mean,
+            std=like.std,
+            integer=like.integer,
+        )
+
+    def _mirrored(self) -> NumericPopulation:
+        return NumericPopulation(-self.points[::-1], self.shares[::-1], self.infinite)
+
+    def _end(self, counts: Array, random: np.random.Generator) -> Array:
+        """The least value of each sample: in the first cell that has any, the least of that many uniform ones."""
+        first = np.argmax(counts > 0, axis=1)
+        inside = np.take_along_axis(counts, first[:, None], 1)[:, 0]
+        left = self.points[first // 2]
+        width = self.points[(first + 1) // 2] - left
+        return left + width * (1.0 - random.random(len(counts)) ** (1.0 / inside))
+
+    def _cdf(self, cumulative: Array, x: Array) -> Array:
+        """The CDF of each sample at ``x`` ``[samples, knots]``."""
+        last = len(self.points) - 1
+        index = np.clip(np.searchsorted(self.points, x.ravel(), "right").reshape(x.shape) - 1, 0, last)
+        following = np.minimum(index + 1, last)
+        width = self.points[following] - self.points[index]
+        part = np.divide(x - self.points[index], width, out=np.zeros_like(x), where=width > 0)
+        start = np.take_along_axis(cumulative, 2 * index, 1)
+        end = np.take_along_axis(cumulative, np.minimum(2 * index + 1, 2 * last), 1)
+        return start + (end - start) * np.clip(part, 0.0, 1.0)
+
+    def _quantiles(self, cumulative: Array, levels: Array) -> Array:
+        """The value below which ``levels`` of each sample lie, ``[samples, levels]``."""
+        found = np.empty((len(cumulative), len(levels)))
+        for column, level in enumerate(levels):
+            cell = np.minimum(np.count_nonzero(cumulative < level, axis=1), cumulative.shape[1] - 1)[:, None]
+            upper = np.take_along_axis(cumulative, cell, 1)[:, 0]
+            lower = np.where(cell[:, 0] > 0, np.take_along_axis(cumulative, np.maximum(cell - 1, 0), 1)[:, 0], 0.0)
+            part = np.divide(level - lower, upper - lower, out=np.ones_like(upper), where=upper > lower)
+            left = self.points[cell[:, 0] // 2]
+            found[:, column] = left + part * (self.points[(cell[:, 0] + 1) // 2] - left)
+        return found
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What one sample's histograms say of the cells.
+
+    Attributes:
+        of_cell: The group that each cell is part of, ``[cells]``.
+        shares: The sample's share of each group, ``[groups]``; the last two lie below and above the sample.
+        start: The shares of the cells by this sample alone, a group's spread evenly over its width, ``[cells]``.
+    """
+
+    of_cell: Any
+    shares: Array
+    start: Array
+
+
+def pool_numbers(reference: Numbers, current: Numbers) -> NumericPopulation:
+    """The population of two samples of a numeric feature."""
+    samples = reference, current
+    low, high = min(s.low for s in samples), max(s.high for s in samples)
+    if reference.integer and current.integer and high - low < LATTICE:
+        points = np.arange(low, high + 1)
+        steps, ends = [], set[float]()
+        groups = [_groups_of_integers(sample, points) for sample in samples]
+    else:
+        # An end that both samples share is a value that repeats.
+        ends = {reference.low} & {current.low} | {reference.high} & {current.high}
+        steps = [_steps(sample, ends) for sample in samples]
+        points = np.unique(np.concatenate([array for step in steps for array in step.cuts()]))
+        groups = [_groups(points, step) for step in steps]
+    infinite = sum(s.count * s.standard.infinite[0] for s in samples) / sum(s.count for s in samples)
+    shares = _maximum_likelihood(groups, [s.count * (1.0 - s.standard.infinite[0]) for s in samples])
+    if steps:
+        lower = min(steps, key=lambda step: step.knots[0]).tails()[0] if low not in ends else None
+        upper = max(steps, key=lambda step: step.knots[-1]).tails()[1] if high not in ends else None
+        points, shares = _with_beyond(points, shares, upper)
+        points, shares = _with_beyond(-points[::-1], shares[::-1], lower)
+        points, shares = -points[::-1], shares[::-1]
+    return NumericPopulation(points, shares, float(infinite))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A sample's distribution: its share at each of its knots, and between each and the next."""
+
+    knots: Array
+    at: Array
+    between: Array
+    rows: float
+
+    def cuts(self) -> list[Array]:
+        """The knots, and points in both tails."""
+        lower, upper = self.tails()
+        middles = (self.knots[:-1] + self.knots[1:]) / 2
+        cuts = [self.knots, middles, *([-lower.points()] if lower else []), *([upper.points()] if upper else [])]
+        return [np.clip(points, self.knots[0], self.knots[-1]) for points in cuts]
+
+    def tails(self) -> tuple[Tail | None, Tail | None]:
+        """The lower tail, of the mirrored distribution, and the upper one."""
+        above = 1.0 - self.upto
+        mirrored: Array = np.append(0.0, np.cumsum(self.at[:-1] + self.between))
+        return (
+            fit_tail(-self.knots[::-1], mirrored[::-1], LEAST / self.rows),
+            fit_tail(self.knots, above, LEAST / self.rows),
+        )
+
+    @property
+    def upto(self) -> Array:
+        """The share up to and including each knot."""
+        return np.cumsum(self.at + np.append(0.0, self.between))
+
+    def below(self, points: Array) -> Array:
+        """The share below each point."""
+        # Of what lies between the knots: what lies at them is counted apart.
+        smooth: Array = np.append(0.0, np.cumsum(self.between))
+        jumps = np.append(0.0, np.cumsum(self.at))[np.searchsorted(self.knots, points, "left")]
+        found = monotone_cubic(self.knots, smooth, points) + jumps
+        lower, upper = self.tails()
+        if upper is not None:
+            found = np.where(points > upper.start, 1.0 - upper.above(points), found)
+        if lower is not None:
+            found = np.where(points < -lower.start, lower.above(-points), found)
+        return np.where(points <= self.knots[0], 0.0, np.where(points >= self.knots[-1], 1.0 - self.at[-1], found))
+
+
+def _with_beyond(points: Array, shares: Array, tail: Tail | None) -> tuple[Array, Array]:
+    """The same with what lies above the greatest value that has been seen: by the tail of the sample that has it."""
+    if tail is None:
+        return points, shares
+    beyond = tail.least * np.array([0.6, 0.36, 0.2, 0.1, 0.04])
+    more = tail.exceeded_by(beyond)
+    mass: Array = -np.diff(np.append(tail.least, beyond))
+    added = np.stack([mass, np.zeros_like(mass)], 1).ravel()
+    return np.append(points, more), np.append(shares * (1.0 - mass.sum()), added)
+
+
+def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
+    curve = sample.curve
+    knots = np.unique(curve.x)
+    upto, below = curve.at(knots[None])[0], curve.at(knots[None], "left")[0]
+    # TFDV reads its histogram off a thousand quantiles: beyond the outermost of them it says nothing.
+    said = (upto >= _RESOLUTION) & (below <= 1 - _RESOLUTION)
+    said[[0, -1]] = True
+    knots, upto, below = knots[said], upto[said], below[said]
+    at, between = upto - below, np.maximum(below[1:] - upto[:-1], 0.0)
+    if sample.zeros and knots[0] < 0.0 < knots[-1] and 0.0 not in knots:
+        index = int(np.searchsorted(knots, 0.0))
+        part = -knots[index - 1] / (knots[index] - knots[index - 1])
+        knots, at = np.insert(knots, index, 0.0), np.insert(at, index, 0.0)
+        between = np.insert(between, index, between[index - 1] * (1.0 - part))
+        between[index - 1] *= part
+    # A quantile that repeats is one value, which the bucket that ends with it holds too.
+    repeated = np.flatnonzero(at[1:] > 0)
+    at[1:][repeated] += between[repeated]
+    between[repeated] = 0.0
+    for index, side in ((0, 0), (len(knots) - 1, -1)):
+        if knots[index] in repeated_ends and not at[index] and len(between):
+            at[index] = between[side] / 2
+            between[side] /= 2
+    index = int(np.searchsorted(knots, 0.0))
+    if sample.zeros and index < len(knots) and knots[index] == 0.0:
+        # How many zeros there are is known exactly; they are in the bucket that ends with them.
+        side = max(index - 1, 0)
+        more = min(sample.zeros / sample.count - at[index], between[side] if len(between) else 0.0)
+        if more > 0:
+            at[index] += more
+            between[side] -= more
+    return Steps(knots, at, between, sample.count)
+
+
+def _groups(points: Array, steps: Steps) -> Groups:
+    knots, at, between = steps.knots, steps.at, steps.between
+    intervals, outside = len(between), len(between) + len(knots)
+    middles = (points[:-1] + points[1:]) / 2
+    cells: Any = np.empty(2 * len(points) - 1)
+    cells[::2], cells[1::2] = points, middles
+    index: Any = np.searchsorted(knots, cells)
+    of_cell: Any = np.clip(index - 1, 0, max(intervals - 1, 0))
+    own: Any = np.zeros(len(cells), bool)
+    own[::2] = np.isin(points, knots)
+    single = own & (at[np.minimum(index, len(knots) - 1)] > 0)
+    of_cell[single] = intervals + index[single]
+    of_cell[cells < knots[0]], of_cell[cells > knots[-1]] = outside, outside + 1
+    shares = np.concatenate([between, at, np.full(2, LEAST / steps.rows)])
+    start: Any = np.zeros(len(cells))
+    start[single] = at[index[single]]
+    if intervals:
+        below = steps.below(points)
+        upto = below.copy()
+        upto[single[::2]] += start[::2][single[::2]]
+        start[1::2] = np.maximum(below[1:] - upto[:-1], 0.0)
+    return Groups(of_cell, shares, start)
+
+
+def _groups_of_integers(sample: Numbers, points: Array) -> Groups:
+    curve = sample.curve
+    x, upto = curve.x[0], curve.at(curve.x)[0]
+    said = (upto >= _RESOLUTION) & (curve.at(curve.x, "left")[0] <= 1 - _RESOLUTION)
+    said[[0, -1]] = True
+    # Between two integers TFDV's histograms rise a little, before they should: the least counts.
+    known, first = np.unique(np.floor(x[said]), return_index=True)
+    upto = upto[said][first]
+    upto[-1] = 1.0
+    cells: Any = np.repeat(points, 2)[:-1]
+    of_cell: Any = np.searchsorted(known, cells)
+    of_cell[cells < known[0]], of_cell[cells > known[-1]] = len(known), len(known) + 1
+    shares = np.concatenate([np.diff(upto, prepend=0.0), np.full(2, LEAST / sample.count)])
+    start: Any = np.zeros(len(cells))
+    if len(known) > 1:
+        steps = Steps(known, np.zeros(len(known)), np.append(upto[1], np.diff(upto[1:])), sample.count)
+        start[::2] = np.diff(steps.below(np.append(points[0] - 1, points)))
+    start[cells == known[0]] = upto[0]
+    return Groups(of_cell, shares, start)
+
+
+def _maximum_likelihood(groups: Sequence[Groups], rows: Sequence[float]) -> Array:
+    """The shares of the cells under which both samples' groups are likeliest."""
+    weights = [n / sum(rows) for n in rows]
+    shares = sum(weight * group.start for weight, group in zip(weights, groups, strict=True))
+    for _ in range(_ITERATIONS):
+        expected = np.zeros_like(shares)
+        for weight, group in zip(weights, groups, strict=True):
+            total = np.bincount(group.of_cell, shares, len(group.shares))
+            factor = np.divide(group.shares, total, out=np.zeros_like(total), where=total > 0)
+            expected += weight * shares * factor[group.of_cell]
+        shares = expected / expected.sum()
+    return shares

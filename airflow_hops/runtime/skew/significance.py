@@ -1,0 +1,154 @@
+"""How likely a score is when nothing has changed.
+
+A score depends on the sizes of both samples: of windows of 100 rows every second one scores above what would be a large
+change of 100,000. So each score is held against those of simulated pairs of samples, both drawn from one population,
+each as large as the one that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_hops.runtime.skew.distribution import Array, Numbers, Values
+from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC, aligned_counts, l_infinity
+from airflow_hops.runtime.skew.population import pool_numbers
+
+DRAWS = 2000
+"""Simulated pairs of samples where the p-value matters."""
+FIRST_DRAWS = 200
+"""Simulated pairs after which a feature that is clearly unchanged, or clearly changed, is left alone."""
+
+_TAIL = 0.025
+_SURE = 1e-6
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A score, and how likely it is under no change.
+
+    Attributes:
+        measure: The measure that was tested.
+        score: The score that was tested.
+        null: Scores of simulated pairs, ascending.
+    """
+
+    measure: str
+    score: float
+    null: Array
+
+    @property
+    def p_value(self) -> float:
+        """The share of unchanged pairs of samples that score as high.
+
+        Beyond the simulated scores, by an exponential tail through the highest of them, which is on the safe side for
+        scores that fall off faster, as sums of squares and distances of shares do (Knijnenburg and others, "Fewer
+        permutations, more accurate P-values", 2009).
+        """
+        above = len(self.null) - int(np.searchsorted(self.null, self.score * (1 - 1e-9) - 1e-12))
+        counted = (1 + above) / (1 + len(self.null))
+        start, share, mean_excess = self._tail()
+        if above >= 10 or mean_excess <= 0 or self.score <= start:
+            return counted
+        return min(max(share * float(np.exp(-(self.score - start) / mean_excess)), 1e-12), 11 / (1 + len(self.null)))
+
+    def critical_score(self, p: float) -> float:
+        """The score that unchanged samples exceed with probability ``p``."""
+        if p * len(self.null) >= 10:
+            return float(np.quantile(self.null, 1 - p))
+        start, share, mean_excess = self._tail()
+        return start + mean_excess * max(0.0, float(np.log(share / p)))
+
+    def _tail(self) -> tuple[float, float, float]:
+        """Where the tail of the null begins, its share, and how far its scores lie above that on average."""
+        highest = max(20, round(_TAIL * len(self.null)))
+        start = float(self.null[-highest - 1])
+        return start, highest / len(self.null), float((self.null[-highest:] - start).mean())
+
+
+def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np.random.Generator) -> Judgement:
+    """Judges a numeric feature by one of :data:`~airflow_hops.runtime.skew.measures.NUMERIC`."""
+    function = NUMERIC[measure]
+    population = pool_numbers(reference, current)
+
+    def draw(draws: int) -> Array:
+        return function(population.sample(reference, draws, random), population.sample(current, draws, random))
+
+    return _judge(measure, float(function(reference, current)[0]), draw)
+
+
+def judge_values(reference: Values, current: Values, measure: str, random: np.random.Generator) -> Judgement:
+    """Judges a string feature by one of :data:`~airflow_hops.runtime.skew.measures.CATEGORICAL`.
+
+    Statistics list the most frequent values. Where that is not all, what is judged is the L-infinity distance of shares
+    of all values, a value that only one side lists being counted on the other as often as it can be without being
+    listed, if that is nearer.
+    """
+    counts = _completed(reference, current)
+    rest = [max(0.0, sample.total - c.sum()) for sample, c in zip((reference, current), counts, strict=True)]
+    pooled: Array = np.append(counts[0] + counts[1], sum(rest))
+    shares, rows = pooled / pooled.sum(), [max(1, round(sample.total)) for sample in (reference, current)]
+    function = CATEGORICAL[measure]
+    if not (reference.complete and current.complete):
+        measure, function = "l_infinity", lambda before, now: l_infinity(before, now, unlisted=1)
+
+    def draw(draws: int) -> Array:
+        before, now = (random.multinomial(n, shares, draws).astype(np.float64) for n in rows)
+        return function(before, now)
+
+    observed = (np.append(c, [[r]], 1) for c, r in zip(counts, rest, strict=True))
+    return _judge(measure, float(function(*observed)[0]), draw)
+
+
+def missing_p_value(reference: tuple[int, int], current: tuple[int, int]) -> float:
+    """Fisher's exact test of two missing rates: the probability of tables no likelier than the one observed.
+
+    Args:
+        reference: Rows in which the feature is missing, and all rows.
+        current: The same of the current rows.
+    """
+    (missing_before, before), (missing_now, now) = reference, current
+    missing, rows = missing_before + missing_now, before + now
+    low, high = max(0, missing - before), min(missing, now)
+    if low == high:
+        return 1.0
+    # The hypergeometric distribution by the ratio of each probability to the one before it.
+    k: Array = np.arange(low, high, dtype=np.float64)
+    ratios = np.log(missing - k) + np.log(now - k) - np.log(k + 1) - np.log(rows - missing - now + k + 1)
+    logarithms = np.concatenate([[0.0], np.cumsum(ratios)])
+    probabilities = np.exp(logarithms - logarithms.max())
+    observed = probabilities[missing_now - low]
+    return float(min(1.0, probabilities[probabilities <= observed * (1 + 1e-7)].sum() / probabilities.sum()))
+
+
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted so that those up to alpha are false discoveries in a share of at most alpha.
+
+    Benjamini and Hochberg, "Controlling the false discovery rate", 1995.
+    """
+    p = np.asarray(p_values, np.float64)
+    order = np.argsort(p)[::-1]
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum.accumulate(p[order] * len(p) / np.arange(len(p), 0, -1))
+    return [float(value) for value in np.minimum(adjusted, 1.0)]
+
+
+def _judge(measure: str, score: float, draw: Callable[[int], Array]) -> Judgement:
+    first = draw(FIRST_DRAWS)
+    judgement = Judgement(measure, score, np.sort(first))
+    if not _SURE < judgement.p_value < 0.1:
+        return judgement
+    return Judgement(measure, score, np.sort(np.concatenate([first, draw(DRAWS - FIRST_DRAWS)])))
+
+
+def _completed(reference: Values, current: Values) -> tuple[Array, Array]:
+    """The aligned counts with the values that are not listed, as near to each other as the lists allow."""
+    before, now = aligned_counts(reference, current)
+    scale = reference.total / current.total
+    for sample, counts, likely in ((reference, before, now * scale), (current, now, before / scale)):
+        if not sample.complete:
+            missing = counts == 0
+            counts[missing] = np.minimum(likely[missing], min(sample.counts.values()))
+    return before, now
