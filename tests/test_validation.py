@@ -125,7 +125,7 @@ def test_a_damaged_schema_is_named_and_leaves_no_artifact(
     with store.create(store.uri("tests", "bad", "schema"), "schema", Producer()) as writer:
         (writer.path / "schema.pbtxt").write_text("feature { name: 'temp' kind: ??? }")
         schema = writer.commit()
-    with pytest.raises(StepFailed, match=r"schema\.pbtxt: not a schema in protobuf text.*kind") as failure:
+    with pytest.raises(StepFailed, match=r"schema\.pbtxt:1:24: not a schema in protobuf text.*kind") as failure:
         shared_run_step(
             ENTRY,
             inputs={"statistics": flights_statistics, "schema": schema},

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.runtime.statistics.formats.feature_types import is_bytes, is_list
+from airflow_hops.runtime.statistics.formats.feature_types import is_list
 
 IGNORED_STAGES = frozenset({"PLANNED", "ALPHA", "DEBUG_ONLY", "DEPRECATED", "DISABLED"})
 """Stages of a feature's life in which TFDV validates nothing of it."""
@@ -168,9 +168,8 @@ def _type_name(kind: pa.DataType) -> str:
         return "INT"
     if pa.types.is_floating(kind):
         return "FLOAT"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_bytes(kind):
-        return "BYTES"
-    return str(kind)
+    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return "BYTES" if any(is_of(kind) for is_of in text) else str(kind)
 
 
 def _check_counts(feature: Any, values: _Values) -> Iterator[Broken]:

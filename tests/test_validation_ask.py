@@ -1,0 +1,215 @@
+"""Asking a person: what is asked, what each answer does, and what the next run validates against."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import flights_examples
+import pytest
+
+from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
+from airflow_hops.schema_history import publish_schema, schema_history, schema_text
+
+pytestmark = pytest.mark.runtime
+
+Answer = Callable[[Any, dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Any]:
+    """Airflow's own API, on the database of the tests."""
+    import os
+
+    from fastapi.testclient import TestClient
+
+    os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] = "True"
+    from airflow.api_fastapi.app import create_app
+
+    try:
+        with TestClient(
+            create_app(apps="core"), base_url="http://testserver/api/v2", raise_server_exceptions=False
+        ) as client:
+            yield client
+    finally:
+        del os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"]
+
+
+@pytest.fixture(scope="module")
+def new_destination(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> Any:
+    """Statistics of January's flights, half of which go where none went."""
+    january = flights_examples.months(flights_raw, 1, 1).iloc[::8].reset_index(drop=True)
+    changed = january.assign(dest=january["dest"].where(january.index % 2 == 0, "Z*Z"))
+    examples = flights_examples.write_examples(shared_run_step.store, {"train": january, "eval": changed})
+    return shared_run_step(
+        "airflow_hops.runtime.statistics:run", inputs={"examples": examples}, kind="statistics", launcher=warm_launcher
+    )
+
+
+class Runs:
+    """Runs a DAG of ``tests/dags`` while somebody answers its questions."""
+
+    def __init__(self, run_dag: Any, api: Any, store: Any, conf: dict[str, Any]) -> None:
+        self.run_dag, self.api, self.store, self.conf = run_dag, api, store, conf
+        self.questions: list[dict[str, Any]] = []
+        self.schema_uri = ""
+
+    def __call__(self, dag_id: str, answer: Answer | None = None) -> dict[str, Any]:
+        """Runs the DAG; returns the task instances. Each question is handed to ``answer``, with the client."""
+        self.schema_uri = self.store.uri(dag_id, "_frozen", "flights", "schema")
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            person = pool.submit(self._sit_by, dag_id, answer, over)
+            try:
+                run = self.run_dag(dag_id, self.conf)
+            finally:
+                over.set()
+            person.result()
+        return {ti.task_id: ti for ti in run.get_task_instances()}
+
+    def answered(self, choice: str, note: str = "") -> Answer:
+        """An answer of one choice."""
+
+        def answer(api: Any, question: dict[str, Any]) -> None:
+            response = self.respond(question, choice, note)
+            assert response.status_code == 200, response.text
+
+        return answer
+
+    def respond(self, question: dict[str, Any], choice: str, note: str = "") -> Any:
+        """Answers through the API."""
+        return self.api.patch(
+            f"{question['path']}/hitlDetails", json={"chosen_options": [choice], "params_input": {"note": note}}
+        )
+
+    def _sit_by(self, dag_id: str, answer: Answer | None, over: threading.Event) -> None:
+        seen: set[str] = set()
+        while not over.wait(0.2):
+            for ti in self.waiting(dag_id):
+                if ti["id"] in seen:
+                    continue
+                seen.add(ti["id"])
+                run = f"/dags/{dag_id}/dagRuns/{ti['dag_run_id']}"
+                try:
+                    path = f"{run}/taskInstances/{ti['task_id']}/-1"
+                    question = {"path": path, **self.get(f"{path}/hitlDetails")}
+                    self.questions.append(question)
+                    assert answer is not None, question
+                    answer(self.api, question)
+                except BaseException:
+                    # Nobody else would end the run, which waits.
+                    self.api.patch(run, json={"state": "failed"})
+                    raise
+
+    def waiting(self, dag_id: str) -> list[dict[str, Any]]:
+        """The DAG's task instances that wait for an answer."""
+        found = self.get("/dags/~/dagRuns/~/taskInstances", state="awaiting_input")["task_instances"]
+        return [ti for ti in found if ti["dag_id"] == dag_id]
+
+    def get(self, path: str, **params: Any) -> Any:
+        """What the API says."""
+        response = self.api.get(path, params=params)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+
+@pytest.fixture
+def runs(
+    run_dag: Any,
+    api: Any,
+    shared_run_step: Any,
+    flights_statistics: Any,
+    new_destination: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Runs:
+    connection = {"conn_type": "hops", "extra": {"store": shared_run_step.store.root}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    conf = {"reference": flights_statistics.to_dict(), "statistics": new_destination.to_dict()}
+    return Runs(run_dag, api, shared_run_step.store, conf)
+
+
+def states(tasks: dict[str, Any]) -> dict[str, str]:
+    return {name: str(ti.state) for name, ti in tasks.items()}
+
+
+def test_an_approved_schema_is_what_the_tasks_after_it_and_the_next_run_use(runs: Runs) -> None:
+    tasks = runs("validation_ask", runs.answered(APPROVE, "new airport"))
+    assert states(tasks) == {"schema": "success", "validation": "success", "after": "success"}
+    (question,) = runs.questions
+    assert question["options"] == [APPROVE, CONTINUE, REJECT]
+    assert "feature 'dest'" in question["body"]
+    assert "Z\\*Z" in question["body"]
+    assert "### Proposed change of the schema" in question["body"]
+    history = schema_history(runs.store, runs.schema_uri)
+    assert [version.in_force for version in history] == [False, True]
+    assert (history[1].approved_by, history[1].note) == ("Anonymous", "new airport")
+    assert "Z*Z" in schema_text(runs.store, runs.schema_uri)
+    value = tasks["validation"].xcom_pull(task_ids="validation")
+    assert value["answer"]["choice"] == APPROVE
+    assert tasks["after"].xcom_pull(task_ids="after")["metrics"] == {"errors": 0, "warnings": 0}
+
+    tasks = runs("validation_ask")
+    assert states(tasks) == {"schema": "success", "validation": "success", "after": "success"}
+    assert len(runs.questions) == 1  # nobody was asked again
+    assert tasks["schema"].xcom_pull(task_ids="schema")["fingerprint"] == history[1].fingerprint
+
+
+def test_a_rejection_fails_the_task_at_once_and_names_who_and_why(
+    runs: Runs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tasks = runs("validation_ask_alice", runs.answered(REJECT, "that airport is closed"))
+    assert states(tasks) == {"schema": "success", "validation": "failed", "after": "upstream_failed"}
+    assert tasks["validation"].try_number == 1  # of three
+    told = "".join(capfd.readouterr())
+    assert "'Reject' by Anonymous: that airport is closed; the data does not fit" in told
+    assert tasks["validation"].xcom_pull(task_ids="validation")["kind"] == "anomalies"
+    assert "Z*Z" not in schema_text(runs.store, runs.schema_uri)
+
+
+def test_going_on_once_changes_no_schema(runs: Runs) -> None:
+    def answer(api: Any, question: dict[str, Any]) -> None:
+        assert question["assigned_users"] == [{"id": "alice", "name": "Alice"}]
+        assert runs.respond(question, CONTINUE).status_code == 200
+        assert runs.respond(question, APPROVE).status_code == 409  # one answer is enough
+
+    tasks = runs("validation_ask_alice", answer)
+    assert set(states(tasks).values()) == {"success"}
+    assert tasks["after"].xcom_pull(task_ids="after")["metrics"]["errors"] == 1
+    assert tasks["after"].xcom_pull(task_ids="validation", key="schema")["uri"] == runs.schema_uri
+    assert "Z*Z" not in schema_text(runs.store, runs.schema_uri)
+
+
+def test_a_schema_that_changed_while_the_task_waited_is_not_overwritten(
+    runs: Runs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def answer(api: Any, question: dict[str, Any]) -> None:
+        text = schema_text(runs.store, runs.schema_uri)
+        publish_schema(runs.store, runs.schema_uri, f"{text}# looked at\n", approved_by="Bob")
+        assert runs.respond(question, APPROVE).status_code == 200
+
+    tasks = runs("validation_ask_alice", answer)
+    assert states(tasks)["validation"] == "failed"
+    assert tasks["validation"].try_number == 1
+    assert "and it has changed since" in "".join(capfd.readouterr())
+    assert schema_text(runs.store, runs.schema_uri).endswith("# looked at\n")
+    assert schema_history(runs.store, runs.schema_uri)[-1].approved_by == "Bob"
+
+
+def test_no_answer_in_time_is_the_answer_that_was_agreed(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    from airflow.jobs.job import Job
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+
+    def answer(api: Any, question: dict[str, Any]) -> None:
+        assert question["defaults"] == [CONTINUE]
+        scheduler = SchedulerJobRunner(Job())
+        while runs.waiting("validation_ask_briefly"):
+            scheduler.check_awaiting_input_timeouts()
+
+    tasks = runs("validation_ask_briefly", answer)
+    assert set(states(tasks).values()) == {"success"}
+    given = tasks["validation"].xcom_pull(task_ids="validation")["answer"]
+    assert (given["choice"], given["by"]) == (CONTINUE, "no answer within 0:00:01")
