@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import flights_examples
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.operators.skew import SkewOperator
 from airflow_hops.serving.capture_columns import CapturedRequest, to_table
 
 pytestmark = pytest.mark.runtime
@@ -89,9 +91,10 @@ def _as_served(column: pd.Series) -> np.ndarray:
 def detect(shared_run_step: Any, warm_launcher: Any, captured: CaptureFolder, reference: Any, tmp_path: Path) -> Any:
     """Runs the skew step over the captured requests; with a cursor of the test's own."""
 
-    def run(run_id: str | None = None, **params: Any) -> Any:
+    def run(run_id: str | None = None, *, inputs: Any = None, **params: Any) -> Any:
         artifact = shared_run_step(
             ENTRY,
+            inputs=inputs,
             params={"model_name": "flights", "time_feature": "scheduled_at", **params},
             kind="skew",
             services={"serving_capture_path": str(captured.path)},
@@ -137,6 +140,213 @@ def test_july_has_drifted_from_a_winter(
     assert datetime.fromisoformat(report["captured_until"]) == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
 
 
+@pytest.fixture
+def champion_with_model(shared_run_step: Any, warm_launcher: Any, reference: Any) -> Any:
+    """A champion whose model can be loaded: it says 0.5 at 40 °F, and 0.005 more for each degree."""
+    model = shared_run_step(
+        "skew_row_checks:write_temperature_model", code_paths=CHECKS, launcher=warm_launcher, kind="model"
+    )
+    store = shared_run_step.store
+    address = store.uri("_models", "flights.json")
+    before = store.read_text(address)
+    record = json.loads(before)
+    record["champion"]["model"] = {**model.to_dict(), "properties": {"features": INPUTS[:-1]}}
+    store.write_text(address, json.dumps(record))
+    yield model
+    store.write_text(address, before)
+
+
+def test_a_drift_is_followed_up_to_the_predictions(
+    detect: Any, captured: CaptureFolder, champion_with_model: Any, flights_raw: Path, shared_run_step: Any
+) -> None:
+    july, winter = (flights_examples.months(flights_raw, *months) for months in ((7, 7), (1, 3)))
+    captured.add(july.iloc[::6])
+    artifact, report = detect(min_rows=1000)
+    assert report["verdict"] == artifact.properties["verdict"] == "drift"
+    assert report["notes"] == []
+    warmer = july["temp"].mean() - winter["temp"].mean()
+    found = report["attribution"]["effects"]["temp"]
+    assert found["effect"] == pytest.approx(found["effect_signed"]) == pytest.approx(0.005 * warmer, rel=0.1)
+    assert report["features"]["temp"]["effect"] == found["effect"] == artifact.properties["effects"]["temp"]
+    shift = report["attribution"]["prediction_current"] - report["attribution"]["prediction_reference"]
+    assert shift == pytest.approx(0.005 * warmer, rel=0.1)
+    # The model takes nothing else, whatever else has moved.
+    assert set(report["attribution"]["effects"]) == {"temp"}
+    picture = (shared_run_step.store.local(artifact) / "report.svg").read_text()
+    assert "temp: covariate_shift" in picture and "<polyline" in picture
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+    assert artifact.properties["causes"]["temp"] == "covariate_shift"
+
+
+def test_a_model_that_is_gone_leaves_a_note_and_the_report_stands(
+    detect: Any, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    captured.add(flights_examples.months(flights_raw, 7, 7).iloc[::6])
+    _, report = detect(min_rows=1000)
+    assert report["verdict"] == "drift"
+    assert report["attribution"] is None
+    assert report["features"]["temp"]["effect"] is None
+    assert "Effects on predictions are not known: " in report["notes"][0] and "file:///model" in report["notes"][0]
+    assert detect(min_rows=1000, attribute=False)[1]["notes"] == []
+
+
+def test_rows_that_were_served_otherwise_than_they_were_learnt_are_found_by_their_identifiers(
+    detect: Any, captured: CaptureFolder, champion_with_model: Any, flights_raw: Path, shared_run_step: Any
+) -> None:
+    winter = flights_examples.months(flights_raw, 1, 3)
+    learnt = winter[winter.index % 4 == 0]
+    served = winter.assign(temp=(winter["temp"] - 32) / 1.8, carrier=winter["carrier"].str.lower())
+    captured.add(served[winter.index % 4 == 0].iloc[:9000])
+    captured.add(served[winter.index % 4 == 0].iloc[9000:])
+    captured.add(served[winter.index % 4 == 1].iloc[:1000])
+    artifact, report = detect(identifiers=["scheduled_at", "origin", "dest", "plane_seats", "scheduled_arrival_minute"])
+    rows = report["row_skew"]
+    assert rows["skewed"] == artifact.properties["skewed"]
+    assert set(rows["skewed"][:2]) == {"temp", "carrier"}
+    assert rows["matches"]["base_with_id_count"] == learnt["plane_seats"].notna().sum()
+    assert rows["pairs"] > 0.95 * rows["matches"]["base_with_id_count"]
+    temp = rows["features"]["temp"]
+    assert temp["mismatch_count"] == temp["base_count"] == temp["test_count"] > 0.99 * rows["pairs"]
+    assert rows["features"]["dewp"]["diff_count"] == rows["features"]["plane_manufacturer"]["diff_count"] == 0
+    for example in temp["examples"]:
+        assert example["serving"] == pytest.approx((example["training"] - 32) / 1.8, abs=1e-4)
+        assert set(example["identifier"]) == {
+            "scheduled_at", "origin", "dest", "plane_seats", "scheduled_arrival_minute",
+        }  # fmt: skip
+    for example in rows["features"]["carrier"]["examples"]:
+        assert example["serving"] == example["training"].lower()
+    assert report["verdict"] == "pipeline_fault"
+    assert artifact.properties["causes"]["temp"] == "unit_change"
+    assert artifact.properties["causes"]["carrier"] == "new_category"
+    picture = (shared_run_step.store.local(artifact) / "report.svg").read_text()
+    assert "carrier: new_category" in picture
+    assert ">UA</text>" in picture and ">ua</text>" in picture
+
+
+def test_rows_are_compared_with_examples_that_were_given(
+    detect: Any, captured: CaptureFolder, flights_raw: Path, shared_run_step: Any
+) -> None:
+    july = flights_examples.months(flights_raw, 7, 7).iloc[:1500]
+    captured.add(july.assign(plane_age=np.where(july["plane_age"] > 10, np.nan, july["plane_age"])))
+    examples = flights_examples.write_examples(shared_run_step.store, {"train": july}, run_id="july-afterwards")
+    artifact, report = detect(
+        inputs={"examples": examples}, min_rows=1000, identifiers=["scheduled_at", "carrier", "origin", "dest"]
+    )
+    assert report["row_skew"]["skewed"] == artifact.properties["skewed"] == ["plane_age"]
+    age = report["row_skew"]["features"]["plane_age"]
+    assert (age["mismatch_count"], age["test_only"]) == (0, 0)
+    assert age["base_only"] == artifact.metrics["skewed_rows"] > 100
+    assert all(example["training"] > 10 and example["serving"] is None for example in age["examples"])
+
+
+def test_an_identifier_that_was_not_captured_is_named(detect: Any, captured: CaptureFolder, flights_raw: Path) -> None:
+    path = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600])
+    with pytest.raises(StepFailed, match=r"there is no column 'input.flight_id'") as failure:
+        detect(min_rows=500, identifiers=["flight_id"])
+    assert str(path) in str(failure.value)
+    assert not failure.value.retryable
+
+
+@pytest.fixture(scope="module")
+def spans(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> dict[str, Any]:
+    """Statistics of two spans: March, and July."""
+
+    def statistics(name: str, month: int) -> Any:
+        window = [f"2013-{month:02}-01T00:00:00+00:00", f"2013-{month + 1:02}-01T00:00:00+00:00"]
+        rows = flights_examples.months(flights_raw, month, month).iloc[::4]
+        examples = flights_examples.write_examples(
+            shared_run_step.store, {"train": rows, "eval": rows.iloc[:2000]}, run_id=name, window=window
+        )
+        return shared_run_step(
+            "airflow_hops.runtime.statistics:run", inputs={"examples": examples}, kind="statistics",
+            launcher=warm_launcher, task_id=f"statistics-{name}",
+        )  # fmt: skip
+
+    return {"march": statistics("march", 3), "july": statistics("july", 7)}
+
+
+@pytest.fixture
+def drift(shared_run_step: Any, warm_launcher: Any, spans: dict[str, Any]) -> Any:
+    """Runs the step over two statistics."""
+
+    def run(reference: Any, current: Any, schema: Any = None, **params: Any) -> Any:
+        inputs = {"reference": reference, "current": current, **({"schema": schema} if schema else {})}
+        artifact = shared_run_step(
+            ENTRY, params=params, inputs=inputs, kind="skew", task_id="drift", launcher=warm_launcher
+        )
+        return artifact, json.loads((shared_run_step.store.local(artifact) / "report.json").read_text())
+
+    return run
+
+
+def test_spans_have_drifted_by_the_schemas_drift_comparators(
+    drift: Any, spans: dict[str, Any], shared_run_step: Any, warm_launcher: Any, flights_schema: Any
+) -> None:
+    schema = shared_run_step(
+        "skew_row_checks:write_drift_schema", inputs={"schema": flights_schema}, kind="schema",
+        code_paths=CHECKS, launcher=warm_launcher,
+    )  # fmt: skip
+    artifact, report = drift(spans["march"], spans["july"], schema)
+    assert (report["verdict"], report["drifted"]) == ("drift", ["temp"])
+    assert set(report["features"]) == {"temp", "carrier"}
+    assert report["features"]["temp"]["threshold"] == 0.3 < report["features"]["temp"]["score"]
+    assert artifact.properties["reference"] == {
+        "statistics": spans["march"].uri, "schema": schema.uri, "fingerprint": spans["march"].fingerprint,
+    }  # fmt: skip
+    assert artifact.properties["window_end"] == "2013-08-01T00:00:00+00:00"
+    assert artifact.properties["current"] == spans["july"].uri
+    assert report["windows"]["reference"] == ["2013-03-01T00:00:00+00:00", "2013-04-01T00:00:00+00:00"]
+    assert (report["attribution"], report["row_skew"]) == (None, None)
+
+
+def test_spans_are_compared_without_a_schema_the_time_aside(drift: Any, spans: dict[str, Any]) -> None:
+    _, report = drift(spans["march"], spans["july"])
+    assert report["verdict"] == "drift"
+    assert {"temp", "dewp"} < set(report["drifted"])
+    assert set(report["features"]) == {"late", *flights_examples.FEATURES}
+    assert drift(spans["march"], spans["march"])[1]["verdict"] == "stable"
+    assert drift(spans["march"], spans["july"], split="eval")[1]["rows_current"] == 2000
+
+
+def test_what_is_no_statistics_or_lacks_the_split_is_named(
+    drift: Any, spans: dict[str, Any], flights_schema: Any
+) -> None:
+    with pytest.raises(StepFailed, match=r"input 'current' .* is 'schema', expected statistics"):
+        drift(spans["march"], flights_schema)
+    with pytest.raises(StepFailed, match="there are no statistics of split 'newest'; there are train, eval"):
+        drift(spans["march"], spans["july"], split="newest")
+
+
+def test_drift_dag_asks_for_a_retraining(
+    run_dag: Any, shared_run_step: Any, spans: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"store": shared_run_step.store.root}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    sides = {"reference": spans["march"].to_dict(), "current": spans["july"].to_dict()}
+    run = run_dag("drift_between_spans", sides)
+    states = {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+    assert states == {"drift": "success", "request": "success"}
+    run = run_dag("drift_between_spans", {**sides, "current": sides["reference"]})
+    states = {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+    assert states == {"drift": "success", "request": "skipped"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "expected either model_name, or both reference and current"),
+        ({"reference": {}}, "expected either model_name, or both reference and current"),
+        ({"model_name": "m", "reference": {}, "current": {}}, "expected either model_name, or both"),
+        ({"model_name": "m", "schema": {}}, "schema goes with reference and current"),
+        ({"reference": {}, "current": {}, "identifiers": ["id"]}, "identifiers, examples and time_feature go with"),
+        ({"model_name": "m", "examples": {}}, "examples needs identifiers"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SkewOperator(task_id="skew", **arguments)
+
+
 def test_other_flights_of_the_same_months_are_stable(detect: Any, captured: CaptureFolder, flights_raw: Path) -> None:
     winter = flights_examples.months(flights_raw, 1, 3)
     captured.add(winter[winter.index % 4 == 2])
@@ -146,7 +356,9 @@ def test_other_flights_of_the_same_months_are_stable(detect: Any, captured: Capt
     assert max(skew["score"] / skew["threshold"] for skew in report["features"].values()) < 0.7
 
 
-def test_missing_values_are_counted_apart_and_are_no_drift(shared_run_step: Any, warm_launcher: Any) -> None:
+def test_missing_values_are_judged_apart_and_are_no_drift_of_the_values(
+    shared_run_step: Any, warm_launcher: Any
+) -> None:
     reports = shared_run_step("tfdv_checks:nan_against_itself", code_paths=CHECKS, launcher=warm_launcher)
     for name in ("x", "s"):
         same = reports["holes_to_holes"]["features"][name]
@@ -154,13 +366,13 @@ def test_missing_values_are_counted_apart_and_are_no_drift(shared_run_step: Any,
         assert same["missing_reference"] == same["missing_current"] == pytest.approx(0.5, abs=0.02)
         half = reports["whole_to_holes"]["features"][name]
         assert half["score"] < 0.02
-        assert half["missing_reference"] == 0
+        assert (half["missing_reference"], half["cause"]) == (0, "missing_rate")
         gone = reports["whole_to_gone"]["features"][name]
-        assert (gone["score"], gone["drifted"], gone["missing_current"]) == (None, False, 1.0)
+        assert (gone["score"], gone["cause"], gone["missing_current"]) == (None, "all_missing", 1.0)
         assert name in reports["whole_to_gone"]["lost"]
     assert {name: report["verdict"] for name, report in reports.items()} == {
         "holes_to_holes": "stable",
-        "whole_to_holes": "stable",
+        "whole_to_holes": "drift",
         "whole_to_gone": "pipeline_fault",
         "few": "insufficient",
     }

@@ -1,9 +1,9 @@
-"""Training-serving skew of captured requests."""
+"""Training-serving skew of captured requests, and drift between spans."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -17,46 +17,115 @@ if TYPE_CHECKING:
 
 
 class SkewOperator(HopsOperator):
-    """Compares the requests that the server captured since last time with the champion's training data.
+    """Compares what is served with what the serving model was trained on, or one span of data with another.
 
-    The artifact ``skew`` holds ``report.json`` and ``report.pb``; its property ``verdict`` is "stable", "drift",
-    "pipeline_fault" or "insufficient". Too few rows wait for the next run. While no model serves, the task is skipped.
+    With ``model_name``: the requests that the server captured since last time, with the champion's training data. Too
+    few rows wait for the next run. While no model serves, the task is skipped.
+
+    With ``reference`` and ``current``: two statistics artifacts; no model server is needed.
+
+    The artifact ``skew`` holds ``report.json``, ``report.pb`` and ``report.svg``; its property ``verdict`` is "stable",
+    "drift", "pipeline_fault" or "insufficient".
 
     Args:
         model_name: The served model (templated).
-        min_rows: Captured rows that it takes for a verdict.
+        reference: Output of ``StatisticsOperator``: the span that is compared with (templated).
+        current: Output of ``StatisticsOperator``: the span in question (templated).
+        schema: Output of ``SchemaOperator``, whose drift comparators say which features are compared, and to what
+            threshold; None to compare all. Only with ``reference`` and ``current`` (templated).
+        split: The split of the statistics.
+        alpha: Share of comparisons without a change in which a feature may be called drifted by chance; None to judge
+            by the schema's thresholds alone.
+        min_rows: Rows that it takes for a verdict; None for 1,000, and without ``alpha`` for 5,000.
+        measures: By feature, the measure that judges it; None for the schema's.
+        thresholds: By feature, a threshold of its measure; None for the schema's.
         time_feature: The model's input that holds the row's own time, seconds since the epoch; None if it has none.
+        attribute: Whether the report of a drift says how much each feature moves the model's predictions.
+        identifiers: Inputs of the model that tell a row, together: captured rows are then compared value by value with
+            the rows of ``examples`` that have the same.
+        examples: Output of ``PrepareOperator``, for ``identifiers``; None for the champion's training data (templated).
+        float_rounding: Digits after the point to which floats are rounded before single values are compared.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+
+    Raises:
+        ValueError: neither or both of ``model_name`` and ``reference`` with ``current`` are given, or an argument that
+            does not go with them.
     """
 
     entry = "airflow_hops.runtime.skew:run"
     output_kind = "skew"
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name")
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields, "model_name", "reference", "current", "schema", "examples",
+    )  # fmt: skip
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
     def __init__(
         self,
         *,
-        model_name: str,
-        min_rows: int = 5000,
+        model_name: str | None = None,
+        reference: Any = None,
+        current: Any = None,
+        schema: Any = None,
+        split: str = "train",
+        alpha: float | None = 0.01,
+        min_rows: int | None = None,
+        measures: Mapping[str, str] | None = None,
+        thresholds: Mapping[str, float] | None = None,
         time_feature: str | None = None,
+        attribute: bool = True,
+        identifiers: Sequence[str] = (),
+        examples: Any = None,
+        float_rounding: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        spans = [value is not None for value in (reference, current)]
+        if (model_name is not None) == any(spans) or any(spans) != all(spans):
+            raise ValueError(f"{self.task_id}: expected either model_name, or both reference and current")
+        if model_name is not None and schema is not None:
+            raise ValueError(f"{self.task_id}: schema goes with reference and current; a served model has its own")
+        if model_name is None and (identifiers or examples is not None or time_feature is not None):
+            raise ValueError(f"{self.task_id}: identifiers, examples and time_feature go with model_name")
+        if examples is not None and not identifiers:
+            raise ValueError(f"{self.task_id}: examples needs identifiers, by which rows are joined with them")
         self.model_name = model_name
+        self.reference = reference
+        self.current = current
+        self.schema = schema
+        self.split = split
+        self.alpha = alpha
         self.min_rows = min_rows
+        self.measures = measures
+        self.thresholds = thresholds
         self.time_feature = time_feature
+        self.attribute = attribute
+        self.identifiers = identifiers
+        self.examples = examples
+        self.float_rounding = float_rounding
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The model, and how many rows it takes."""
-        return {"model_name": self.model_name, "min_rows": self.min_rows, "time_feature": self.time_feature}
+        """What is compared, and how."""
+        names = ["split", "alpha", "min_rows", "measures", "thresholds"]
+        if self.model_name is not None:
+            names += ["model_name", "time_feature", "attribute", "float_rounding"]
+        return {**{name: getattr(self, name) for name in names}, "identifiers": list(self.identifiers)}
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """The spans, or the rows that served ones are compared with."""
+        return {
+            "reference": self.reference,
+            "current": self.current,
+            "schema": self.schema,
+            "examples": self.examples,
+        }
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Skips while no model serves; otherwise runs the step."""
-        try:
-            record = json.loads(hook.store.read_text(hook.store.uri("_models", f"{self.model_name}.json")))
-        except FileNotFoundError:
-            record = {}
-        if not record.get("champion"):
-            raise AirflowSkipException(f"no version of model {self.model_name!r} serves yet")
+        if self.model_name is not None:
+            try:
+                record = json.loads(hook.store.read_text(hook.store.uri("_models", f"{self.model_name}.json")))
+            except FileNotFoundError:
+                record = {}
+            if not record.get("champion"):
+                raise AirflowSkipException(f"no version of model {self.model_name!r} serves yet")
         return super().run_step(hook, context)

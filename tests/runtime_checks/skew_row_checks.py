@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.artifacts import Artifact, BadInput
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.skew.rows import detect_row_skew
 from airflow_hops.runtime.statistics.arrow_lists import as_lists
@@ -292,3 +292,34 @@ def attribution_errors(context: StepContext) -> dict[str, str]:
         except BadInput as error:
             found[name] = str(error)
     return found
+
+
+def write_temperature_model(context: StepContext) -> Artifact:
+    """A model artifact that says 0.5 at 40 °F, and 0.005 more for each degree."""
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "temp")])
+    def serve(temp: Any) -> Any:
+        return {"probability": 0.5 + 0.005 * (tf.where(tf.math.is_nan(temp), 40.0, temp) - 40.0)}
+
+    module = tf.Module()
+    module.serve = serve
+    with context.output() as writer:
+        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": serve})
+        return writer.commit()
+
+
+def write_drift_schema(context: StepContext) -> Artifact:
+    """The schema with drift comparators of two features."""
+    from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
+
+    schema = load_schema(context.local("schema") / SCHEMA_FILE)
+    for feature in schema.feature:
+        feature.ClearField("drift_comparator")
+        if feature.name == "temp":
+            feature.drift_comparator.jensen_shannon_divergence.threshold = 0.3
+        if feature.name == "carrier":
+            feature.drift_comparator.infinity_norm.threshold = 0.2
+    with context.output() as writer:
+        (writer.path / SCHEMA_FILE).write_text(str(schema))
+        return writer.commit(properties=context.input("schema").properties)

@@ -1,150 +1,171 @@
-"""The step of the skew stage: the rows that the model server captured against the training data of the champion."""
+"""The step of the skew stage: what is served against what the champion learnt, or one span of data against another."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_hops.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.model_record import read_record
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
-from airflow_hops.runtime.skew.captured_rows import (
-    CapturedSpan,
-    Cursor,
-    captured_files,
-    check_columns,
-    read_features,
-    read_span,
-)
-from airflow_hops.runtime.skew.detect import MIN_ROWS, detect_skew
+from airflow_hops.runtime.skew.captured import CapturedOptions, compare_captured
+from airflow_hops.runtime.skew.compared import Compared
+from airflow_hops.runtime.skew.detect import MIN_ROWS_OF_THRESHOLDS, detect_skew
+from airflow_hops.runtime.skew.picture import draw
 from airflow_hops.runtime.skew.report import SkewReport
-from airflow_hops.runtime.statistics import STATISTICS_FILE, generate_statistics, load_statistics
-from airflow_hops.runtime.statistics.summary import features_by_name, type_name
+from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
 
 log = logging.getLogger(__name__)
 
 REPORT_FILE = "report.json"
 REPORT_PROTO = "report.pb"
+REPORT_PICTURE = "report.svg"
+
+MIN_ROWS = 1000
+"""Rows that a verdict uses up: fewer would do, and find less."""
 
 
 def run(
     context: StepContext,
     *,
-    model_name: str,
-    min_rows: int = MIN_ROWS,
+    model_name: str | None = None,
+    split: str = "train",
+    alpha: float | None = 0.01,
+    min_rows: int | None = None,
+    measures: Mapping[str, str] | None = None,
+    thresholds: Mapping[str, float] | None = None,
     time_feature: str | None = None,
+    attribute: bool = True,
+    identifiers: Sequence[str] = (),
+    float_rounding: int | None = None,
 ) -> Artifact:
-    """The step: compares what was captured since last time with the data that the champion was trained on.
-
-    The cursor moves only once there were enough rows for a verdict, and the artifact is committed: too few rows wait
-    for the next run.
+    """The step: captured rows against the champion's training data, or one statistics artifact against another.
 
     Args:
-        context: The step's context; service ``serving_capture_path``.
+        context: The step's context. With ``model_name``: service ``serving_capture_path``, and input ``examples`` where
+            rows are compared with others than the champion's training data. Without: inputs ``reference`` and
+            ``current``, and ``schema`` where its drift comparators count.
         model_name: The served model.
-        min_rows: Rows that it takes for a verdict.
-        time_feature: The feature that holds the row's own time, seconds since the epoch, or None.
+        split: Split of the statistics, and of the examples.
+        alpha: As :func:`~airflow_hops.runtime.skew.detect_skew`.
+        min_rows: Rows that it takes for a verdict; None for 1,000, and without ``alpha`` for 5,000.
+        measures: As :func:`~airflow_hops.runtime.skew.detect_skew`.
+        thresholds: As :func:`~airflow_hops.runtime.skew.detect_skew`.
+        time_feature: The captured feature that holds the row's own time, seconds since the epoch, or None.
+        attribute: Whether effects on predictions are looked for when something has drifted.
+        identifiers: Features by which captured rows are joined with examples, to be compared value by value.
+        float_rounding: Digits to which floats are rounded in that comparison; None for none.
 
     Raises:
-        BadInput: nothing serves, its statistics are gone, or captured rows do not have its features.
+        BadInput: nothing serves, its statistics are gone, captured rows do not have its features; or inputs are not
+            statistics with that split.
     """
+    if min_rows is None:
+        min_rows = MIN_ROWS_OF_THRESHOLDS if alpha is None else MIN_ROWS
     if min_rows < 1:
         raise BadInput(f"min_rows is {min_rows}, expected at least 1")
-    capture_path = context.spec.services.get("serving_capture_path")
-    if not capture_path:
-        raise BadInput(
-            "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server as "
-            "--capture_base_path"
-        )
-    champion = read_record(context.store, model_name).champion
-    if champion is None or not champion.statistics or not champion.schema:
-        raise BadInput(f"no champion of model {model_name!r} with statistics and schema; deploy one first")
-    stored = context.store.manifest(champion.statistics).reference(champion.statistics)
-    trained_on = champion.model.properties.get("statistics_fingerprint")
-    if trained_on not in (None, stored.fingerprint):
-        raise BadInput(
-            f"{champion.statistics}: these are not the statistics that version {champion.version} of {model_name!r} "
-            f"was trained on (fingerprint {stored.fingerprint[:12]}…, expected {trained_on[:12]}…): their task was run "
-            "anew since. Deploy a model that was trained on them"
-        )
-    reference = load_statistics(context.store.local(stored) / "train" / STATISTICS_FILE)
-    schema_artifact = context.store.accept_edit(champion.schema, SCHEMA_FILE)
-    schema = load_schema(context.store.local(schema_artifact) / SCHEMA_FILE)
-    _keep_comparators(schema, champion.model.properties.get("features"))
-    expected = {
-        feature.name: type_name(found)
-        for feature in schema.feature
-        for found in [features_by_name(reference).get(feature.name)]
-        if feature.HasField("skew_comparator") and found is not None
-    }
-
-    files = captured_files(Path(capture_path), model_name)
-    cursor = Cursor(context.store, context.spec.producer)
-    window = cursor.window(files)
-    files = [path for path in files if window.holds(path.name)]
-    check_columns(files, expected, time_feature)
-    span = read_span(files, time_feature)
-    log.info("%d captured rows in %d files, %s by version", span.rows, len(files), dict(span.versions or {}))
-    current = None
-    if span.rows < min_rows:
-        rows = int(reference.datasets[0].num_examples)
-        report = SkewReport("insufficient", (), {}, rows, span.rows, min_rows)
+    judged = {"alpha": alpha, "min_rows": min_rows, "measures": measures, "thresholds": thresholds}
+    if model_name is None:
+        compared = _compare_spans(context, split, judged)
     else:
-        current = generate_statistics(read_features(files, list(expected)))
-        report = detect_skew(reference, current, schema=schema, min_rows=min_rows)
-    _log(report)
-    origin = {
-        "model": model_name,
-        "version": champion.version,
-        "statistics": stored.uri,
-        "schema": champion.schema,
-        "fingerprint": stored.fingerprint,
-    }
-    artifact = _write(context, report, span, origin, reference, current)
-    if report.verdict != "insufficient":
-        cursor.done(window)
+        options = CapturedOptions(model_name, split, time_feature, attribute, tuple(identifiers), float_rounding)
+        compared = compare_captured(context, options, judged)
+    _log(compared)
+    artifact = _write(context, compared)
+    compared.done()
     return artifact
 
 
-def _write(
-    context: StepContext,
-    report: SkewReport,
-    span: CapturedSpan,
-    origin: Mapping[str, Any],
-    reference: Any,
-    current: Any,
-) -> Artifact:
-    facts = {
-        "captured_from": span.captured_from,
-        "captured_until": span.captured_until,
-        "window_end": span.window_end,
-        "versions": dict(span.versions or {}),
+def _compare_spans(context: StepContext, split: str, judged: Mapping[str, Any]) -> Compared:
+    """Compares the statistics of two spans, the times of their rows aside."""
+    sides = {role: context.input(role) for role in ("reference", "current")}
+    statistics = {role: _statistics(context, role, split) for role in sides}
+    schema, schema_uri = None, None
+    if context.has_input("schema"):
+        schema_uri = context.input("schema").uri
+        schema = load_schema(context.local("schema") / SCHEMA_FILE)
+    report = detect_skew(statistics["reference"], statistics["current"], schema=schema, comparator="drift", **judged)
+    windows = {role: artifact.properties.get("window") for role, artifact in sides.items()}
+    reference = sides["reference"]
+    rows = int(statistics["current"].datasets[0].num_examples)
+    return Compared(
+        report=report,
+        reference=statistics["reference"],
+        current=statistics["current"],
+        origin={"statistics": reference.uri, "schema": schema_uri, "fingerprint": reference.fingerprint},
+        facts={
+            "current": sides["current"].uri,
+            "split": split,
+            "windows": windows,
+            "window_end": (windows["current"] or [None, None])[1],
+        },
+        rows={"current": RowCounts(rows, rows)},
+    )
+
+
+def _statistics(context: StepContext, role: str, split: str) -> Any:
+    artifact = context.input(role)
+    if artifact.kind != "statistics":
+        raise BadInput(f"input {role!r} ({artifact.uri}) is {artifact.kind!r}, expected statistics")
+    path = context.local(role) / split / STATISTICS_FILE
+    if not path.is_file():
+        splits = ", ".join(artifact.properties.get("splits") or [])
+        raise BadInput(f"{artifact.uri}: there are no statistics of split {split!r}; there are {splits}")
+    statistics = load_statistics(path)
+    # Spans are of different times, and keys do not repeat: neither tells of a change.
+    aside = {artifact.properties.get(name) for name in ("time", "key")}
+    dataset = statistics.datasets[0]
+    kept = [feature for feature in dataset.features if ".".join(feature.path.step) not in aside]
+    del dataset.features[:]
+    dataset.features.extend(kept)
+    return statistics
+
+
+def _write(context: StepContext, compared: Compared) -> Artifact:
+    report, attribution, rows = compared.report, compared.attribution, compared.row_skew
+    effects = {name: found.effect for name, found in attribution.effects.items()} if attribution else {}
+    value = {
+        **_with_effects(report, effects).to_dict(),
+        "reference": dict(compared.origin),
+        **compared.facts,
+        "attribution": attribution.to_dict() if attribution else None,
+        "row_skew": rows.to_dict() if rows else None,
+        "notes": list(compared.notes),
     }
     with context.output() as writer:
-        value = {**report.to_dict(), "reference": dict(origin), **facts}
-        (writer.path / REPORT_FILE).write_text(json.dumps(value, indent=1))
-        (writer.path / REPORT_PROTO).write_bytes(_both(reference, current).SerializeToString(deterministic=True))
+        (writer.path / REPORT_FILE).write_text(json.dumps(value, indent=1, allow_nan=False))
+        both = _both(compared.reference, compared.current)
+        (writer.path / REPORT_PROTO).write_bytes(both.SerializeToString(deterministic=True))
+        (writer.path / REPORT_PICTURE).write_text(draw(report))
         return writer.commit(
-            rows={"captured": RowCounts(span.rows, span.rows)},
+            rows=compared.rows,
             metrics={
                 "rows_reference": report.rows_reference,
                 "rows_current": report.rows_current,
                 "drifted": len(report.drifted),
+                **({"skewed_rows": rows.skewed_pairs, "joined_rows": rows.pairs} if rows else {}),
             },
             properties={
                 "verdict": report.verdict,
                 "drifted": list(report.drifted),
                 "lost": list(report.lost),
-                "reference": dict(origin),
-                **facts,
+                "causes": dict(report.causes),
+                "effects": {name: effects[name] for name in report.drifted if name in effects},
+                "skewed": list(rows.skewed) if rows else [],
+                "reference": dict(compared.origin),
+                **compared.facts,
                 "min_rows": report.min_rows,
                 "scores": {name: [skew.score, skew.threshold] for name, skew in report.features.items()},
             },
         )
+
+
+def _with_effects(report: SkewReport, effects: Mapping[str, float]) -> SkewReport:
+    features = {name: replace(skew, effect=effects.get(name)) for name, skew in report.features.items()}
+    return replace(report, features=features)
 
 
 def _both(reference: Any, current: Any) -> Any:
@@ -157,22 +178,15 @@ def _both(reference: Any, current: Any) -> Any:
     return both
 
 
-def _keep_comparators(schema: Any, features: Any) -> None:
-    """Drops the comparators of features that the model does not take: the server never sees them."""
-    for feature in schema.feature:
-        if features and feature.name not in features:
-            feature.ClearField("skew_comparator")
-
-
-def _log(report: SkewReport) -> None:
-    for name, skew in sorted(report.features.items(), key=lambda item: -item[1].excess):
-        level = logging.WARNING if skew.drifted else logging.INFO
-        score = "none" if skew.score is None else f"{skew.score:.4f}"
-        log.log(
-            level,
-            "%-26s %-14s %s (threshold %g), missing %.1f%% -> %.1f%%",
-            name, skew.measure, score, skew.threshold, 100 * skew.missing_reference, 100 * skew.missing_current,
-        )  # fmt: skip
-    if report.lost:
-        log.warning("Every value is missing now: %s; see to what feeds the model", ", ".join(report.lost))
-    log.info("Verdict: %s (%d rows, %d needed)", report.verdict, report.rows_current, report.min_rows)
+def _log(compared: Compared) -> None:
+    report = compared.report
+    for line in str(report).splitlines():
+        log.log(logging.INFO if report.verdict in ("stable", "insufficient") else logging.WARNING, "%s", line)
+    if compared.attribution:
+        for name, effect in list(compared.attribution.effects.items())[:5]:
+            log.info("%s moves a prediction by %.4f on average (%+.4f)", name, effect.effect, effect.effect_signed)
+    if compared.row_skew:
+        for line in str(compared.row_skew).splitlines():
+            log.log(logging.WARNING if compared.row_skew.skewed else logging.INFO, "%s", line)
+    for note in compared.notes:
+        log.warning("%s", note)

@@ -1,0 +1,210 @@
+"""Compares the rows that the model server captured with the data that the champion was trained on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.model_record import ServedVersion, read_record
+from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
+from airflow_hops.runtime.skew.captured_rows import (
+    Cursor,
+    captured_files,
+    check_columns,
+    read_features,
+    read_span,
+)
+from airflow_hops.runtime.skew.compared import Compared
+from airflow_hops.runtime.skew.detect import detect_skew
+from airflow_hops.runtime.skew.report import SkewReport
+from airflow_hops.runtime.statistics import STATISTICS_FILE, generate_statistics, load_statistics
+from airflow_hops.runtime.statistics.summary import features_by_name, type_name
+
+if TYPE_CHECKING:
+    from airflow_hops.runtime.skew.attribution import Attribution
+    from airflow_hops.runtime.skew.rows import RowSkewReport
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CapturedOptions:
+    """What is compared; see :func:`airflow_hops.runtime.skew.stage.run`."""
+
+    model_name: str
+    split: str
+    time_feature: str | None
+    attribute: bool
+    identifiers: tuple[str, ...]
+    float_rounding: int | None
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What the champion was trained on."""
+
+    champion: ServedVersion
+    statistics: Any
+    schema: Any
+    stored: Artifact
+    types: Mapping[str, str]
+
+
+def compare_captured(context: StepContext, options: CapturedOptions, judged: Mapping[str, Any]) -> Compared:
+    """Compares what was captured since last time.
+
+    The cursor moves only once there were enough rows for a verdict, and the artifact is committed: too few rows wait
+    for the next run.
+
+    Args:
+        context: The step's context.
+        options: What is compared.
+        judged: Keyword arguments of :func:`~airflow_hops.runtime.skew.detect_skew`; ``min_rows`` among them.
+    """
+    capture_path = context.spec.services.get("serving_capture_path")
+    if not capture_path:
+        raise BadInput(
+            "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server as "
+            "--capture_base_path"
+        )
+    trained = _read_trained(context, options)
+    files = captured_files(Path(capture_path), options.model_name)
+    cursor = Cursor(context.store, context.spec.producer)
+    window = cursor.window(files)
+    files = [path for path in files if window.holds(path.name)]
+    check_columns(files, trained.types, options.time_feature)
+    span = read_span(files, options.time_feature)
+    log.info("%d captured rows in %d files, %s by version", span.rows, len(files), dict(span.versions or {}))
+    origin = {
+        "model": options.model_name,
+        "version": trained.champion.version,
+        "statistics": trained.stored.uri,
+        "schema": trained.champion.schema,
+        "fingerprint": trained.stored.fingerprint,
+    }
+    facts = {name: value for name, value in asdict(span).items() if name != "rows"} | {
+        "versions": dict(span.versions or {})
+    }
+    rows = {"captured": RowCounts(span.rows, span.rows)}
+    if span.rows < judged["min_rows"]:
+        reference_rows = int(trained.statistics.datasets[0].num_examples)
+        report = SkewReport("insufficient", (), {}, reference_rows, span.rows, judged["min_rows"])
+        return Compared(report, trained.statistics, None, origin, facts, rows)
+    current = generate_statistics(read_features(files, list(trained.types)))
+    report = detect_skew(trained.statistics, current, schema=trained.schema, **judged)
+    notes: list[str] = []
+    row_skew = _compare_rows(context, options, trained, files, notes) if options.identifiers else None
+    attribution = None
+    if options.attribute and report.verdict in ("drift", "pipeline_fault"):
+        attribution = _attribute(context, options, trained, files, report, notes)
+    return Compared(
+        report=report,
+        reference=trained.statistics,
+        current=current,
+        origin=origin,
+        facts=facts,
+        rows=rows,
+        attribution=attribution,
+        row_skew=row_skew,
+        notes=tuple(notes),
+        done=lambda: cursor.done(window),
+    )
+
+
+def _read_trained(context: StepContext, options: CapturedOptions) -> _Trained:
+    name = options.model_name
+    champion = read_record(context.store, name).champion
+    if champion is None or not champion.statistics or not champion.schema:
+        raise BadInput(f"no champion of model {name!r} with statistics and schema; deploy one first")
+    stored = context.store.manifest(champion.statistics).reference(champion.statistics)
+    trained_on = champion.model.properties.get("statistics_fingerprint")
+    if trained_on not in (None, stored.fingerprint):
+        raise BadInput(
+            f"{champion.statistics}: these are not the statistics that version {champion.version} of {name!r} "
+            f"was trained on (fingerprint {stored.fingerprint[:12]}…, expected {trained_on[:12]}…): their task was run "
+            "anew since. Deploy a model that was trained on them"
+        )
+    statistics = load_statistics(context.store.local(stored) / options.split / STATISTICS_FILE)
+    schema_artifact = context.store.accept_edit(champion.schema, SCHEMA_FILE)
+    schema = load_schema(context.store.local(schema_artifact) / SCHEMA_FILE)
+    _keep_comparators(schema, champion.model.properties.get("features"))
+    known = features_by_name(statistics)
+    types = {
+        feature.name: type_name(known[feature.name])
+        for feature in schema.feature
+        if feature.HasField("skew_comparator") and feature.name in known
+    }
+    return _Trained(champion, statistics, schema, stored, types)
+
+
+def _keep_comparators(schema: Any, features: Any) -> None:
+    """Drops the comparators of features that the model does not take: the server never sees them."""
+    for feature in schema.feature:
+        if features and feature.name not in features:
+            feature.ClearField("skew_comparator")
+
+
+def _training_files(context: StepContext, trained: _Trained, split: str) -> list[Path]:
+    """The files of the examples that the champion's statistics were computed from."""
+    examples = context.store.manifest(trained.stored.uri).inputs.get("examples")
+    if not examples:
+        raise BadInput(f"{trained.stored.uri}: the manifest names no examples that the statistics were computed from")
+    return _example_files(context.store.local(examples[0]), split)
+
+
+def _example_files(folder: Path, split: str) -> list[Path]:
+    from airflow_hops.runtime.raw_features import example_files
+
+    return example_files(folder, split)
+
+
+def _compare_rows(
+    context: StepContext, options: CapturedOptions, trained: _Trained, files: Sequence[Path], notes: list[str]
+) -> RowSkewReport | None:
+    from airflow_hops.runtime.skew.rows import detect_row_skew
+
+    names = list(dict.fromkeys([*options.identifiers, *trained.types]))
+    if context.has_input("examples"):
+        training = _example_files(context.local("examples"), options.split)
+    else:
+        try:
+            training = _training_files(context, trained, options.split)
+        except BadInput as error:
+            notes.append(f"Rows were not compared: {error}")
+            return None
+    return detect_row_skew(
+        lambda columns: read_features(training, columns or names, prefix=""),
+        lambda columns: read_features(files, columns or names),
+        identifiers=options.identifiers,
+        float_rounding=options.float_rounding,
+    )
+
+
+def _attribute(
+    context: StepContext,
+    options: CapturedOptions,
+    trained: _Trained,
+    files: Sequence[Path],
+    report: SkewReport,
+    notes: list[str],
+) -> Attribution | None:
+    """Effects on the champion's predictions; None, and a note, where its model or examples are gone."""
+    from airflow_hops.runtime.skew.attribution import attribute_drift
+
+    try:
+        training = _training_files(context, trained, options.split)
+        model = context.store.local(trained.champion.model) / "saved_model"
+        return attribute_drift(
+            model,
+            lambda columns: read_features(training, columns, prefix=""),
+            lambda columns: read_features(files, columns),
+            features=report.features,
+        )
+    except BadInput as error:
+        notes.append(f"Effects on predictions are not known: {error}")
+        return None
