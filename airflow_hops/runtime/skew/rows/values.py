@@ -221,7 +221,7 @@ def _hash_values(flat: Any, kind: str, rounding: int | None) -> Any:
     from pandas.util import hash_array
 
     encoded = flat.dictionary_encode()
-    words = np.append(encoded.dictionary.to_numpy(zero_copy_only=False), b"").astype(object)
+    words: Any = np.append(encoded.dictionary.to_numpy(zero_copy_only=False), b"").astype(object)
     known = hash_array(words, categorize=False)
     places = pc.fill_null(encoded.indices.cast(pa.int64()), len(known) - 1).to_numpy(zero_copy_only=False)
     return np.asarray(known[places])
