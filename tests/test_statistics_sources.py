@@ -93,6 +93,11 @@ def test_csv_has_the_types_and_values_of_tfdvs_own_decoder(check: Any) -> None:
     assert {kind for f in facts.values() for kind in f["types"]} == {"null", "int64", "float", "string"}
 
 
+@pytest.mark.parametrize("format_", ["csv", "tfrecord", "jsonl"])
+def test_statistics_of_files_equal_tfdvs(check: Any, format_: str) -> None:
+    assert check("statistics_as_tfdv")[format_] == []
+
+
 def test_csv_is_cut_between_rows_whatever_stands_within_quotes(check: Any) -> None:
     facts = check("quoted_rows")
     assert facts["wrong"] == []

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
+from statistics_equality import compare, many_strings, nested_table
 from tfx_bsl.coders import csv_decoder
 from tfx_bsl.coders.example_coder import RecordBatchToExamples
 
@@ -27,6 +28,7 @@ from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.readers import csv as readers_csv
 from airflow_hops.runtime.readers import jsonl as readers_jsonl
+from airflow_hops.runtime.statistics import generate_statistics
 from airflow_hops.runtime.statistics.arrow_lists import as_lists
 from airflow_hops.runtime.statistics.formats import arrow, layout, parquet, row_spans, tfrecord
 from airflow_hops.runtime.statistics.formats import csv as csv_format
@@ -482,6 +484,37 @@ def _with_bad_file(folder: Path) -> dict[str, Any]:
         "kept": [len([i for i in ids if start <= i < start + 300]) for start in (0, 1000, 2000)],
         "skipped": {Path(name).name: reason for name, reason in plan.skipped.items()},
     }
+
+
+def statistics_as_tfdv(context: StepContext) -> dict[str, Any]:
+    """Where statistics of files differ from those of TFDV's own pipelines; and those of JSON lines from Parquet's."""
+    import tensorflow_data_validation as tfdv
+
+    draw = random.Random(11)
+    lines = [
+        f"{n},{draw.choice(_CELLS[:9])},{draw.choice(['', 'UA', 'é'])},{n / 7 if n > 300 else n}" for n in range(400)
+    ]
+    text = context.scratch / "mixed.csv"
+    text.write_text("id,mixed,carrier,late\n" + "\n".join(lines) + "\n")
+    examples = write(nested_table().select(["numbers", "large", "words"]), context.scratch / "lists.tfrecord")
+    strings = many_strings().append_column("n", pa.array(range(60_000)))
+    found = {
+        "csv": compare(
+            generate_statistics(text, workers=2), tfdv.generate_statistics_from_csv(str(text)), pa.table({})
+        ),
+        "tfrecord": compare(
+            generate_statistics(examples, workers=2),
+            tfdv.generate_statistics_from_tfrecord(str(examples)),
+            pa.table({}),
+        ),
+        # Top values of so many are counted in a second reading.
+        "jsonl": compare(
+            generate_statistics(write(strings, context.scratch / "strings.jsonl")),
+            generate_statistics(write(strings, context.scratch / "strings.parquet")),
+            strings,
+        ),
+    }
+    return found
 
 
 def bad_input(context: StepContext) -> dict[str, str]:

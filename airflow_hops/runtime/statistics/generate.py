@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -152,5 +152,5 @@ def _count_top_values(plan: Any, combiners: Any, accumulator: Any, statistics: A
         return
     log.info("Counting the top values of %s", ", ".join(map(str, found)))
     counting = Combiners(combiners.options, [recount.CandidateCounts(found, combiners.options)])
-    again = replace(plan, types={n: plan.types[n] for n in recount.columns(found, combiners.options, plan.types)})
+    again = plan.select(recount.columns(found, combiners.options, plan.types))
     recount.replace_top_values(statistics, counting.extract(accumulate(again, counting)))

@@ -88,6 +88,10 @@ class Plan(ABC):
             CorruptFile: the file cannot be read; :meth:`without` leaves it out.
         """
 
+    def select(self, columns: Collection[str]) -> Plan:
+        """The same plan for these of its columns alone."""
+        return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
+
     def widen(self, misfit: TypesDoNotFit) -> Plan:
         """The same plan with types that hold what did not fit."""
         raise misfit
@@ -155,6 +159,10 @@ class FilePlan(Plan):
             raise
         except BadInput as error:
             raise CorruptFile(file.name, str(error)) from error
+
+    def select(self, columns: Collection[str]) -> FilePlan:
+        types = {name: kind for name, kind in self.types.items() if name in columns}
+        return replace(self, types=types, wanted=self.wanted.among(columns))
 
     def widen(self, misfit: TypesDoNotFit) -> FilePlan:
         """See :class:`Plan`; the second time all rows are looked at, so that there is no third."""
@@ -286,11 +294,14 @@ class TablePlan(Plan):
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         start, stop = part.span.start, part.span.stop or 0
-        yield from bounded(self.table.slice(start, stop - start).to_batches())
+        table = self.table.select(list(self.types))
+        yield from bounded(table.slice(start, stop - start).to_batches())
 
 
 def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
     table = table.select([name for name in table.schema.names if wanted(name)]).combine_chunks()
+    if not table.num_columns:
+        raise BadInput("table: no column is left to read; expected at least one")
     for column in table.schema:
         check_type(column.name, column.type, "table")
     row_bytes = table.nbytes / max(1, table.num_rows)

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -61,6 +61,10 @@ class FramePlan:
     types: Mapping[str, pa.DataType]
     rows: None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def select(self, columns: Collection[str]) -> FramePlan:
+        """The same plan for these of its columns alone."""
+        return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
 
 
 def is_table(source: Any) -> bool:
