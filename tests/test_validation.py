@@ -177,12 +177,94 @@ def test_errors_branch_where_they_are_told_to(run_validation: Any, statistics_of
     assert states == {"validation": "success", "good": "skipped", "bad": "success"}
 
 
+def test_data_that_does_not_fit_gets_a_schema_proposed(statistics_of: Any, validate: Any, shared_run_step: Any) -> None:
+    artifact, report = validate(statistics_of(_some("dest", "Z`Z", 0.5)))
+    folder = shared_run_step.store.local(artifact)
+    (change,) = report["proposed"]["changes"]
+    assert (change["feature"], change["aspect"], change["text"]) == ("dest", "domain", "domain gains 'Z`Z'")
+    assert "Z`Z" in (folder / "proposed.pbtxt").read_text()
+    assert set(artifact.properties["proposed_features"]) == {"late", "scheduled_at", *flights_examples.FEATURES}
+    page = (folder / "proposal.md").read_text()
+    assert "### 1 anomaly" in page
+    assert "- **dest**: domain gains 'Z\\`Z'" in page
+
+
+def test_where_no_schema_would_help_none_is_proposed(statistics_of: Any, validate: Any, shared_run_step: Any) -> None:
+    artifact, report = validate(statistics_of(lambda f: f.assign(late=0)))
+    assert report["proposed"] is artifact.properties["proposed_features"] is None
+    folder = shared_run_step.store.local(artifact)
+    assert not (folder / "proposed.pbtxt").exists()
+    assert "No change of the schema would let this data through" in (folder / "proposal.md").read_text()
+
+
+def test_rows_that_break_the_schema_are_put_apart_and_the_good_ones_go_on(
+    run_dag: Any, shared_run_step: Any, flights_schema: Any, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = shared_run_step.store
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": store.root}}))
+    january = flights_examples.months(flights_raw, 1, 1).iloc[::4].reset_index(drop=True)
+    broken = _some("late", 2, 0.01)(_some("dest", "ZZZ", 0.02)(january))
+    examples = flights_examples.write_examples(store, {"train": january, "eval": broken}, run_id="split")
+    run = run_dag("validation_split", {"examples": examples.to_dict(), "schema": flights_schema.to_dict()})
+    tasks = {ti.task_id: ti for ti in run.get_task_instances()}
+    assert {name: str(ti.state) for name, ti in tasks.items()} == dict.fromkeys(tasks, "success")
+    anomalies = _artifact(tasks["validation"].xcom_pull(task_ids="validation"))
+    # An error of which its rows are rid of is a warning, as long as few rows have it.
+    assert anomalies.metrics["errors"] == 0
+    assert len(anomalies.properties["warnings"]) == 2
+    bad = int((january.index < 0.02 * len(january)).sum())
+    late = int((january.index < 0.01 * len(january)).sum())
+    assert anomalies.metrics["quarantined"] == bad
+    assert anomalies.rows["eval"].rejected == {
+        "late INT_TYPE_BIG_INT": late, "dest ENUM_TYPE_UNEXPECTED_STRING_VALUES": bad - late
+    }  # fmt: skip
+    folder = store.local(anomalies)
+    assert not (folder / "quarantine" / "train").exists()
+    quarantined = pd.read_parquet(folder / "quarantine" / "eval")
+    assert list(quarantined["flight_id"]) == list(broken["flight_id"][:bad])
+    assert set(quarantined["dest"]) == {"ZZZ"}
+    assert list(quarantined["anomaly_reasons"][0]) == [
+        "late: INT_TYPE_BIG_INT: 2, expected at most 1",
+        "dest: ENUM_TYPE_UNEXPECTED_STRING_VALUES: 'ZZZ', not in the domain",
+    ]
+    good = _artifact(tasks["validation"].xcom_pull(task_ids="validation", key="examples"))
+    assert good.kind == "examples"
+    assert good.properties == {**examples.properties, "splits": ["train", "eval"]}
+    assert good.rows["eval"].rows_out == len(broken) - bad
+    assert tasks["after"].xcom_pull(task_ids="after")["metrics"] == {"errors": 0, "warnings": 0}
+
+
+def test_examples_that_the_statistics_are_not_of_are_refused(
+    statistics_of: Any, shared_run_step: Any, warm_launcher: Any, flights_schema: Any, flights_raw: Path
+) -> None:
+    store = shared_run_step.store
+    few = flights_examples.months(flights_raw, 1, 1).head(100)
+    statistics = statistics_of()
+    with pytest.raises(StepFailed, match=r"split 'train' has 100 rows, and its statistics are of \d+") as failure:
+        shared_run_step(
+            ENTRY,
+            params={"split_anomalous": True},
+            inputs={
+                "statistics": statistics,
+                "schema": flights_schema,
+                "examples": flights_examples.write_examples(store, {"train": few, "eval": few}, run_id="few"),
+            },
+            kind="anomalies",
+            launcher=warm_launcher,
+        )
+    assert not failure.value.retryable
+    assert not store.exists(shared_run_step.last_uri)
+    assert not store.exists(shared_run_step.last_uri.replace("/anomalies", "/examples"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"on_anomaly": "explode"}, "on_anomaly has 'error': 'explode'"),
         ({"on_anomaly": {"fatal": "fail"}}, "on_anomaly has 'fatal': 'fail'"),
         ({"on_anomaly": "branch"}, "needs the task ids"),
+        ({"on_anomaly": "ask", "on_timeout": "approve"}, "on_timeout is 'approve'"),
+        ({"split_anomalous": True}, "needs the rows: examples="),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], words: str) -> None:
