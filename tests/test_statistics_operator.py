@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import flights_examples
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_hops.artifacts import Artifact
+from airflow_hops.artifacts import Artifact, Producer
 from airflow_hops.hooks.code import user_code_fingerprint
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.protocol import StepSpec
+from airflow_hops.protocol import Output, StepSpec
 from airflow_hops.sources import Source
 from airflow_hops.store import ArtifactStore
 
@@ -92,6 +93,10 @@ def test_options_as_json_give_slices_and_lift(local: Any, connected: ArtifactSto
     assert "carrier" in json.dumps(found["lift"])
 
 
+def test_what_comes_after_takes_the_whole_of_sliced_statistics(local: Any) -> None:
+    assert {"carrier", "distance", "late"} <= set(local["schema"]["properties"]["features"])
+
+
 def test_files_are_a_source_without_examples(local: Any, connected: ArtifactStore, conf: dict[str, Any]) -> None:
     files = local["files"]
     properties = files["properties"]
@@ -119,17 +124,19 @@ def test_a_function_of_the_dag_file_makes_the_options(local: Any, connected: Art
 
 
 def test_the_same_again_is_taken_from_the_cache_until_a_file_changes(
-    runs: Runs, local: Any, conf: dict[str, Any]
+    runs: Runs, local: Any, conf: dict[str, Any], connected: ArtifactStore
 ) -> None:
     again = runs("statistics")
     assert {name: value["cached"] for name, value in again.items()} == dict.fromkeys(local, True)
     with (Path(conf["source"]) / "a.csv").open("a") as file:
-        file.write("EWR,99,,1,-1\n")
+        file.write("NA,99,,1,-1\n")
     changed = runs("statistics")
     assert {name: value["cached"] for name, value in changed.items()} == {
-        "sliced": True, "by_function": True, "files": False,
+        "sliced": True, "schema": True, "by_function": True, "files": False,
     }  # fmt: skip
     assert changed["files"]["rows"]["data"]["rows_in"] == conf["rows"] + 1
+    origin = twin(connected, changed["files"], "data")["features"]["origin"]
+    assert origin["missing"] == 0 and ["NA", 1.0] in origin["top_values"], "a text like any other, as TFDV has it"
 
 
 @pytest.mark.spark
@@ -245,3 +252,47 @@ def test_cache_key_knows_the_function_and_what_it_imports(tmp_path: Path) -> Non
     assert before == user_code_fingerprint(specs[1])
     (tmp_path / "my_slices.py").write_text("LIMIT = 2\n")
     assert user_code_fingerprint(specs[0]) != before
+
+
+@pytest.fixture
+def s3_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ArtifactStore]:
+    """A store in an object store on this machine."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"endpoint_url": f"http://{host}:{port}"}
+    s3fs.S3FileSystem(**options).mkdir("statistics")
+    yield ArtifactStore("s3://statistics/hops", storage_options=options, local_cache=str(tmp_path / "cache"))
+    server.stop()
+
+
+@pytest.mark.spark
+def test_executors_read_examples_of_a_remote_store_themselves(
+    s3_store: ArtifactStore, warm_launcher: Any, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = flights_examples.write_examples(s3_store, {"train": flights_examples.months(flights_raw, 1, 1)[:500]})
+    extra = {"store": s3_store.root, "storage_options": s3_store.storage_options, "runtime": str(runtime)}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    producer = Producer("d", "r", "statistics")
+    uri = s3_store.address(producer, "statistics")
+    spec = StepSpec(
+        step="statistics",
+        entry=StatisticsOperator.entry,
+        params={"engine": "spark"},
+        inputs={"examples": (examples,)},
+        output=Output(uri, "statistics"),
+        producer=producer,
+    )
+    lines: list[Any] = []
+    launcher = SparkLauncher(runtime, "spark_local", warm=warm_launcher.warm)
+    RuntimeHook().run(spec, launcher=launcher, cache=False, on_line=lines.append)
+    manifest = s3_store.manifest(uri)
+    assert manifest.rows["train"].rows_in == manifest.rows["train"].rows_out == 500
+    done = [line.progress for line in lines if line.progress is not None]
+    assert done == sorted(done) and done[-1] == 1.0

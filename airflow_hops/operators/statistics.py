@@ -129,9 +129,10 @@ class StatisticsOperator(HopsOperator):
     def _source_fields(self) -> dict[str, Any] | None:
         if self.source is None:
             return None
-        files: Any = self.source if self._is_spark_table() else Source.from_value("source", self.source).to_dict()
+        # A path alone is read as TFDV reads it: the empty text is its only missing value.
+        place = self.source if isinstance(self.source, str) else Source.from_value("source", self.source).to_dict()
         columns = {"label": self.label_column, "key": self.key_column, "time": self.time_column}
-        return {"source": files, "split": self.split, **columns}
+        return {"source": place, "split": self.split, **columns}
 
     def _is_spark_table(self) -> bool:
         return isinstance(self.source, str) and self.source.startswith(SPARK_TABLE)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, task
 
+from airflow_hops.operators.schema import SchemaOperator
 from airflow_hops.operators.statistics import StatisticsOperator
 
 EXAMPLES = "{{ dag_run.conf['examples'] }}"
 SOURCE = "{{ dag_run.conf['source'] }}"
 
 with DAG("statistics", schedule=None, render_template_as_native_obj=True):
-    StatisticsOperator(
+    sliced = StatisticsOperator(
         task_id="sliced",
         examples=EXAMPLES,
         splits=["train"],
         options={"slice_by": ["origin"], "label_feature": "late", "num_rank_histogram_buckets": 5},
     )
+    SchemaOperator(task_id="schema", statistics=sliced.output)
     StatisticsOperator(task_id="files", source=SOURCE, key="id", label="late", on_corrupt="skip", workers=1)
 
     @task.hops_statistics(examples=EXAMPLES, splits=["eval"])

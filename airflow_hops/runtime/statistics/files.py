@@ -12,10 +12,10 @@ SUMMARY_FILE = "statistics.json"
 
 
 def load_statistics(path: Path) -> Any:
-    """Reads a ``FeatureStats.pb``.
+    """Reads a ``FeatureStats.pb``, whose first data set is the whole, and others its slices.
 
     Raises:
-        BadInput: there is none, or it is not a DatasetFeatureStatisticsList with one data set.
+        BadInput: there is none, or it is not a DatasetFeatureStatisticsList with a data set.
     """
     from google.protobuf.message import DecodeError
     from tensorflow_metadata.proto.v0 import statistics_pb2
@@ -27,6 +27,6 @@ def load_statistics(path: Path) -> Any:
         raise BadInput(f"{path}: there are no statistics") from None
     except DecodeError as error:
         raise BadInput(f"{path}: not a DatasetFeatureStatisticsList ({error})") from None
-    if len(statistics.datasets) != 1:
-        raise BadInput(f"{path}: {len(statistics.datasets)} data sets, expected 1")
+    if not statistics.datasets:
+        raise BadInput(f"{path}: a DatasetFeatureStatisticsList without a data set")
     return statistics
