@@ -46,10 +46,11 @@ def test_airflow_knows_the_configuration_section() -> None:
     assert conf.get("hops", "store") == ""
 
 
-def test_airflow_knows_the_decorator() -> None:
+@pytest.mark.parametrize("name", ["hops", "hops_schema", "hops_statistics"])
+def test_airflow_knows_the_decorator(name: str) -> None:
     from airflow.providers_manager import ProvidersManager
 
-    assert callable(ProvidersManager().taskflow_decorators["hops"])
+    assert callable(ProvidersManager().taskflow_decorators[name])
 
 
 def test_airflow_loads_the_plugin_through_its_entry_point() -> None:
