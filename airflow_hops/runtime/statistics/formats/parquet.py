@@ -60,8 +60,17 @@ def _batches(parquet: pq.ParquetFile, span: Span, types: Types) -> Iterator[pa.R
     count = itertools.count()
     for index in range(span.start, span.stop or 0):
         options = {"row_groups": [index], "columns": names, "use_threads": pa.cpu_count() > 1}
+        if not names and types:
+            # A batch of no columns would have no rows either; those of this file lack every feature.
+            yield from _rows_alone(parquet.metadata.row_group(index).num_rows, next(iter(types)))
+            continue
         rows = batch_rows(_row_bytes(parquet, parquet.metadata.row_group(index), names, options))
         yield from (batch for batch in parquet.iter_batches(rows, **options) if span.has(next(count)))
+
+
+def _rows_alone(rows: int, name: str) -> Iterator[pa.RecordBatch]:
+    for start in range(0, rows, BATCH_ROWS):
+        yield pa.RecordBatch.from_arrays([pa.nulls(min(BATCH_ROWS, rows - start))], [name])
 
 
 @contextmanager
