@@ -45,7 +45,7 @@ def _list(array: pa.Array) -> pa.Array:
         values = _struct_of_lists(values)
     elif not pa.types.is_null(kind):
         values = _plain(values)
-    offsets = np.zeros(len(array) + 1, np.int64)
+    offsets: np.ndarray = np.zeros(len(array) + 1, np.int64)
     np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(array), 0)), out=offsets[1:])
     # A null offset makes a null list.
     missing: np.ndarray | None = np.append(np.asarray(array.is_null()), False) if array.null_count else None

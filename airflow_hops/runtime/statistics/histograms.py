@@ -71,4 +71,5 @@ def _counts_between(low: np.ndarray, high: np.ndarray, weights: np.ndarray, boun
     counts: np.ndarray = np.bincount(where, weights[points], minlength=len(bounds) - 1)
     low, high, weights = (values[~points, None] for values in (low, high, weights))
     shared = np.minimum(high, bounds[None, 1:]) - np.maximum(low, bounds[None, :-1])
-    return counts + (np.clip(shared, 0, None) / (high - low) * weights).sum(axis=0)
+    counts = counts + (np.clip(shared, 0, None) / (high - low) * weights).sum(axis=0)
+    return counts

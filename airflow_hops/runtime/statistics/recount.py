@@ -138,7 +138,10 @@ def _count(flat: pa.Array, values: pa.Array, weights: np.ndarray | None) -> np.n
             text = [array_util.CountInvalidUTF8(others.slice(i, 1)) == 0 for i in range(len(others))]
             kind[unknown[~large & ~np.array(text)]] = len(values) + 1
     listed = kind >= 0
-    return np.bincount(kind[listed], None if weights is None else weights[listed], minlength=len(values) + 2)
+    counted: np.ndarray = np.bincount(
+        kind[listed], None if weights is None else weights[listed], minlength=len(values) + 2
+    )
+    return counted
 
 
 def _replace(ours: Any, theirs: Any) -> None:

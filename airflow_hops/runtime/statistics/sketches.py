@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from tensorflow_data_validation import constants
@@ -16,6 +17,8 @@ from tensorflow_data_validation.arrow import arrow_util
 from tensorflow_data_validation.statistics.generators.top_k_uniques_sketch_stats_generator import (
     TopKUniquesSketchStatsGenerator,
 )
+from tensorflow_data_validation.utils import top_k_uniques_stats_util
+from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl import sketches
 from tfx_bsl.arrow import array_util
 
@@ -105,6 +108,36 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
         sketch._topk_unweighted.AddValues(_without_large(distinct), counts.field(1).cast(pa.float32()))
         if weights is not None:
             sketch._topk_weighted.AddValues(_without_large(flat), pa.array(weights[rows], pa.float32()))
+
+    def extract_output(self, accumulator: dict[Any, Any]) -> statistics_pb2.DatasetFeatureStatistics:
+        """Top values, rank histograms and numbers of distinct values."""
+        result = statistics_pb2.DatasetFeatureStatistics()
+        for path, sketch in accumulator.items():
+            if not (listed := self._most_frequent(sketch._topk_unweighted)):
+                continue
+            feature = top_k_uniques_stats_util.make_feature_stats_proto_topk_uniques(
+                feature_path=path,
+                num_top_values=self._num_top_values,
+                num_rank_histogram_buckets=self._num_rank_histogram_buckets,
+                num_unique=sketch._distinct.Estimate(),
+                value_count_list=listed,
+                weighted_value_count_list=self._most_frequent(sketch._topk_weighted),
+                frequency_threshold=self._frequency_threshold,
+                weighted_frequency_threshold=self._weighted_frequency_threshold,
+            )
+            result.features.add().CopyFrom(feature)
+        return result
+
+    def _most_frequent(self, sketch: sketches.MisraGriesSketch) -> list[Any]:
+        """The values that may be listed; a sketch keeps many more, which need not become objects of Python."""
+        values, counts = sketch.Estimate().flatten()
+        wanted = max(self._num_top_values, self._num_rank_histogram_buckets)
+        if wanted < len(counts):
+            least = np.partition(counts.to_numpy(), len(counts) - wanted)[len(counts) - wanted]
+            listed = pc.greater_equal(counts, least)  # all that are tied with the last
+            values, counts = values.filter(listed), counts.filter(listed)
+        pairs = zip(values.to_pylist(), counts.to_pylist(), strict=True)
+        return [top_k_uniques_stats_util.FeatureValueCount(value, count) for value, count in pairs]
 
 
 def _without_large(values: pa.Array) -> pa.Array:
