@@ -133,6 +133,7 @@ def publish_schema(
     run_id: str | None = None,
     features: Sequence[str] | None = None,
     cache_key_parts: Mapping[str, str] | None = None,
+    replaces: str | None = None,
 ) -> Artifact:
     """Replaces a frozen schema; the one before stays in its history, an edit by hand that no run has seen included.
 
@@ -147,17 +148,24 @@ def publish_schema(
         run_id: The DAG run in which that happened.
         features: Names of the features, for the artifact's properties; None where they are the same.
         cache_key_parts: Parts that replace those of the manifest; None for none.
+        replaces: Fingerprint of the schema that was in force when this one was approved; None for any.
 
     Returns:
         The new frozen schema. References to the one before still lead to its text.
 
     Raises:
-        BadInput: there is no frozen schema at ``uri``, or nobody approved this one.
+        BadInput: there is no frozen schema at ``uri``, it is another one than ``replaces`` says, or nobody approved
+            this one.
     """
     if not approved_by:
         raise BadInput(f"{uri}: approved_by is empty, expected the name of who approves the schema")
     with store.lock(_history(uri)):
         manifest = _take_in(store, uri)
+        if replaces not in (None, manifest.fingerprint):
+            raise BadInput(
+                f"{approved_by} approved a change of the schema {uri} as it was (fingerprint {replaces[:12]}…), and it "
+                f"has changed since ({manifest.fingerprint[:12]}…): nothing was overwritten"
+            )
         parts = {**manifest.cache_key_parts, **(cache_key_parts or {})}
         facts = _with_features(replace(manifest, cache_key_parts=parts), features)
         if _entry(text) in manifest.files and facts == manifest:

@@ -147,6 +147,15 @@ def test_publishing_needs_a_frozen_schema_and_somebody_who_approves(store: Artif
     assert len(told(store)) == 1
 
 
+def test_what_was_approved_for_another_schema_replaces_nothing(store: ArtifactStore) -> None:
+    first = freeze(store, text_of("a"))
+    publish_schema(store, address(store), text_of("a", "b"), approved_by="ann")
+    with pytest.raises(BadInput, match=r"bob approved .* has changed since .* nothing was overwritten"):
+        publish_schema(store, address(store), text_of("c"), approved_by="bob", replaces=first.fingerprint)
+    assert schema_text(store, address(store)) == text_of("a", "b")
+    assert [version.approved_by for version in schema_history(store, address(store))] == ["", "ann"]
+
+
 def test_a_damaged_record_is_named(store: ArtifactStore) -> None:
     freeze(store, text_of("a"))
     overwrite(store, f"{address(store).removesuffix('/schema')}/history/000001.json", "{")

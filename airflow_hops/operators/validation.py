@@ -213,16 +213,12 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         """Freezes the proposed schema, unless it or the schema is no longer what the person saw."""
         store = RuntimeHook(self.hops_conn_id).store
         try:
-            for seen, now in (
-                (schema, accept_schema_edit(store, schema.uri)),
-                (anomalies, store.manifest(anomalies.uri).reference(anomalies.uri)),
-            ):
-                if now.fingerprint != seen.fingerprint:
-                    raise AirflowFailException(
-                        f"{who} approved a change of the {seen.kind} {seen.uri} as it was (fingerprint "
-                        f"{seen.fingerprint[:12]}…), and it has changed since ({now.fingerprint[:12]}…): nothing was "
-                        "overwritten; clear this task to be asked anew"
-                    )
+            now = store.manifest(anomalies.uri)
+            if now.fingerprint != anomalies.fingerprint:
+                raise AirflowFailException(
+                    f"{who} approved what {anomalies.uri} said (fingerprint {anomalies.fingerprint[:12]}…), and it "
+                    f"has changed since ({now.fingerprint[:12]}…): nothing was overwritten; clear this task to ask anew"
+                )
             return publish_schema(
                 store,
                 schema.uri,
@@ -231,6 +227,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                 note=note,
                 run_id=run_id,
                 features=anomalies.properties["proposed_features"],
+                replaces=schema.fingerprint,
             )
         except HopsError as error:
             failure = AirflowException if error.retryable else AirflowFailException
