@@ -142,8 +142,9 @@ def _statistics(source: Any) -> Any:
 
 
 def _all_features(before: Mapping[str, Any]) -> dict[str, _Wanted]:
+    """Every feature that has a distribution, by the measure that shows the smallest changes."""
     return {
-        name: _Wanted("jensen_shannon" if feature.WhichOneof("stats") == "num_stats" else "l_infinity", None)
+        name: _Wanted("kolmogorov_smirnov" if feature.WhichOneof("stats") == "num_stats" else "l_infinity", None)
         for name, feature in before.items()
         if feature.WhichOneof("stats") in ("num_stats", "string_stats")
     }

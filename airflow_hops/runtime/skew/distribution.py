@@ -15,6 +15,8 @@ from airflow_hops.runtime.statistics.summary import common_statistics
 
 Array = Any
 """``numpy.ndarray`` of float64."""
+RESOLUTION = 1e-3
+"""TFDV reads its histogram of equally wide buckets off quantiles that are this share apart."""
 
 
 @dataclass(frozen=True)

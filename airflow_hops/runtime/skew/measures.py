@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.runtime.skew.distribution import Array, Curve, Numbers, Values
+from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Curve, Numbers, Values
 
 BUCKETS = 20
 """Buckets, or values, of a common histogram."""
@@ -36,6 +36,23 @@ def kolmogorov_smirnov(reference: Curve, current: Curve) -> Array:
     t = np.concatenate([reference.x, current.x], 1)
     sides = [np.abs(reference.at(t, side) - current.at(t, side)).max(axis=1) for side in ("left", "right")]
     return np.maximum(*sides)
+
+
+def repeats(reference: Numbers, current: Numbers) -> bool:
+    """Whether the values of a feature seem to repeat, as numbers of seats do: continuous ones share no decile."""
+    shared = np.intersect1d(reference.quantiles.x[0, 1:-1], current.quantiles.x[0, 1:-1])
+    return reference.integer or len(shared) > 0
+
+
+def least_distance(reference: Numbers, current: Numbers) -> float:
+    """The least distance of any two CDFs through the knots of both samples' histograms, 0 to 1."""
+    least = 0.0
+    for one, other in ((reference.curve, current.curve), (current.curve, reference.curve)):
+        x, known = np.unique(one.x), np.unique(other.x)
+        f, g = one.at(x[None])[0], np.concatenate([[0.0], other.at(known[None])[0], [1.0]])
+        lower, upper = g[np.searchsorted(known, x, "right")], g[np.searchsorted(known, x, "left") + 1]
+        least = max(least, float(np.maximum(f - upper, lower - f).max()))
+    return least
 
 
 def wasserstein(reference: Curve, current: Curve) -> Array:
@@ -111,8 +128,14 @@ CATEGORICAL: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def score(reference: Numbers | Values, current: Numbers | Values, measure: str) -> float:
-    """The score of a feature by one measure; of strings by the values that the statistics list, as TFDV does."""
+    """The score of a feature by one measure.
+
+    Of strings it is by the values that the statistics list, as TFDV does it. Where values repeat, a CDF that is linear
+    between knots is far from the true one; the Kolmogorov-Smirnov distance is then the least that it can be.
+    """
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
+        if measure == "kolmogorov_smirnov" and repeats(reference, current):
+            return max(0.0, least_distance(reference, current) - RESOLUTION)
         return float(NUMERIC[measure](reference, current)[0])
     assert isinstance(reference, Values) and isinstance(current, Values)
     return float(CATEGORICAL[measure](*aligned_counts(reference, current))[0])

@@ -17,15 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.runtime.skew.distribution import Array, Curve, Numbers
+from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Curve, Numbers
 from airflow_hops.runtime.skew.tails import LEAST, Tail, fit_tail, monotone_cubic
 
 LATTICE = 20
 """Integers of at most so many different values are drawn as such; others as if they were continuous."""
 
 _ITERATIONS = 20
-_RESOLUTION = 1e-3
-"""TFDV reads its histogram of equally wide buckets off so fine quantiles."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,7 @@ def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
     knots = np.unique(curve.x)
     upto, below = curve.at(knots[None])[0], curve.at(knots[None], "left")[0]
     # TFDV reads its histogram off a thousand quantiles: beyond the outermost of them it says nothing.
-    said = (upto >= _RESOLUTION) & (below <= 1 - _RESOLUTION)
+    said = (upto >= RESOLUTION) & (below <= 1 - RESOLUTION)
     said[[0, -1]] = True
     knots, upto, below = knots[said], upto[said], below[said]
     at, between = upto - below, np.maximum(below[1:] - upto[:-1], 0.0)
@@ -261,7 +259,7 @@ def _groups(points: Array, steps: Steps) -> Groups:
 def _groups_of_integers(sample: Numbers, points: Array) -> Groups:
     curve = sample.curve
     x, upto = curve.x[0], curve.at(curve.x)[0]
-    said = (upto >= _RESOLUTION) & (curve.at(curve.x, "left")[0] <= 1 - _RESOLUTION)
+    said = (upto >= RESOLUTION) & (curve.at(curve.x, "left")[0] <= 1 - RESOLUTION)
     said[[0, -1]] = True
     # Between two integers TFDV's histograms rise a little, before they should: the least counts.
     known, first = np.unique(np.floor(x[said]), return_index=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_hops.runtime.skew.distribution import Array, Numbers, Values
-from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC, aligned_counts, l_infinity
+from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Numbers, Values
+from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC, aligned_counts, l_infinity, least_distance, repeats
 from airflow_hops.runtime.skew.population import pool_numbers
 
 DRAWS = 2000
@@ -33,11 +33,13 @@ class Judgement:
         measure: The measure that was tested.
         score: The score that was tested.
         null: Scores of simulated pairs, ascending.
+        at_least: A p-value by which the samples have not changed, whatever the score; 0 where there is none.
     """
 
     measure: str
     score: float
     null: Array
+    at_least: float = 0.0
 
     @property
     def p_value(self) -> float:
@@ -48,11 +50,12 @@ class Judgement:
         permutations, more accurate P-values", 2009).
         """
         above = len(self.null) - int(np.searchsorted(self.null, self.score * (1 - 1e-9) - 1e-12))
-        counted = (1 + above) / (1 + len(self.null))
+        counted = max((1 + above) / (1 + len(self.null)), self.at_least)
         start, share, mean_excess = self._tail()
         if above >= 10 or mean_excess <= 0 or self.score <= start:
             return counted
-        return min(max(share * float(np.exp(-(self.score - start) / mean_excess)), 1e-12), 11 / (1 + len(self.null)))
+        beyond = min(share * float(np.exp(-(self.score - start) / mean_excess)), 11 / (1 + len(self.null)))
+        return max(beyond, self.at_least, 1e-12)
 
     def critical_score(self, p: float) -> float:
         """The score that unchanged samples exceed with probability ``p``."""
@@ -69,14 +72,25 @@ class Judgement:
 
 
 def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np.random.Generator) -> Judgement:
-    """Judges a numeric feature by one of :data:`~airflow_hops.runtime.skew.measures.NUMERIC`."""
-    function = NUMERIC[measure]
-    population = pool_numbers(reference, current)
+    """Judges a numeric feature by one of :data:`~airflow_hops.runtime.skew.measures.NUMERIC`.
+
+    Buckets of equal width begin and end with a sample's extremes: on a single row hangs whether a boundary lies before
+    or behind a frequent value. So a change by such buckets, and any change of values that repeat, must also show in
+    what the histograms leave no room to doubt: the least Kolmogorov-Smirnov distance that two CDFs through their knots
+    can have, by the test that holds for any distribution.
+    """
+    repeating = repeats(reference, current)
+    rows = reference.count * current.count / (reference.count + current.count)
+    distance = max(0.0, least_distance(reference, current) - RESOLUTION)
+    if measure == "kolmogorov_smirnov" and repeating:
+        return Judgement(measure, distance, _kolmogorov_distances(rows))
+    at_least = kolmogorov_p_value(distance, rows) if measure == "jensen_shannon" or repeating else 0.0
+    function, population = NUMERIC[measure], pool_numbers(reference, current)
 
     def draw(draws: int) -> Array:
         return function(population.sample(reference, draws, random), population.sample(current, draws, random))
 
-    return _judge(measure, float(function(reference, current)[0]), draw)
+    return _judge(measure, float(function(reference, current)[0]), draw, at_least)
 
 
 def judge_values(reference: Values, current: Values, measure: str, random: np.random.Generator) -> Judgement:
@@ -135,12 +149,33 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in np.minimum(adjusted, 1.0)]
 
 
-def _judge(measure: str, score: float, draw: Callable[[int], Array]) -> Judgement:
+def _kolmogorov_distances(rows: float) -> Array:
+    """As many distances as are drawn of other measures, evenly from the limiting distribution."""
+    p = (np.arange(DRAWS, 0, -1) - 0.5) / DRAWS
+    return np.sqrt(-np.log(p / 2) / 2 / rows)
+
+
+def kolmogorov_p_value(distance: float, rows: float) -> float:
+    """The probability of a Kolmogorov-Smirnov distance as large, of continuous values; of others it is less.
+
+    Args:
+        distance: The distance.
+        rows: Of one sample its size, of two the product of their sizes by their sum.
+    """
+    # Stephens, "Use of the Kolmogorov-Smirnov, Cramér-von Mises and related statistics without extensive tables", 1970.
+    scaled = (rows**0.5 + 0.12 + 0.11 / rows**0.5) * distance
+    if scaled < 0.3:
+        return 1.0
+    k = np.arange(1, 101)
+    return float(np.clip(2 * ((-1.0) ** (k - 1) * np.exp(-2 * (k * scaled) ** 2)).sum(), 0.0, 1.0))
+
+
+def _judge(measure: str, score: float, draw: Callable[[int], Array], at_least: float = 0.0) -> Judgement:
     first = draw(FIRST_DRAWS)
-    judgement = Judgement(measure, score, np.sort(first))
+    judgement = Judgement(measure, score, np.sort(first), at_least)
     if not _SURE < judgement.p_value < 0.1:
         return judgement
-    return Judgement(measure, score, np.sort(np.concatenate([first, draw(DRAWS - FIRST_DRAWS)])))
+    return Judgement(measure, score, np.sort(np.concatenate([first, draw(DRAWS - FIRST_DRAWS)])), at_least)
 
 
 def _completed(reference: Values, current: Values) -> tuple[Array, Array]:
