@@ -187,6 +187,11 @@ def test_measures_and_thresholds_can_be_chosen_and_results_repeat(choices: Any) 
     }  # fmt: skip
 
 
+def test_without_a_schema_what_both_sides_have_is_compared(choices: Any) -> None:
+    assert choices["unmatched"]["unmatched"] == ["integers", "three"]
+    assert set(choices["unmatched"]["features"]) == set(choices["thresholds"]["features"]) - {"integers", "three"}
+
+
 def test_bad_input_is_named(choices: Any) -> None:
     words = {
         "alpha": "alpha is 2.0, expected above 0 and below 1, or None",

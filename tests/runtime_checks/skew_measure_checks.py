@@ -279,7 +279,7 @@ def choices(context: StepContext) -> dict[str, Any]:
         "missing": now.drop(["three"]),
     }.items():
         try:
-            detect_skew(reference, table)
+            detect_skew(reference, table, schema=schema)
         except BadInput as error:
             errors[name] = str(error)
     return {
@@ -289,6 +289,7 @@ def choices(context: StepContext) -> dict[str, Any]:
         "fixed_small": detect_skew(reference, current, alpha=None, min_rows=100).to_dict(),
         "measures": detect_skew(reference, current, measures={"normal": "wasserstein"}).to_dict(),
         "thresholds": detect_skew(reference, current, thresholds={"normal": 0.9}).to_dict(),
+        "unmatched": detect_skew(before.drop(["integers"]), now.drop(["three"])).to_dict(),
         "again": detect_skew(before, now).to_dict() == detect_skew(before, now).to_dict(),
         "every": every_score(*(distribution(features_by_name(s)["normal"]) for s in (reference, current))),
         "errors": errors,

@@ -78,7 +78,7 @@ def detect_skew(
             :func:`~airflow_hops.runtime.statistics.generate_statistics` takes.
         current: The same, of the rows in question.
         schema: ``Schema``, whose comparators say which features are compared and to what threshold; None to compare
-            all features that the reference has.
+            all features that both sides have.
         alpha: Greatest share of false discoveries among the features called drifted (Benjamini and Hochberg); None for
             fixed thresholds alone, as TFDV does it, without a schema those that
             :func:`~airflow_hops.runtime.schema.infer_schema` would set.
@@ -93,7 +93,8 @@ def detect_skew(
         seed: Of the simulated samples.
 
     Raises:
-        BadInput: a feature is of another type in ``current``, or missing from it; or an argument is out of range.
+        BadInput: a feature is of another type in ``current``, or one of the schema's missing from it; or an argument is
+            out of range.
     """
     measures, thresholds = dict(measures or {}), dict(thresholds or {})
     min_rows = min_rows if min_rows is not None else MIN_ROWS if alpha is not None else MIN_ROWS_OF_THRESHOLDS
@@ -103,7 +104,12 @@ def detect_skew(
     rows = int(reference.datasets[0].num_examples), int(current.datasets[0].num_examples)
     if schema is None and alpha is None:
         schema = infer_schema(reference)
-    wanted = _all_features(before) if schema is None else _by_schema(schema, before, comparator)
+    unmatched: tuple[str, ...] = ()
+    if schema is None:
+        wanted = _all_features({name: feature for name, feature in before.items() if name in after})
+        unmatched = tuple(sorted(before.keys() ^ after.keys()))
+    else:
+        wanted = _by_schema(schema, before, comparator)
     wanted = _with_choices(wanted, before, measures, thresholds)
     for name in wanted:
         _check_feature(name, before[name], after)
@@ -119,7 +125,7 @@ def detect_skew(
         verdict = "insufficient"
     elif moved:
         verdict = "pipeline_fault" if any(features[name].fault for name in moved) else "drift"
-    return SkewReport(verdict, tuple(moved), features, *rows, min_rows, alpha)
+    return SkewReport(verdict, tuple(moved), features, *rows, min_rows, alpha, unmatched)
 
 
 def _check(alpha: float | None, min_rows: int, missing_threshold: float, comparator: str) -> None:

@@ -83,6 +83,7 @@ class SkewReport:
         rows_current: Rows that were compared with it.
         min_rows: Rows that it takes for a verdict.
         alpha: Share of false discoveries among features called drifted; None where thresholds alone decide.
+        unmatched: Without a schema, names of the features that only one side has, and that were not compared.
     """
 
     verdict: Verdict
@@ -92,6 +93,7 @@ class SkewReport:
     rows_current: int
     min_rows: int
     alpha: float | None = None
+    unmatched: tuple[str, ...] = ()
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -112,6 +114,8 @@ class SkewReport:
         head = f"{self.verdict}: {self.rows_current:,} rows against {self.rows_reference:,}"
         if self.verdict == "insufficient":
             head += f", {self.min_rows:,} needed"
+        if self.unmatched:
+            head += f"; only on one side: {', '.join(self.unmatched)}"
         if not self.features:
             return head
         rank = {name: place for place, name in enumerate(self.drifted)}
