@@ -107,7 +107,7 @@ def _skew(artifact: Mapping[str, Any]) -> Table:
     )
     for column in ("feature", "measure"):
         table.add_column(column)
-    for column in ("score", "threshold", "missing then", "missing now"):
+    for column in ("score", "threshold", "p", "missing then", "missing now", "effect"):
         table.add_column(column, justify="right")
     table.add_column("drifted")
     features = report.get("features", {})
@@ -116,10 +116,17 @@ def _skew(artifact: Mapping[str, Any]) -> Table:
             name,
             str(row.get("measure") or ""),
             *(
-                "" if row.get(field) is None else f"{row[field]:.4f}"
-                for field in ("score", "threshold", "missing_reference", "missing_current")
+                "" if row.get(field) is None else format(row[field], form)
+                for field, form in (
+                    ("score", ".4f"),
+                    ("threshold", ".2f"),
+                    ("p_value", ".1e"),
+                    ("missing_reference", ".4f"),
+                    ("missing_current", ".4f"),
+                    ("effect", ".4f"),
+                )
             ),
-            "[red]yes[/red]" if row.get("drifted") else "no",
+            f"[red]{row.get('cause')}[/red]" if row.get("drifted") else "no",
         )
     return table
 
