@@ -67,8 +67,10 @@ class Judgement:
     def _tail(self) -> tuple[float, float, float]:
         """Where the tail of the null begins, its share, and how far its scores lie above that on average."""
         highest = max(20, round(_TAIL * len(self.null)))
-        start = float(self.null[-highest - 1])
-        return start, highest / len(self.null), float((self.null[-highest:] - start).mean())
+        start, share = float(self.null[-highest - 1]), highest / len(self.null)
+        # Scores of small windows take few values, and those of a tail may all be one: then by the way there.
+        before = (start - float(np.median(self.null))) / float(np.log(0.5 / share))
+        return start, share, max(before, float((self.null[-highest:] - start).mean()))
 
 
 def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np.random.Generator) -> Judgement:
