@@ -107,6 +107,13 @@ def test_a_label_that_appears_in_serving_is_declared_there(proposals: Any) -> No
     assert proposals["label in serving"] == "late: not_in_environment is none, was SERVING"
 
 
+def test_a_bound_that_no_integer_reaches_is_dropped_when_a_float_becomes_one(proposals: Any) -> None:
+    assert proposals["wide range"][:2] == [
+        "temp: type is INT, was FLOAT",
+        "temp: range is at most 50, was -1e+30 to 50.5",
+    ]
+
+
 def test_bounds_of_the_rows_move_and_what_no_schema_can_cure_is_refused(proposals: Any) -> None:
     found = proposals["rows"]
     assert found["anomalies"] == [["DATASET_LOW_NUM_EXAMPLES"], []]

@@ -89,6 +89,9 @@ def proposals(context: StepContext) -> dict[str, Any]:
     label_in_serving = propose_schema(schema, tfdv.generate_statistics_from_dataframe(_frame()), environment="SERVING")
     found["label in serving"] = str(diff_schemas(schema, label_in_serving))
     found["rows"] = _row_bounds(schema)
+    tfdv.set_domain(schema, "temp", _float_domain(-1e30, 50.5))
+    integers = tfdv.generate_statistics_from_dataframe(_frame(temp=np.arange(ROWS) % 50))
+    found["wide range"] = str(diff_schemas(schema, propose_schema(schema, integers))).splitlines()
     return found
 
 

@@ -143,14 +143,15 @@ def _convert_bounds(old: Any, feature: Any) -> None:
     low: Callable[[float], float]
     high: Callable[[float], float]
     if old.HasField("int_domain"):
-        bounds, domain, low, high = old.int_domain, feature.float_domain, float, float
+        bounds, domain, low, high, limit = old.int_domain, feature.float_domain, float, float, math.inf
     elif old.HasField("float_domain"):
-        bounds, domain, low, high = old.float_domain, feature.int_domain, math.ceil, math.floor
+        # No integer of 64 bits is beyond a larger bound.
+        bounds, domain, low, high, limit = old.float_domain, feature.int_domain, math.ceil, math.floor, 2.0**63
     else:
         return
-    if bounds.HasField("min") and math.isfinite(bounds.min):
+    if bounds.HasField("min") and abs(bounds.min) < limit:
         domain.min = low(bounds.min)
-    if bounds.HasField("max") and math.isfinite(bounds.max):
+    if bounds.HasField("max") and abs(bounds.max) < limit:
         domain.max = high(bounds.max)
     domain.SetInParent()
 

@@ -100,9 +100,7 @@ def infer_schema(
 def _check_known(what: str, names: Collection[str], features: Collection[str]) -> None:
     for name in names:
         if name not in features:
-            raise BadInput(
-                f"{what} {name!r} is not in the statistics; there are {', '.join(sorted(features))}"
-            )
+            raise BadInput(f"{what} {name!r} is not in the statistics; there are {', '.join(sorted(features))}")
 
 
 def _add_default_comparators(feature: Any, found: Any, infinity_norm: float, jensen_shannon: float) -> None:
