@@ -16,6 +16,7 @@ from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.validation import ValidateExamplesOperator
 
 pytestmark = pytest.mark.runtime
+CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
 ENTRY = "airflow_hops.runtime.validation:run"
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
@@ -43,9 +44,10 @@ def statistics_of(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -
 
 @pytest.fixture(scope="module")
 def validate(shared_run_step: Any, warm_launcher: Any, flights_schema: Any) -> Any:
-    def run(statistics: Any, **inputs: Any) -> Any:
+    def run(statistics: Any, params: dict[str, Any] | None = None, **inputs: Any) -> Any:
         artifact = shared_run_step(
             ENTRY,
+            params=params or {},
             inputs={"statistics": statistics, "schema": flights_schema, **inputs},
             kind="anomalies",
             launcher=warm_launcher,
@@ -114,6 +116,27 @@ def test_drift_from_an_earlier_span_is_a_warning(statistics_of: Any, validate: A
     ]
     assert report["drift"]["eval"]["temp"] > 0.5
     assert max(report["drift"]["train"].values()) == 0
+
+
+def test_the_label_may_be_absent_from_examples_of_the_serving_environment(statistics_of: Any, validate: Any) -> None:
+    served = statistics_of(lambda frame: frame.drop(columns="late"))
+    _, report = validate(served)
+    assert [(a["split"], a["feature"], a["severity"]) for a in report["anomalies"]] == [("eval", "late", "error")]
+    _, report = validate(served, params={"environment": "SERVING", "splits": ["eval"]})
+    assert report["anomalies"] == []
+    with pytest.raises(StepFailed, match="environment 'NIGHT' is not in the schema; there are TRAINING, SERVING"):
+        validate(served, params={"environment": "NIGHT"})
+
+
+def test_a_change_in_the_number_of_rows_is_a_warning_and_too_few_are_an_error(
+    shared_run_step: Any, warm_launcher: Any
+) -> None:
+    found = shared_run_step("validation_checks:numbers_of_rows", code_paths=CHECKS, launcher=warm_launcher)
+    assert found == {
+        "fewer": [["", "warning", "COMPARATOR_LOW_NUM_EXAMPLES"]],
+        "more": [["", "warning", "COMPARATOR_HIGH_NUM_EXAMPLES"]],
+        "too few": [["", "error", "DATASET_LOW_NUM_EXAMPLES"]],
+    }
 
 
 def test_a_damaged_schema_is_named_and_leaves_no_artifact(

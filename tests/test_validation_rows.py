@@ -23,7 +23,7 @@ def check(shared_run_step: Any, warm_launcher: Any) -> Any:
 
 def test_a_row_is_anomalous_for_the_reasons_that_tfdv_gives(check: Any) -> None:
     facts = check("single_rows")
-    assert len(facts) == 29
+    assert len(facts) == 32
     assert sum(bool(kinds) for fact in facts.values() for kinds in fact["tfdv"]) > 50
     for name, fact in facts.items():
         for value, ours, theirs in zip(fact["values"], fact["ours"], fact["tfdv"], strict=True):
@@ -70,8 +70,11 @@ def test_tfdvs_beam_transform_finds_the_same_rows_but_for_missing_values(split: 
     assert split["few_quarantined"] == sorted({*split["few_by_tfdv"], *split["few_missing"]})
 
 
-def test_sources_that_cannot_be_split_are_named(check: Any) -> None:
+def test_sources_that_cannot_be_split_are_named_and_nothing_is_written_or_lost(check: Any) -> None:
     messages = check("refused_sources")
+    assert "part-00000.parquet: to be read, and its folder is to be written to" in messages["onto_itself"]
+    assert "the folder for good rows is that for quarantined ones, too" in messages["one_folder"]
+    assert "'a.parquet' is in there; expected a folder of its own" in messages["others_files"]
     assert "b.parquet" in messages["corrupt"]
     assert "nowhere" in messages["nothing"]
     assert "there is a column 'anomaly_reasons' already" in messages["taken"]
@@ -85,6 +88,9 @@ def test_awkward_sources_are_split(check: Any) -> None:
     assert facts["no_column"] == {"good": 0, "reasons": [missing, missing], "columns": ["y"]}
     assert facts["other_type"]["good"] == 1
     assert facts["other_type"]["reasons"] == [["x: UNEXPECTED_DATA_TYPE: BYTES, expected INT"]]
+    assert facts["unsigned"]["good"] == 2
+    assert facts["unsigned"]["reasons"] == [["x: INT_TYPE_BIG_INT: 18446744073709551615, expected at most 1"]]
+    assert facts["of_one_size"]["good"] == 1
     assert facts["late_column"]["good"] == 3000
     assert facts["late_column"]["columns"] == ["x", "late"]
     for name in ("dictionary", "narrow", "sliced"):

@@ -47,6 +47,8 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         previous: Statistics of an earlier span, for the schema's drift comparators (templated).
         examples: The examples that the statistics are of, for ``split_anomalous`` (templated).
         splits: Splits to validate; None for all (templated).
+        environment: The schema's environment that the examples are of, "SERVING" for captured requests, from which the
+            label is absent; ignored where the schema has no environments (templated).
         on_anomaly: What to do at each severity, ``{"error": "fail", "warning": "warn"}`` by default; a single word is
             for errors. "fail" fails the task without a retry, "warn" logs, "branch" follows ``otherwise``, "ask"
             waits for a person, who approves the proposed schema, goes on once, or rejects. It holds no worker slot.
@@ -72,6 +74,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         "previous",
         "examples",
         "splits",
+        "environment",
     )
 
     def __init__(
@@ -82,6 +85,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         previous: Any = None,
         examples: Any = None,
         splits: Sequence[str] | None = None,
+        environment: str = "TRAINING",
         on_anomaly: Action | Mapping[str, Action] = "fail",
         follow: str | Sequence[str] | None = None,
         otherwise: str | Sequence[str] | None = None,
@@ -97,6 +101,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         self.previous = previous
         self.examples = examples
         self.splits = splits
+        self.environment = environment
         given = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
         self.on_anomaly: dict[str, Action] = {"error": "fail", "warning": "warn", **given}
         self.follow = _task_ids(follow)
@@ -131,8 +136,9 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         }
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The splits, and whether their rows are split."""
-        return {"splits": list(self.splits) if self.splits else None, "split_anomalous": self.split_anomalous}
+        """The splits, their environment, and whether their rows are split."""
+        splits = list(self.splits) if self.splits else None
+        return {"splits": splits, "environment": self.environment, "split_anomalous": self.split_anomalous}
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
         """The step; where a person may change the schema, it validates against what lies at its address now."""

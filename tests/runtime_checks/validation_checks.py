@@ -24,11 +24,16 @@ CASES: dict[str, tuple[str, str, list[Any]]] = {
     "int_domain_without_a_maximum": ("INT", "int_domain { min: 0 }", [0, -1, 2**62]),
     "categorical_integers": ("INT", "int_domain { is_categorical: true min: 0 max: 3 }", [1, 7]),
     "float_domain": ("FLOAT", "float_domain { min: 0 max: 1 }", [0, 2, -1, _NAN, _INF, None, [0, _NAN], [0.5, 3]]),
-    "bounds_are_of_32_bits": ("FLOAT", "float_domain { min: 0 max: 0.1 }", [0.1, 0.1000001]),
+    "bounds_are_of_32_bits": ("FLOAT", "float_domain { min: 0.1 max: 0.7 }", [0.1, 0.7, 0.0999999, 0.7000001]),
+    "bounds_of_numbers_in_strings": ("BYTES", "float_domain { min: 0.1 max: 0.7 }", [b"0.1", b"0.7", b"0.09", b"0.71"]),
     "no_nan": ("FLOAT", "float_domain { disallow_nan: true }", [0, _NAN, _INF, [1, _NAN]]),
     "no_infinity": ("FLOAT", "float_domain { disallow_inf: true min: 0 }", [0, _NAN, _INF, -_INF]),
     "string_domain": (
         "BYTES", 'string_domain { value: "a" value: "b" }', [b"a", b"c", None, [b"a", b"z"], b"\xff", b"", []]
+    ),
+    "large_strings": (
+        "BYTES", 'string_domain { value: "a" value: "__LARGE_BYTES__" }',
+        [b"a", b"b" * 1024, b"b" * 1025, b"\xff" * 1025, None],
     ),
     "domain_of_the_schema": ("BYTES", 'domain: "shared"', [b"a", b"c", "\u00e9".encode()]),
     "share_outside_of_the_domain": (
@@ -58,6 +63,9 @@ CASES: dict[str, tuple[str, str, list[Any]]] = {
     ),
     "fixed_shape": ("INT", "shape { dim { size: 2 } }", [0, [], [1, 2], [1, 2, 3]]),
     "fixed_shape_of_two_dimensions": ("INT", "shape { dim { size: 2 } dim { size: 2 } }", [0, [1, 2, 3, 4]]),
+    "fixed_shape_of_lists_of_lists": (
+        "INT", "shape { dim { size: 2 } }", [[[1, 2]], [[1], [2]], [], [[]], [[1, 2], []], [[1]]]
+    ),
     "missing_and_not_required": ("INT", "presence { min_fraction: 0.5 min_count: 1 }", [0, None, []]),
     "integer_for_a_float": ("FLOAT", "", [1, None]),
     "deprecated": ("INT", "deprecated: true int_domain { min: 0 max: 1 }", [0, 5]),
@@ -81,7 +89,8 @@ def single_rows(context: StepContext) -> dict[str, Any]:
     for name, (kind, rest, values) in CASES.items():
         schema = _schema(f'feature {{ name: "x" type: {kind} {rest} }}')
         lists = [None if value is None else value if isinstance(value, list) else [value] for value in values]
-        column = pa.array(lists, pa.large_list(_DATA_TYPES.get(name, _TYPES[kind])))
+        values_type = pa.large_list(_DATA_TYPES.get(name, _TYPES[kind]))
+        column = pa.array(lists, pa.large_list(values_type) if "lists_of_lists" in name else values_type)
         batch = pa.RecordBatch.from_arrays([column], ["x"])
         ours: list[list[str]] = [[] for _ in values]
         for broken in RowRules(schema, "SERVING", ["x"]).check(batch):
@@ -90,7 +99,9 @@ def single_rows(context: StepContext) -> dict[str, Any]:
         options = tfdv.StatsOptions(schema=schema)
         theirs = []
         for row in range(len(values)):
-            found = validation_api.validate_instance(batch.slice(row, 1), options, "SERVING")
+            # A slice keeps its offsets, which TFDV trips over in lists of lists.
+            (one,) = pa.Table.from_batches([batch]).take([row]).to_batches()
+            found = validation_api.validate_instance(one, options, "SERVING")
             kinds = [reason.type for info in found.anomaly_info.values() for reason in info.reason]
             theirs.append(sorted(anomalies_pb2.AnomalyInfo.Type.Name(kind) for kind in kinds))
         facts[name] = {"values": [repr(value) for value in values], "ours": list(map(sorted, ours)), "tfdv": theirs}
@@ -165,8 +176,15 @@ def refused_sources(context: StepContext) -> dict[str, str]:
     folder.mkdir()
     pq.write_table(pa.table({"x": [1]}), folder / "a.parquet")
     (folder / "b.parquet").write_bytes((folder / "a.parquet").read_bytes()[:100])
+    (context.scratch / "g").mkdir()
+    pq.write_table(pa.table({"x": [1, 2]}), context.scratch / "g" / "part-00000.parquet")
     tried = {
-        "corrupt": lambda: _split(context, folder, schema),
+        "corrupt": lambda: split_anomalous(folder, schema, context.scratch / "new", context.scratch / "q"),
+        "onto_itself": lambda: _split(context, context.scratch / "g", schema),
+        "one_folder": lambda: split_anomalous(
+            pa.table({"x": [1]}), schema, context.scratch / "g", context.scratch / "g"
+        ),
+        "others_files": lambda: split_anomalous(pa.table({"x": [1]}), schema, context.scratch / "new", folder),
         "nothing": lambda: _split(context, context.scratch / "nowhere", schema),
         "taken": lambda: _split(context, pa.table({"x": [1], "anomaly_reasons": ["?"]}), schema),
         "environment": lambda: _split(context, pa.table({"x": [1]}), schema, environment="PRODUCTION"),
@@ -177,6 +195,9 @@ def refused_sources(context: StepContext) -> dict[str, str]:
             attempt()
         except BadInput as error:
             messages[name] = str(error)
+    assert pq.read_table(context.scratch / "g").num_rows == 2
+    assert not (context.scratch / "new").exists()
+    assert not (context.scratch / "q").exists()
     return messages
 
 
@@ -192,9 +213,29 @@ def other_shapes(context: StepContext) -> dict[str, Any]:
         "late_column": lines,
         "dictionary": pa.table({"x": pa.array([1, 2, None]).dictionary_encode()}),
         "narrow": pa.table({"x": pa.array([1, 2, None], pa.int8())}),
+        "unsigned": pa.table({"x": pa.array([1, 2**64 - 1, None], pa.uint64())}),
+        "of_one_size": pa.table({"x": pa.array([[1, 1], [1, 5]], pa.list_(pa.int64(), 2))}),
         "sliced": pa.table({"x": pa.array([[5], [1], None, [1, 2]])}).slice(1),
     }
     return {name: _outcome(_split(context, source, schema), context) for name, source in sources.items()}
+
+
+def numbers_of_rows(context: StepContext) -> dict[str, Any]:
+    """Severities of a change in the number of rows, and of too few."""
+    from airflow_hops.runtime.statistics import generate_statistics
+    from airflow_hops.runtime.validation import list_anomalies, validate_statistics
+
+    few, many = (generate_statistics(pa.table({"x": [1] * rows}), workers=1) for rows in (3, 300))
+    found = {}
+    for name, current, previous, constraint in (
+        ("fewer", few, many, "num_examples_drift_comparator { min_fraction_threshold: 0.5 }"),
+        ("more", many, few, "num_examples_drift_comparator { max_fraction_threshold: 2 }"),
+        ("too few", few, None, "min_examples_count: 10"),
+    ):
+        schema = _schema(f'feature {{ name: "x" type: INT }} dataset_constraints {{ {constraint} }}')
+        anomalies = list_anomalies(validate_statistics(current, schema, previous=previous), "train")
+        found[name] = [[anomaly.feature, anomaly.severity, *anomaly.types] for anomaly in anomalies]
+    return found
 
 
 def _outcome(split: Any, context: StepContext) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 REASONS = "anomaly_reasons"
 """The column of quarantined rows that says why they are there."""
 FILE = "part-00000.parquet"
+_STAGING = ".part-00000.parquet"
+_FILES = (FILE, _STAGING)
 
 
 @dataclass
@@ -59,17 +61,19 @@ def split_anomalous(
     Args:
         source: As in ``generate_statistics``.
         schema: ``Schema``.
-        good: Folder for the good rows, one Parquet file with the columns of the source.
-        quarantine: Folder for the others, whose column ``anomaly_reasons`` (``list<string>``) names for each rule that
-            the row breaks the feature, TFDV's kind of anomaly, the value, and what was expected. Not made where there
-            are none.
+        good: Folder for the good rows, one Parquet file with the columns of the source. The file of an earlier split
+            is replaced once all rows are read; other files must not be in there.
+        quarantine: Another folder, for the others, whose column ``anomaly_reasons`` (``list<string>``) names for each
+            rule that the row breaks the feature, TFDV's kind of anomaly, the value, and what was expected. Not made
+            where there are none.
         environment: One of the schema's environments; ignored where it has none.
 
     Returns:
         The rows that were read and where they went.
 
     Raises:
-        BadInput: the source cannot be read, has a column ``anomaly_reasons``, or the environment is not the schema's.
+        BadInput: the source cannot be read or has a column ``anomaly_reasons``, the environment is not the schema's,
+            or a folder holds other files.
     """
     from airflow_hops.runtime.statistics.sources import TypesDoNotFit, plan_source
 
@@ -77,14 +81,29 @@ def split_anomalous(
     if known and environment not in known:
         raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
     plan = plan_source(source)
+    good, quarantine = Path(good).resolve(), Path(quarantine).resolve()
+    _check_targets(plan, good, quarantine)
     while True:
         try:
-            return _split(plan, schema, Path(good), Path(quarantine), environment)
+            return _split(plan, schema, good, quarantine, environment)
         except TypesDoNotFit as misfit:
             try:
                 plan = plan.widen(misfit)
             except TypesDoNotFit:
                 raise BadInput(str(misfit)) from misfit
+
+
+def _check_targets(plan: Any, good: Path, quarantine: Path) -> None:
+    """Nothing but the files of an earlier split may be overwritten, and none of what is read."""
+    if good == quarantine:
+        raise BadInput(f"{good}: the folder for good rows is that for quarantined ones, too; expected two")
+    for folder in (good, quarantine):
+        strangers = sorted(p.name for p in folder.iterdir() if p.name not in _FILES) if folder.exists() else []
+        if strangers:
+            raise BadInput(f"{folder}: {strangers[0]!r} is in there; expected a folder of its own for the rows")
+    for part in plan.parts:
+        if part.file and Path(part.file).resolve().parent in (good, quarantine):
+            raise BadInput(f"{part.file}: to be read, and its folder is to be written to; expected another folder")
 
 
 def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: str) -> RowSplit:
@@ -94,7 +113,7 @@ def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: st
 
     if REASONS in plan.types:
         raise BadInput(f"{plan.name}: there is a column {REASONS!r} already, which is to say why a row is quarantined")
-    columns = pa.schema(list(plan.types.items()))
+    columns = pa.schema([(name, _written(kind)) for name, kind in plan.types.items()])
     rules = RowRules(schema, environment, plan.types)
     split = RowSplit()
     with (
@@ -141,6 +160,13 @@ def _batches(plan: Any, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
+def _written(kind: pa.DataType) -> pa.DataType:
+    """The type that a column has in the files: lists of a fixed size are read as lists."""
+    import pyarrow as pa
+
+    return pa.list_(kind.value_field) if pa.types.is_fixed_size_list(kind) else kind
+
+
 def _is_new(column: pa.Field, known: Any) -> bool:
     import pyarrow as pa
 
@@ -185,7 +211,7 @@ def _count(split: RowSplit, broken: list[Broken], bad: Any) -> None:
 
 
 class _Writer:
-    """One Parquet file in a folder that is made anew, or none where nothing is written."""
+    """One Parquet file in a folder, or none where nothing is written; as it was before if something fails."""
 
     def __init__(self, folder: Path, schema: pa.Schema, *, even_if_empty: bool = False) -> None:
         self.folder, self.schema = folder, schema
@@ -193,14 +219,21 @@ class _Writer:
         self._file: Any = None
 
     def __enter__(self) -> _Writer:
-        shutil.rmtree(self.folder, ignore_errors=True)
         if self._even_if_empty:
             self._open()
         return self
 
-    def __exit__(self, *ended: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        staging, file = self.folder / _STAGING, self.folder / FILE
         if self._file is not None:
             self._file.close()
+            if kind is None:
+                staging.replace(file)
+        elif kind is None:
+            file.unlink(missing_ok=True)
+        staging.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it holds the rows, or does not exist
+            self.folder.rmdir()
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -212,8 +245,8 @@ class _Writer:
     def _open(self) -> None:
         import pyarrow.parquet as pq
 
-        self.folder.mkdir(parents=True)
-        self._file = pq.ParquetWriter(self.folder / FILE, self.schema)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file = pq.ParquetWriter(self.folder / _STAGING, self.schema)
 
 
 def relax(anomalies: Any, split: RowSplit, few: float) -> None:

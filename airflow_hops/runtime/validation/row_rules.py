@@ -22,6 +22,9 @@ from airflow_hops.runtime.statistics.formats.feature_types import is_list
 IGNORED_STAGES = frozenset({"PLANNED", "ALPHA", "DEBUG_ONLY", "DEPRECATED", "DISABLED"})
 """Stages of a feature's life in which TFDV validates nothing of it."""
 
+_LARGE, _LARGE_BYTES = 1024, "__LARGE_BYTES__"
+"""TFDV's statistics, and the domains inferred from them, have one name for all values of more bytes than that."""
+
 _SHOWN_CHARACTERS = 80
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _FLOAT = re.compile(r"\s*[+-]?(nan|inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)\s*", re.IGNORECASE)
@@ -126,10 +129,16 @@ class RowRules:
         elif field == "int_domain" and kind in ("INT", "BYTES"):
             numbers, unreadable = _numbers(values.flat, pa.int64(), _integer)
             yield "INT_TYPE_NOT_INT_STRING", unreadable, "expected an integer"
+            if pa.types.is_uint64(numbers.type):
+                # An IntDomain's bounds are signed.
+                numbers = pc.min_element_wise(numbers, pa.scalar(2**63 - 1, pa.uint64()), skip_nulls=False)
+                numbers = numbers.cast(pa.int64())
             yield from _outside_bounds(numbers, domain, "INT_TYPE_SMALL_INT", "INT_TYPE_BIG_INT")
         elif field == "float_domain" and kind in ("FLOAT", "BYTES"):
             numbers, unreadable = _numbers(values.flat, pa.float64(), _float)
             yield "FLOAT_TYPE_STRING_NOT_FLOAT", unreadable, "expected a number"
+            # A FloatDomain's bounds have 32 bits, and TFDV holds values of as many against them.
+            numbers = numbers.cast(pa.float32())
             if domain.disallow_nan:
                 yield "FLOAT_TYPE_HAS_NAN", _is_true(pc.is_nan(numbers)), "not allowed"
             if domain.disallow_inf:
@@ -175,10 +184,12 @@ def _type_name(kind: pa.DataType) -> str:
 def _check_counts(feature: Any, values: _Values) -> Iterator[Broken]:
     field = feature.WhichOneof("shape_type")
     if field == "shape":
-        rows, lengths = values.lengths[-1]
+        rows, (inner, lengths) = values.lengths[0][0], values.lengths[-1]
         size = int(np.prod([dim.size for dim in feature.shape.dim], dtype=np.int64))
-        counted = np.bincount(rows, lengths, minlength=1)[rows] if len(values.lengths) > 1 else lengths
-        yield _by_count(feature, "INVALID_FEATURE_SHAPE", rows, counted, counted != size, f"expected {size}")
+        counted = np.bincount(inner, lengths, minlength=rows.max(initial=-1) + 1)[rows]
+        wrong = (counted != size) | np.isin(rows, _uneven(inner, lengths))
+        wanted = f"expected {size}" + (" in lists of one length" if len(values.lengths) > 1 else "")
+        yield _by_count(feature, "INVALID_FEATURE_SHAPE", rows, counted, wrong, wanted)
         return
     counts = [feature.value_count] if field == "value_count" else list(feature.value_counts.value_count)
     if not counts:
@@ -197,12 +208,20 @@ def _check_counts(feature: Any, values: _Values) -> Iterator[Broken]:
             yield _by_count(feature, "FEATURE_TYPE_HIGH_NUMBER_VALUES", rows, lengths, high, wanted)
 
 
+def _uneven(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Rows, of ascending ``rows``, that have lists of different lengths."""
+    uneven: np.ndarray = rows[1:][(rows[1:] == rows[:-1]) & (lengths[1:] != lengths[:-1])]
+    return uneven
+
+
 def _outside_strings(feature: Any, domain: Any, values: _Values) -> Iterator[Outside]:
     known = pa.array([value.encode() for value in domain.value], pa.large_binary())
     flat = values.flat.cast(pa.large_binary())
     outside = ~np.asarray(pc.is_in(flat, value_set=known)) & np.asarray(flat.is_valid())
     unreadable = _by_distinct(flat, outside, lambda value: _text(value) is None)
     yield "ENUM_TYPE_INVALID_UTF8", unreadable, "expected text in UTF-8"
+    if _LARGE_BYTES in domain.value:
+        outside &= ~_is_true(pc.greater(pc.binary_length(flat), _LARGE))
     if feature.distribution_constraints.min_domain_mass < 1 and len(outside):
         # The share is TFDV's, of the row's own values.
         allowed = 1 - feature.distribution_constraints.min_domain_mass
@@ -219,7 +238,7 @@ def _outside_bounds(numbers: pa.Array, domain: Any, small: str, big: str) -> Ite
 
 
 def _bound(value: float) -> str:
-    # Seven digits are what a FloatDomain's bounds, of 32 bits, hold.
+    # Seven digits are what 32 bits hold.
     return str(value) if isinstance(value, int) else f"{value:.7g}"
 
 

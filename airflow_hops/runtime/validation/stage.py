@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_hops.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema, to_text
+from airflow_hops.runtime.schema import SCHEMA_FILE, TRAINING, load_schema, to_text
 from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
 from airflow_hops.runtime.validation.quarantine import RowSplit, relax, split_anomalous
@@ -33,6 +33,7 @@ def run(
     context: StepContext,
     *,
     splits: Sequence[str] | None = None,
+    environment: str = TRAINING,
     split_anomalous: bool = False,
 ) -> Artifact:
     """The step: validates the splits; finds anomalies, and leaves what to do about them to the caller.
@@ -43,6 +44,7 @@ def run(
         context: The step's context; inputs ``statistics`` and ``schema``, optionally ``previous``, the statistics of
             an earlier span, and ``examples``, what the statistics are of.
         splits: Splits to validate; None for all.
+        environment: One of the schema's environments; ignored where it has none.
         split_anomalous: Whether rows of ``examples`` that break the schema go to ``quarantine/<split>``, and the others
             into an ``examples`` artifact, which the property ``examples`` refers to.
     """
@@ -60,13 +62,15 @@ def run(
         row_splits: dict[str, RowSplit] = {}
         properties: dict[str, Any] = {"splits": names}
         if split_anomalous:
-            good, row_splits = _split_examples(context, schema, rows, writer.path / QUARANTINE)
+            good, row_splits = _split_examples(context, schema, environment, rows, writer.path / QUARANTINE)
             counts = {split: split_rows.counts for split, split_rows in row_splits.items()}
             properties["examples"] = good.to_dict()
         found: list[Anomaly] = []
         drift: dict[str, dict[str, float]] = {}
         for split in names:
-            anomalies = validate_statistics(current[split], schema, previous=previous.get(split), label=label)
+            anomalies = validate_statistics(
+                current[split], schema, environment=environment, previous=previous.get(split), label=label
+            )
             if split in row_splits:
                 relax(anomalies, row_splits[split], FEW)
             (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
@@ -74,7 +78,9 @@ def run(
             drift[split] = _drift(anomalies)
         for anomaly in found:
             log.log(logging.ERROR if anomaly.severity == "error" else logging.WARNING, "%s", anomaly)
-        proposal = propose(schema, current, previous=previous, label=label) if found else None
+        proposal = None
+        if found:
+            proposal = propose(schema, current, environment=environment, previous=previous, label=label)
         if proposal is not None:
             (writer.path / PROPOSAL_FILE).write_text(to_markdown(found, proposal), encoding="utf-8")
             if proposal.schema is not None:
@@ -107,7 +113,7 @@ def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Any]:
 
 
 def _split_examples(
-    context: StepContext, schema: Any, rows: Mapping[str, int], quarantine: Path
+    context: StepContext, schema: Any, environment: str, rows: Mapping[str, int], quarantine: Path
 ) -> tuple[Artifact, dict[str, RowSplit]]:
     """Splits the rows of the examples, and publishes the good ones."""
     examples, folder = context.input("examples"), context.local("examples")
@@ -119,7 +125,9 @@ def _split_examples(
             if not (folder / split).is_dir():
                 raise BadInput(f"{examples.uri}: there is no split {split!r}, of which there are statistics")
             context.progress(number / len(rows), f"rows of {split}")
-            row_splits[split] = found = _split_rows(folder / split, schema, writer.path / split, quarantine / split)
+            row_splits[split] = found = _split_rows(
+                folder / split, schema, writer.path / split, quarantine / split, environment=environment
+            )
             if found.rows != counted:
                 raise BadInput(
                     f"{examples.uri}: split {split!r} has {found.rows} rows, and its statistics are of {counted}; "

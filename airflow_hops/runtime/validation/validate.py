@@ -97,6 +97,10 @@ def validate_statistics(
     for name, info in anomalies.anomaly_info.items():
         severe = any(_is_error(reason, name, features.get(name), schema, rows) for reason in info.reason)
         info.severity = info.ERROR if severe or name == label else info.WARNING
+    if anomalies.HasField("dataset_anomaly_info"):
+        info = anomalies.dataset_anomaly_info
+        severe = any(_is_error(reason, "", None, schema, rows) for reason in info.reason)
+        info.severity = info.ERROR if severe else info.WARNING
     if label in features and features[label].WhichOneof("stats") == "num_stats":
         _check_classes(anomalies, label, features[label].num_stats)
     return anomalies
