@@ -68,3 +68,14 @@ def test_real_changes_are_found_the_smaller_the_larger_the_window(check: Any) ->
         assert large[name] == 1.0, name
     assert large["few_floats"] == large["hundred"] == 0.0  # these do not move
     assert found(1000, 0.5)["normal"] == 1.0
+
+
+def test_awkward_columns_and_samples_of_any_size_are_judged(check: Any) -> None:
+    found = check("odd_columns")
+    assert len(found) == 35
+    for report in found:
+        assert (report["verdict"], report["drifted"]) == ("stable", [])
+        assert len(report["features"]) == 14
+        for skew in report["features"].values():
+            assert skew["p_value"] is None or 0 < skew["p_value"] <= 1
+            assert (skew["p_value"] is None) == (skew["score"] is None)

@@ -294,3 +294,42 @@ def choices(context: StepContext) -> dict[str, Any]:
         "every": every_score(*(distribution(features_by_name(s)["normal"]) for s in (reference, current))),
         "errors": errors,
     }
+
+
+def odd_columns(context: StepContext) -> list[dict[str, Any]]:
+    """Reports on unchanged columns that are awkward, of samples of one row and of many."""
+    random = np.random.default_rng(7)
+
+    def table(rows: int) -> pa.Table:
+        extremes = random.integers(-5, 5, rows)
+        extremes[:2] = [np.iinfo(np.int64).min, np.iinfo(np.int64).max][: min(rows, 2)]
+        normal = random.normal(size=rows)
+        return pa.table(
+            {
+                "constant": np.full(rows, 3.0),
+                "extremes": extremes,
+                "infinite": np.where(random.random(rows) < 0.3, np.inf, normal),
+                "only_infinite": np.full(rows, np.inf),
+                "only_nan": np.full(rows, np.nan),
+                "overflowing": normal * 1e308,
+                "denormal": normal * 1e-310,
+                "bits": random.integers(0, 2, rows),
+                "cauchy": random.standard_cauchy(rows),
+                "large_integers": random.integers(10**15, 10**16, rows),
+                "identifiers": [f"x{value}" for value in random.integers(0, 10**9, rows)],
+                "no_strings": pa.nulls(rows, pa.string()),
+                "empty_strings": [""] * rows,
+                "lists": [[value] * (index % 3) for index, value in enumerate(normal)],
+            }
+        )
+
+    found = []
+    for before, now in ((1, 1), (2, 3), (50, 7), (3000, 1), (3000, 150), (150, 3000), (3000, 3000)):
+        reference, current = generate_statistics(table(before)), generate_statistics(table(now))
+        report = detect_skew(reference, current, min_rows=1)
+        numeric = [name for name, skew in report.features.items() if skew.measure == "kolmogorov_smirnov"]
+        found.append(report.to_dict())
+        for measure in ("jensen_shannon", "jensen_shannon_quantiles", "population_stability_index", "wasserstein"):
+            chosen = dict.fromkeys(numeric, measure)
+            found.append(detect_skew(reference, current, min_rows=1, measures=chosen).to_dict())
+    return found

@@ -204,11 +204,13 @@ def _with_choices(
 
 
 def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
+    from airflow_hops.runtime.skew.distribution import count_of_values
+
     if name not in after:
         raise BadInput(f"feature {name!r} is not among the current rows; there are {', '.join(sorted(after))}")
     types = type_name(before), type_name(after[name])
     # A feature without a value has no type of its own.
-    valued = common_statistics(after[name]).num_non_missing and common_statistics(before).num_non_missing
+    valued = all(count_of_values(common_statistics(side)) for side in (before, after[name]))
     if valued and (types[0] != types[1] or before.WhichOneof("stats") != after[name].WhichOneof("stats")):
         raise BadInput(f"feature {name!r} is {types[1]} in the current rows, but {types[0]} in the reference")
 

@@ -80,8 +80,8 @@ class Numbers:
 
     @property
     def curve(self) -> Curve:
-        """The CDF by both histograms."""
-        return join(self.standard, self.quantiles)
+        """The CDF by both histograms; a quantile bucket that reaches to infinity has finite values that it hides."""
+        return self.standard if self.standard.infinite.any() else join(self.standard, self.quantiles)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def present_share(feature: Any, rows: int) -> float:
     common = common_statistics(feature)
     if not rows or not common.num_non_missing:
         return 0.0
-    values = _total(common)
+    values = count_of_values(common)
     nan = max((h.num_nan for h in feature.num_stats.histograms), default=0.0)
     return float(common.num_non_missing / rows * (1.0 - nan / values if values else 1.0))
 
@@ -124,12 +124,12 @@ def present_share(feature: Any, rows: int) -> float:
 def distribution(feature: Any) -> Numbers | Values | None:
     """The distribution of a feature by its ``FeatureNameStatistics``; None where it has no value, or no histogram."""
     common = common_statistics(feature)
-    if not common.num_non_missing:
+    if not count_of_values(common):
         return None
     if feature.WhichOneof("stats") == "string_stats":
         strings = feature.string_stats
         counts = {bucket.label: float(bucket.sample_count) for bucket in strings.rank_histogram.buckets}
-        total = max(_total(common), sum(counts.values()))
+        total = max(count_of_values(common), sum(counts.values()))
         return Values(counts, total, max(int(strings.unique), len(counts))) if counts else None
     if feature.WhichOneof("stats") != "num_stats":
         return None
@@ -142,7 +142,7 @@ def distribution(feature: Any) -> Numbers | Values | None:
         return None
     nan = by_type[0].num_nan
     return Numbers(
-        count=float(_total(common) - nan),
+        count=float(count_of_values(common) - nan),
         standard=standard,
         quantiles=quantiles,
         zeros=float(numbers.num_zeros),
@@ -152,8 +152,9 @@ def distribution(feature: Any) -> Numbers | Values | None:
     )
 
 
-def _total(common: Any) -> float:
-    return float(common.tot_num_values or common.num_non_missing * (common.avg_num_values or 1.0))
+def count_of_values(common: Any) -> float:
+    """How many values there are by ``CommonStatistics``; a list that is empty is present, and has none."""
+    return float(common.tot_num_values or common.num_non_missing * common.avg_num_values)
 
 
 def _curve(histogram: Any) -> Curve | None:

@@ -123,7 +123,7 @@ def pool_numbers(reference: Numbers, current: Numbers) -> NumericPopulation:
     samples = reference, current
     low, high = min(s.low for s in samples), max(s.high for s in samples)
     if reference.integer and current.integer and high - low < LATTICE:
-        points = np.arange(low, high + 1)
+        points = low + np.arange(round(high - low) + 1)
         steps, ends = [], set[float]()
         groups = [_groups_of_integers(sample, points) for sample in samples]
     else:
@@ -281,6 +281,8 @@ def _maximum_likelihood(groups: Sequence[Groups], rows: Sequence[float]) -> Arra
     """The shares of the cells under which both samples' groups are likeliest."""
     weights = [n / sum(rows) for n in rows]
     shares = sum(weight * group.start for weight, group in zip(weights, groups, strict=True))
+    if not 0 < shares.sum() < np.inf:
+        shares = np.full_like(shares, 1.0)
     for _ in range(_ITERATIONS):
         expected = np.zeros_like(shares)
         for weight, group in zip(weights, groups, strict=True):

@@ -70,7 +70,7 @@ class Judgement:
         start, share = float(self.null[-highest - 1]), highest / len(self.null)
         # Scores of small windows take few values, and those of a tail may all be one: then by the way there.
         before = (start - float(np.median(self.null))) / float(np.log(0.5 / share))
-        return start, share, max(before, float((self.null[-highest:] - start).mean()))
+        return start, share, max(before, start / 100, float((self.null[-highest:] - start).mean()))
 
 
 def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np.random.Generator) -> Judgement:
@@ -86,7 +86,10 @@ def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np
     distance = max(0.0, least_distance(reference, current) - RESOLUTION)
     if measure == "kolmogorov_smirnov" and repeating:
         return Judgement(measure, distance, _kolmogorov_distances(rows))
-    at_least = kolmogorov_p_value(distance, rows) if measure == "jensen_shannon" or repeating else 0.0
+    doubtful = (
+        measure == "jensen_shannon" or repeating or reference.standard.infinite[0] or current.standard.infinite[0]
+    )
+    at_least = kolmogorov_p_value(distance, rows) if doubtful else 0.0
     function, population = NUMERIC[measure], pool_numbers(reference, current)
 
     def draw(draws: int) -> Array:

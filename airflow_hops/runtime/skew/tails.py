@@ -82,4 +82,6 @@ def fit_tail(knots: Array, above: Array, least: float) -> Tail | None:
         # The heavier the tail, the nearer is the half-way point, seen from the end.
         low, high = (shape, high) if np.expm1(shape * halfway) / np.expm1(shape * far) > part else (low, shape)
     scale = (knots[end] - knots[start]) * shape / np.expm1(shape * far)
+    if not 0 < scale < np.inf:
+        return None
     return Tail(float(knots[start]), float(above[start]), float(scale), float(shape), least)
