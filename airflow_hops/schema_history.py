@@ -6,7 +6,8 @@ on, and each text that was ever in force as an artifact of its own, ``<fingerpri
 reference to a version that has been replaced still find it (:meth:`~airflow_hops.store.ArtifactStore.local`).
 
 A version is recorded before it comes into force, and what it replaces is recorded before that: a crash at any moment
-loses none. On a local store a lock makes publishers wait for each other. On an object store versions are created
+loses none. Where a store cannot replace a folder at once, and a crash has left none at the address, the latest version
+is put back. On a local store a lock makes publishers wait for each other. On an object store versions are created
 exclusively, so that none is lost there either; of two published in the same moment, either may stay in force.
 """
 
@@ -26,6 +27,8 @@ SCHEMA_FILE = "schema.pbtxt"
 IMPORTED = "imported schema"
 """The part of a manifest's cache key that holds the SHA-256 of the file from which the schema was imported."""
 _KIND = "schema"
+_KEPT = "surrogateescape"
+"""Bytes of an edit that are no text are kept as they are."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def schema_history(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
         BadInput: a record cannot be read.
     """
     versions = _records(store, uri)
-    if not store.exists(uri) or is_edited(store, uri):
+    if not has_schema(store, uri) or is_edited(store, uri):
         return versions
     fingerprint = store.manifest(uri).fingerprint
     in_force = max((v.version for v in versions if v.fingerprint == fingerprint), default=0)
@@ -73,15 +76,25 @@ def schema_text(store: ArtifactStore, uri: str, version: int | None = None) -> s
     """The text of the frozen schema at ``uri``, or of one of its versions.
 
     Raises:
-        BadInput: there is no such version, or no such schema.
+        BadInput: there is no such version, or no such schema, or it is not text in UTF-8.
     """
     if version is None:
-        return _text(store, uri)
+        return _readable(_text(store, uri), uri)
     known = {record.version: record for record in _records(store, uri)}
     if version not in known:
         there = f"there are 1 to {max(known)}" if known else "there is none"
         raise BadInput(f"{uri}: there is no version {version}; {there}")
-    return _text(store, kept_version(uri, known[version].fingerprint))
+    kept = kept_version(uri, known[version].fingerprint)
+    return _readable(_text(store, kept), kept)
+
+
+def has_schema(store: ArtifactStore, uri: str) -> bool:
+    """Whether a frozen schema, its manifest and its text, lies at ``uri``."""
+    try:
+        store.read_text(f"{uri}/{SCHEMA_FILE}", errors=_KEPT)
+    except FileNotFoundError:
+        return False
+    return store.exists(uri)
 
 
 def is_edited(store: ArtifactStore, uri: str) -> bool:
@@ -116,11 +129,17 @@ def freeze_schema(
         properties: Other small JSON facts.
     """
     with store.lock(_history(uri)):
-        if store.exists(uri):
+        if _is_there(store, uri):
             return store.manifest(uri).reference(uri)
         facts = Manifest(_KIND, producer, inputs or {}, (), "", {}, {}, properties or {}, cache_key_parts or {})
         facts = _with_features(facts, features)
         return _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", "", note, producer.run_id))
+
+
+def restore_schema(store: ArtifactStore, uri: str) -> bool:
+    """Whether there is a frozen schema at ``uri``; its latest version is put back if a crash or a person removed it."""
+    with store.lock(_history(uri)):
+        return _is_there(store, uri)
 
 
 def publish_schema(
@@ -173,6 +192,19 @@ def publish_schema(
         return _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", approved_by, note, run_id))
 
 
+def schema_in_force(store: ArtifactStore, uri: str) -> Artifact:
+    """The frozen schema as it lies at ``uri`` now, edited by hand or not.
+
+    An edit becomes a version where it is parsed, not here: a faulty one is none.
+
+    Raises:
+        BadInput: there is no frozen schema at ``uri``.
+    """
+    with store.lock(_history(uri)):
+        _is_there(store, uri)
+        return store.accept_edit(uri, SCHEMA_FILE)
+
+
 def accept_schema_edit(store: ArtifactStore, uri: str, *, features: Sequence[str] | None = None) -> Artifact:
     """The frozen schema after somebody may have edited its file: the edit becomes a version, and its manifest says so.
 
@@ -190,6 +222,7 @@ def accept_schema_edit(store: ArtifactStore, uri: str, *, features: Sequence[str
 
 def _take_in(store: ArtifactStore, uri: str, features: Sequence[str] | None = None) -> Manifest:
     """Records what is in force and not in the history yet."""
+    _is_there(store, uri)
     manifest, text = store.manifest(uri), _text(store, uri)
     entry = _entry(text)
     versions = _records(store, uri)
@@ -202,6 +235,16 @@ def _take_in(store: ArtifactStore, uri: str, features: Sequence[str] | None = No
     _record(store, uri, text, manifest, SchemaVersion(0, "", "", "", "", note, run_id))
     store.write_text(f"{uri}/{MANIFEST_NAME}", manifest.to_json())
     return manifest
+
+
+def _is_there(store: ArtifactStore, uri: str) -> bool:
+    if has_schema(store, uri):
+        return True
+    versions = _records(store, uri)
+    if versions:
+        kept = kept_version(uri, versions[-1].fingerprint)
+        _write(store, uri, _text(store, kept), store.manifest(kept))
+    return bool(versions)
 
 
 def _replace(store: ArtifactStore, uri: str, text: str, facts: Manifest, version: SchemaVersion) -> Artifact:
@@ -251,22 +294,29 @@ def _is_recorded(entry: FileEntry, versions: Sequence[SchemaVersion]) -> bool:
 def _write(store: ArtifactStore, uri: str, text: str, facts: Manifest) -> Artifact:
     writer = store.create(uri, _KIND, facts.producer, inputs=facts.inputs, cache_key_parts=facts.cache_key_parts)
     with writer:
-        (writer.path / SCHEMA_FILE).write_bytes(text.encode())
+        (writer.path / SCHEMA_FILE).write_bytes(text.encode(errors=_KEPT))
         return writer.commit(rows=facts.rows, metrics=facts.metrics, properties=facts.properties)
 
 
 def _text(store: ArtifactStore, uri: str) -> str:
     path = f"{uri}/{SCHEMA_FILE}"
     try:
-        return store.read_text(path)
+        return store.read_text(path, errors=_KEPT)
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no schema") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not a schema in protobuf text ({error})") from None
+
+
+def _readable(text: str, uri: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise BadInput(f"{uri}/{SCHEMA_FILE}:{line}: not a schema in protobuf text: expected UTF-8") from None
+    return text
 
 
 def _entry(text: str) -> FileEntry:
-    content = text.encode()
+    content = text.encode(errors=_KEPT)
     return FileEntry(SCHEMA_FILE, len(content), hashlib.sha256(content).hexdigest())
 
 

@@ -131,19 +131,24 @@ class ArtifactStore:
     def local(self, artifact: Artifact) -> Path:
         """A local directory with the artifact's files: itself on a local store, else a verified download.
 
-        Of an artifact that has been replaced, and whose versions are kept (:func:`kept_version`), it is the version
-        that was asked for.
+        Of an artifact that has been replaced, or is being replaced, and whose versions are kept (:func:`kept_version`),
+        it is the version that was asked for.
 
         Raises:
             BadInput: the artifact is missing, or another one lies at its address by now.
             HopsError: a file's checksum differs from its manifest's.
         """
-        manifest = self.manifest(artifact.uri)
+        kept = kept_version(artifact.uri, artifact.fingerprint)
+        try:
+            manifest = self.manifest(artifact.uri)
+        except BadInput:
+            if self.exists(kept):
+                return self.local(replace(artifact, uri=kept))
+            raise
         for entry in manifest.files:
             _check_relative(entry.path, artifact.uri)
         if manifest.fingerprint != artifact.fingerprint:
-            kept = kept_version(artifact.uri, artifact.fingerprint)
-            if kept != artifact.uri and self.exists(kept):
+            if self.exists(kept):
                 return self.local(replace(artifact, uri=kept))
             raise BadInput(
                 f"{artifact.uri}: another {manifest.kind} lies there by now (fingerprint {manifest.fingerprint[:12]}…, "
@@ -311,14 +316,14 @@ class ArtifactStore:
             fcntl.flock(stream, fcntl.LOCK_EX)
             yield
 
-    def read_text(self, uri: str) -> str:
-        """Reads a small file.
+    def read_text(self, uri: str, *, errors: str = "strict") -> str:
+        """Reads a small file; ``errors`` is as in ``bytes.decode``.
 
         Raises:
             FileNotFoundError: there is none.
         """
         self._check_inside(uri)
-        return self._read_text(uri)
+        return self._read_bytes(uri).decode(errors=errors)
 
     def _read_text(self, uri: str) -> str:
         return self._read_bytes(uri).decode()

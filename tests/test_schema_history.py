@@ -6,24 +6,27 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_store import any_store, overwrite, s3_endpoint, s3_store  # noqa: F401
+from test_store import any_store, overwrite, remove, s3_endpoint, s3_store  # noqa: F401
 
-from airflow_hops.artifacts import BadInput, Producer
+from airflow_hops.artifacts import MANIFEST_NAME, BadInput, Producer
 from airflow_hops.schema_history import (
     SCHEMA_FILE,
     accept_schema_edit,
     freeze_schema,
     is_edited,
     publish_schema,
+    restore_schema,
     schema_history,
+    schema_in_force,
     schema_text,
 )
-from airflow_hops.store import ArtifactStore
+from airflow_hops.store import ArtifactStore, kept_version
 
 PRODUCER = Producer("flights", "run-1", "schema")
 
@@ -111,9 +114,12 @@ def test_a_hand_edit_that_another_stage_met_first_becomes_a_version_too(store: A
     freeze(store, text_of("a"))
     uri = address(store)
     overwrite(store, f"{uri}/{SCHEMA_FILE}", text_of("b"))
-    met = store.accept_edit(uri, SCHEMA_FILE)
-    assert is_edited(store, uri)
-    assert accept_schema_edit(store, uri) == met
+    met = schema_in_force(store, uri)
+    assert is_edited(store, uri), "nobody has parsed it yet"
+    assert len(told(store)) == 1
+    parsed = accept_schema_edit(store, uri, features=["b"])
+    assert parsed.fingerprint == met.fingerprint
+    assert parsed.properties["features"] == ["b"]
     assert told(store) == [(1, "", "inferred by run run-1", False), (2, "", "edited by hand", True)]
 
 
@@ -236,6 +242,97 @@ def test_a_publication_that_is_cut_off_leaves_one_schema_or_the_other_and_can_be
     assert [v.version for v in schema_history(store, uri) if v.in_force] == [1]
     publish_schema(store, uri, text_of("b"), approved_by="ann", note="once")
     assert told(store) == [(1, "", "inferred by run run-1", False), (2, "ann", "once", True)]
+
+
+def test_a_schema_that_is_gone_is_put_back_and_not_inferred_anew(any_store: ArtifactStore) -> None:  # noqa: F811
+    freeze(any_store, text_of("a"))
+    uri = address(any_store)
+    approved = publish_schema(any_store, uri, text_of("b"), approved_by="ann", features=["b"])
+    for name in (MANIFEST_NAME, SCHEMA_FILE):  # in the order in which an object store's files are replaced
+        remove(any_store, f"{uri}/{name}")
+        assert not any(version.in_force for version in schema_history(any_store, uri))
+        if name == MANIFEST_NAME:
+            kept = any_store.local(approved) / SCHEMA_FILE
+            assert kept.read_text() == text_of("b"), "those who read it have it meanwhile"
+        assert freeze(any_store, text_of("c")).fingerprint == approved.fingerprint
+        assert any_store.manifest(uri).properties["features"] == ["b"]
+    remove(any_store, f"{uri}/{SCHEMA_FILE}")
+    assert publish_schema(any_store, uri, text_of("d"), approved_by="bob", replaces=approved.fingerprint)
+    assert [in_force for *_, in_force in told(any_store)] == [False, False, True]
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "rename"])
+@pytest.mark.parametrize("is_edited_before", [False, True], ids=["publish", "publish over an edit"])
+def test_a_publisher_that_is_killed_at_any_moment_loses_nothing(
+    tmp_path: Path, is_edited_before: bool, exchanges: bool
+) -> None:
+    texts = [text_of("a"), *([text_of("by", "hand")] if is_edited_before else []), text_of("b")]
+    for moment in range(1, 100):
+        store = ArtifactStore(str(tmp_path / str(moment)))
+        uri = address(store)
+        freeze(store, texts[0])
+        overwrite(store, f"{uri}/{SCHEMA_FILE}", texts[-2])
+        pid = os.fork()
+        if pid == 0:
+            _die_at(moment, exchanges)
+            publish_schema(store, uri, texts[-1], approved_by="ann", features=["b"])
+            os._exit(0)
+        finished = os.waitpid(pid, 0)[1] == 0
+        assert restore_schema(store, uri)
+        assert schema_text(store, uri) in texts[-2:]
+        publish_schema(store, uri, texts[-1], approved_by="ann", features=["b"])
+        versions = schema_history(store, uri)
+        assert [schema_text(store, uri, version.version) for version in versions] == texts, moment
+        assert [version.in_force for version in versions] == [False] * (len(texts) - 1) + [True]
+        store.verify(store.manifest(uri).reference(uri))
+        if finished:
+            assert moment > 10
+            return
+    raise AssertionError("it never finished")
+
+
+def _die_at(moment: int, exchanges: bool) -> None:
+    """Ends this process right before its n-th change of the file system, as a kill would."""
+    import airflow_hops.store as module
+
+    changes = iter(range(1, 1000))
+    exchange = module._exchange
+
+    def count() -> None:
+        if next(changes) == moment:
+            os._exit(9)
+
+    def counted_exchange(first: Path, second: Path) -> bool:
+        if not exchanges:
+            return False
+        count()
+        done = exchange(first, second)
+        count()
+        return done
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes or event in ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"):
+            count()
+
+    module._exchange = counted_exchange
+    sys.addaudithook(audit)
+
+
+def test_an_edit_that_is_no_text_is_kept_and_can_be_replaced(store: ArtifactStore) -> None:
+    freeze(store, text_of("a"))
+    uri = address(store)
+    file = Path(uri.removeprefix("file://")) / SCHEMA_FILE
+    file.write_bytes(b"# caf\xe9\n" + text_of("a").encode())
+    assert is_edited(store, uri)
+    with pytest.raises(BadInput, match=r"schema\.pbtxt:1: not a schema in protobuf text: expected UTF-8"):
+        schema_text(store, uri)
+    publish_schema(store, uri, text_of("b"), approved_by="ann")
+    edited = schema_history(store, uri)[1]
+    kept = Path(kept_version(uri, edited.fingerprint).removeprefix("file://")) / SCHEMA_FILE
+    assert kept.read_bytes().startswith(b"# caf\xe9\n")
+    with pytest.raises(BadInput, match="expected UTF-8"):
+        schema_text(store, uri, 2)
 
 
 def test_a_publisher_that_is_killed_blocks_nobody(store: ArtifactStore, tmp_path: Path) -> None:

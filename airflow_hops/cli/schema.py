@@ -17,7 +17,7 @@ from airflow.utils.cli import suppress_logs_and_warning
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.protocol import Line, StepSpec
-from airflow_hops.schema_history import SCHEMA_FILE, is_edited, schema_history, schema_text
+from airflow_hops.schema_history import SCHEMA_FILE, has_schema, is_edited, schema_history, schema_text
 
 _STEPS = "airflow_hops.runtime.schema.stage"
 
@@ -35,7 +35,7 @@ def history(args: Namespace) -> None:
     with _errors():
         hook, uri = _schema(args)
         versions = [asdict(version) for version in schema_history(hook.store, uri)]
-        edited = is_edited(hook.store, uri)
+        edited = has_schema(hook.store, uri) and is_edited(hook.store, uri)
     shown = ("version", "in_force", "recorded_at", "approved_by", "note", "run_id", "sha256")
     AirflowConsole().print_as([{name: version[name] for name in shown} for version in versions], output=args.output)
     if edited:
@@ -86,7 +86,7 @@ def _publish(hook: RuntimeHook, uri: str, text: str, source: str, args: Namespac
 def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
     hook = RuntimeHook(args.hops_conn_id)
     uri = hook.store.uri(args.dag_id, "_frozen", args.name, "schema")
-    if not hook.store.exists(uri):
+    if not has_schema(hook.store, uri) and not schema_history(hook.store, uri):
         raise BadInput(f"{uri}: no frozen schema there; the first run of DAG {args.dag_id!r} makes it")
     return hook, uri
 

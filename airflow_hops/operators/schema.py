@@ -12,7 +12,7 @@ from airflow_hops.artifacts import BadInput, Producer, as_cached
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.protocol import StepResult
-from airflow_hops.schema_history import IMPORTED, is_edited
+from airflow_hops.schema_history import IMPORTED, has_schema, is_edited
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -104,7 +104,7 @@ class SchemaOperator(HopsOperator):
         """Returns the frozen schema, or starts the step that freezes it or takes in what was changed by hand."""
         uri = self.output_uri(hook, Producer(context["ti"].dag_id, context["ti"].run_id, self.task_id))
         spec = self.build_spec(hook, context)
-        if hook.store.exists(uri):
+        if has_schema(hook.store, uri):
             manifest = hook.store.manifest(uri)
             self._warn_of_changes(uri, manifest.cache_key_parts, self.step_cache_key_parts(hook))
             imported = spec.params.get("imported")

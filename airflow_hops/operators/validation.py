@@ -14,7 +14,7 @@ from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 from airflow_hops.artifacts import Artifact, HopsError
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.schema_history import accept_schema_edit, publish_schema
+from airflow_hops.schema_history import publish_schema, schema_in_force
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -146,7 +146,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         (schema,) = spec.inputs["schema"]
         if "ask" in self.on_anomaly.values():
             # A schema that was approved in a try before, or edited while the task waited, is the one that counts.
-            schema = accept_schema_edit(hook.store, schema.uri)
+            schema = schema_in_force(hook.store, schema.uri)
             spec = replace(spec, inputs={**spec.inputs, "schema": (schema,)})
         self._schema_in_use = schema
         return spec

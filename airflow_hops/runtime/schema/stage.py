@@ -19,6 +19,7 @@ from airflow_hops.schema_history import (
     accept_schema_edit,
     freeze_schema,
     publish_schema,
+    restore_schema,
     schema_history,
     schema_text,
 )
@@ -52,7 +53,7 @@ def run(
     store, output = context.store, context.spec.output
     if output is None:
         raise BadInput(f"step {context.spec.step!r} freezes a schema, but its spec names no output")
-    if store.exists(output.uri):
+    if restore_schema(store, output.uri):
         frozen = _take_in_edit(context, output.uri)
         return _publish_import(context, output.uri, imported) if imported else frozen
     producer, parts = context.spec.producer, dict(context.spec.cache_key_parts)
@@ -97,6 +98,7 @@ def publish(context: StepContext, *, uri: str, text: str, source: str, approved_
     schema = parse_schema(text, source)
     if not schema.feature:
         raise BadInput(f"{source}: no feature in it, expected a schema of the pipeline's examples")
+    restore_schema(context.store, uri)
     before = schema_text(context.store, uri)
     publish_schema(context.store, uri, text, approved_by=approved_by, note=note, features=_features(schema))
     try:
