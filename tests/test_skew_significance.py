@@ -78,4 +78,5 @@ def test_awkward_columns_and_samples_of_any_size_are_judged(check: Any) -> None:
         assert len(report["features"]) == 14
         for skew in report["features"].values():
             assert skew["p_value"] is None or 0 < skew["p_value"] <= 1
-            assert (skew["p_value"] is None) == (skew["score"] is None)
+            # An area that overflows is judged, and is not JSON.
+            assert skew["p_value"] is not None or skew["score"] is None
