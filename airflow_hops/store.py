@@ -138,6 +138,7 @@ class ArtifactStore:
             BadInput: the artifact is missing, or another one lies at its address by now.
             HopsError: a file's checksum differs from its manifest's.
         """
+        self._check_inside(artifact.uri)
         kept = kept_version(artifact.uri, artifact.fingerprint)
         try:
             manifest = self.manifest(artifact.uri)
