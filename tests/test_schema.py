@@ -362,6 +362,9 @@ def test_versions_on_the_command_line(pipeline: Pipeline, tmp_path: Path, capsys
         with pytest.raises(SystemExit, match=words):
             command(Namespace(**{**arguments, **given}))
     assert len(schema_history(pipeline.store, uri)) == 3
+    pipeline.file("by_hand", "flights").write_bytes(b"# caf\xe9\n")
+    commands.revert(Namespace(**{**arguments, "version": 1}))
+    assert pipeline.notes("by_hand", "flights")[3:] == ["edited by hand", "back to version 1"]
     capsys.readouterr()
     for command, given, printed in (
         (commands.diff, {"before": 1, "after": 3}, "no difference\n"),

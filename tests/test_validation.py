@@ -139,6 +139,14 @@ def test_a_change_in_the_number_of_rows_is_a_warning_and_too_few_are_an_error(
     }
 
 
+def test_features_with_a_dot_in_their_names_are_known_by_them(shared_run_step: Any, warm_launcher: Any) -> None:
+    found = shared_run_step("validation_checks:dotted_names", code_paths=CHECKS, launcher=warm_launcher)
+    assert found == [
+        ["y.z", "error", "UNEXPECTED_DATA_TYPE", "CUSTOM_VALIDATION"],
+        ["a.b", "warning", "INT_TYPE_BIG_INT"],
+    ]
+
+
 def test_a_damaged_schema_is_named_and_leaves_no_artifact(
     shared_run_step: Any, warm_launcher: Any, flights_statistics: Any
 ) -> None:

@@ -238,6 +238,19 @@ def numbers_of_rows(context: StepContext) -> dict[str, Any]:
     return found
 
 
+def dotted_names(context: StepContext) -> list[list[Any]]:
+    """Anomalies of columns with a dot in their names; few rows of ``a.b`` are quarantined, ``y.z`` has one class."""
+    from airflow_hops.runtime.statistics import generate_statistics
+    from airflow_hops.runtime.validation import list_anomalies, validate_statistics
+    from airflow_hops.runtime.validation.quarantine import relax
+
+    schema = _schema('feature { name: "a.b" type: INT int_domain { max: 1 } } feature { name: "y.z" type: BYTES }')
+    table = pa.table({"a.b": [1] * 99 + [5], "y.z": [1] * 100})
+    anomalies = validate_statistics(generate_statistics(table, workers=1), schema, label="y.z")
+    relax(anomalies, _split(context, table.select(["a.b"]), schema), 0.05)
+    return [[found.feature, found.severity, *found.types] for found in list_anomalies(anomalies, "train")]
+
+
 def _outcome(split: Any, context: StepContext) -> dict[str, Any]:
     quarantine = context.scratch / "q"
     rows = pq.read_table(quarantine).to_pylist() if quarantine.exists() else []

@@ -99,12 +99,12 @@ def publish(context: StepContext, *, uri: str, text: str, source: str, approved_
     if not schema.feature:
         raise BadInput(f"{source}: no feature in it, expected a schema of the pipeline's examples")
     restore_schema(context.store, uri)
-    before = schema_text(context.store, uri)
-    publish_schema(context.store, uri, text, approved_by=approved_by, note=note, features=_features(schema))
     try:
-        return diff_schemas(parse_schema(before, uri), schema).to_dict()
+        before = parse_schema(schema_text(context.store, uri), uri)
     except BadInput:
-        return {}
+        before = None
+    publish_schema(context.store, uri, text, approved_by=approved_by, note=note, features=_features(schema))
+    return {} if before is None else diff_schemas(before, schema).to_dict()
 
 
 def _infer(context: StepContext, inference: Mapping[str, Any]) -> Any:

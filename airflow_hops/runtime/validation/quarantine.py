@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_hops.artifacts import BadInput, RowCounts
 from airflow_hops.runtime.schema import TRAINING
+from airflow_hops.runtime.validation.validate import anomalous_feature
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -259,8 +260,8 @@ def relax(anomalies: Any, split: RowSplit, few: float) -> None:
     """
     from tensorflow_metadata.proto.v0 import anomalies_pb2
 
-    for name, info in anomalies.anomaly_info.items():
-        kinds: Mapping[str, int] = split.by_feature.get(name, {})
+    for key, info in anomalies.anomaly_info.items():
+        kinds: Mapping[str, int] = split.by_feature.get(anomalous_feature(key, info), {})
         counts = [kinds.get(anomalies_pb2.AnomalyInfo.Type.Name(reason.type), 0) for reason in info.reason]
         if counts and all(0 < count <= few * split.rows for count in counts):
             info.severity = info.WARNING

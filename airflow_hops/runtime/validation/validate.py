@@ -94,7 +94,8 @@ def validate_statistics(
     )
     features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
     rows = statistics.datasets[0].num_examples
-    for name, info in anomalies.anomaly_info.items():
+    for key, info in anomalies.anomaly_info.items():
+        name = anomalous_feature(key, info)
         severe = any(_is_error(reason, name, features.get(name), schema, rows) for reason in info.reason)
         info.severity = info.ERROR if severe or name == label else info.WARNING
     if anomalies.HasField("dataset_anomaly_info"):
@@ -120,10 +121,15 @@ def list_anomalies(anomalies: Any, split: str) -> list[Anomaly]:
             description=info.description.strip(),
         )
 
-    found = [anomaly(name, info) for name, info in sorted(anomalies.anomaly_info.items())]
+    found = [anomaly(anomalous_feature(key, info), info) for key, info in sorted(anomalies.anomaly_info.items())]
     if anomalies.HasField("dataset_anomaly_info"):
         found.append(anomaly("", anomalies.dataset_anomaly_info))
     return sorted(found, key=lambda anomaly: anomaly.severity != "error")
+
+
+def anomalous_feature(key: str, info: Any) -> str:
+    """The name of the feature of one of TFDV's anomalies, whose key has quotes around names with a dot."""
+    return ".".join(info.path.step) or key
 
 
 def to_text(anomalies: Any) -> str:
@@ -172,7 +178,8 @@ def _check_classes(anomalies: Any, label: str, numbers: Any) -> None:
     rows = numbers.common_stats.num_non_missing
     if not rows or numbers.min != numbers.max:
         return
-    info = anomalies.anomaly_info[label]
+    keys = [key for key, found in anomalies.anomaly_info.items() if anomalous_feature(key, found) == label]
+    info = anomalies.anomaly_info[keys[0] if keys else label]
     reason = info.reason.add()
     reason.type = anomalies_pb2.AnomalyInfo.CUSTOM_VALIDATION
     reason.short_description = "Label has one class"
