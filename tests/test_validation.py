@@ -265,6 +265,26 @@ def test_rows_that_break_the_schema_are_put_apart_and_the_good_ones_go_on(
     assert tasks["after"].xcom_pull(task_ids="after")["metrics"] == {"errors": 0, "warnings": 0}
 
 
+def test_rows_are_split_also_where_the_statistics_are_of_a_sample(
+    shared_run_step: Any, warm_launcher: Any, flights_schema: Any, flights_raw: Path
+) -> None:
+    january = flights_examples.months(flights_raw, 1, 1).iloc[::40].reset_index(drop=True)
+    examples = flights_examples.write_examples(shared_run_step.store, {"train": january}, run_id="sampled")
+    statistics = shared_run_step(
+        "airflow_hops.runtime.statistics:run",
+        params={"options": {"sample_rate": 0.5}},
+        inputs={"examples": examples},
+        kind="statistics",
+        launcher=warm_launcher,
+    )
+    assert statistics.metrics["train_rows"] < len(january)
+    inputs = {"statistics": statistics, "schema": flights_schema, "examples": examples}
+    artifact = shared_run_step(
+        ENTRY, params={"split_anomalous": True}, inputs=inputs, kind="anomalies", launcher=warm_launcher
+    )
+    assert artifact.rows["train"].rows_in == len(january)
+
+
 def test_examples_that_the_statistics_are_not_of_are_refused(
     statistics_of: Any, shared_run_step: Any, warm_launcher: Any, flights_schema: Any, flights_raw: Path
 ) -> None:

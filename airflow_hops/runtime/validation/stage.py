@@ -62,7 +62,11 @@ def run(
         row_splits: dict[str, RowSplit] = {}
         properties: dict[str, Any] = {"splits": names}
         if split_anomalous:
-            good, row_splits = _split_examples(context, schema, environment, rows, writer.path / QUARANTINE)
+            # Statistics of a sample count the rows that it was drawn from.
+            seen = {
+                split: statistics.rows[split].rows_in if split in statistics.rows else rows[split] for split in names
+            }
+            good, row_splits = _split_examples(context, schema, environment, seen, writer.path / QUARANTINE)
             counts = {split: split_rows.counts for split, split_rows in row_splits.items()}
             properties["examples"] = good.to_dict()
         found: list[Anomaly] = []
