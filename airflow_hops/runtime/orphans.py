@@ -17,6 +17,7 @@ from pathlib import Path
 
 from airflow_hops.protocol import WORKER_VARIABLE, process_started
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 0.5
 
@@ -25,6 +26,14 @@ def adopt_orphans() -> None:
     """Makes this process the parent of descendants that lose theirs, so that they can still be found below it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with_parent(parent: int) -> None:
+    """Has the kernel end this process, a fork, when the thread of ``parent`` that forked it is gone."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def end_with_worker() -> None:

@@ -9,13 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tfx_bsl.arrow import array_util
 
+from airflow_hops.runtime.statistics.formats.feature_types import batch_of
+
 
 def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A record batch as TFDV wants it: a single value becomes a list of one, a missing value a null list.
 
     Strings become bytes (without a copy), booleans integers, and values of a dictionary plain ones. NaN stays NaN.
     """
-    return pa.RecordBatch.from_arrays([_as_list(column) for column in batch.columns], batch.schema.names)
+    return batch_of([_as_list(column) for column in batch.columns], batch.schema.names, batch.num_rows)
 
 
 def _as_list(array: pa.Array) -> pa.Array:
@@ -23,7 +25,7 @@ def _as_list(array: pa.Array) -> pa.Array:
     if pa.types.is_null(kind):
         return array
     if pa.types.is_struct(kind):
-        return _singletons(_struct_of_lists(array))
+        return _singletons(_struct_of_lists(array.drop_null()), np.asarray(array.is_null()))
     if is_list(kind):
         return _list(array)
     plain = _plain(array)
@@ -60,8 +62,12 @@ def _struct_of_lists(array: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(fields, [field.name for field in array.type])
 
 
-def _singletons(array: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(_steps(len(array)), array)
+def _singletons(array: pa.Array, missing: np.ndarray | None = None) -> pa.Array:
+    """Lists of one value each; where some are missing, ``array`` holds the others, and their lists are null."""
+    if missing is None or not missing.any():
+        return pa.ListArray.from_arrays(_steps(len(array)), array)
+    offsets: np.ndarray = np.append(0, np.cumsum(~missing)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets, mask=np.append(missing, False)), array)
 
 
 @lru_cache(maxsize=4)
@@ -80,6 +86,4 @@ def _plain(array: pa.Array) -> pa.Array:
         return array.cast(pa.large_binary())
     if pa.types.is_boolean(kind):
         return array.cast(pa.int64())
-    if pa.types.is_float16(kind):
-        return array.cast(pa.float32())
     return array

@@ -31,6 +31,7 @@ from tfx_bsl.arrow import table_util
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.statistics import histograms
 from airflow_hops.runtime.statistics.arrow_lists import as_lists
+from airflow_hops.runtime.statistics.formats.feature_types import batch_of
 from airflow_hops.runtime.statistics.sketches import CountedQuantiles, CountedTopValues
 
 _SLICE_ROWS = 16_384
@@ -116,7 +117,7 @@ class Combiners:
             chosen = np.flatnonzero(accumulator.random.random(batch.num_rows) <= self.options.sample_rate)
             if not len(chosen):
                 return accumulator
-            batch = pa.Table.from_batches([batch]).take(pa.array(chosen)).combine_chunks().to_batches()[0]
+            batch = table_util.RecordBatchTake(batch, pa.array(chosen))
         lists = self._selected(as_lists(batch))
         if not self.is_sliced:
             self._add_to(accumulator, None, lists)
@@ -195,9 +196,12 @@ class Combiners:
             part.waiting, part.waiting_rows, part.waiting_bytes = [], 0, 0
 
     def _selected(self, lists: pa.RecordBatch) -> pa.RecordBatch:
-        if not self.options.feature_allowlist:
+        allowed = self.options.feature_allowlist
+        if not allowed:
             return lists
-        return stats_impl._filter_features(lists, self.options.feature_allowlist)
+        if not any(name in lists.schema.names for name in allowed):
+            return batch_of([], [], lists.num_rows)
+        return stats_impl._filter_features(lists, allowed)
 
     def _slices(self, lists: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         functions, queries = self._slicers

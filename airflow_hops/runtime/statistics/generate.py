@@ -101,8 +101,10 @@ def collect_statistics(
         raise BadInput(f"engine is {engine!r}, expected 'local' or 'spark'")
     if on_corrupt not in ("fail", "skip"):
         raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
-    if workers is not None and workers < 1:
-        raise BadInput(f"workers is {workers}, expected at least 1")
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise BadInput(f"workers is {workers!r}, expected a whole number of at least 1")
+    if isinstance(exclude, str):
+        raise BadInput(f"exclude is {exclude!r}, expected a list of columns")
     import tensorflow_data_validation as tfdv
 
     from airflow_hops.runtime.statistics import local
@@ -110,8 +112,15 @@ def collect_statistics(
     from airflow_hops.runtime.statistics.sources import CorruptFile, TypesDoNotFit, plan_source
 
     options = options if options is not None else tfdv.StatsOptions()
-    combiners = Combiners(options)
+    if not isinstance(options, tfdv.StatsOptions):
+        raise BadInput(
+            f"options is a {type(options).__name__}, expected tfdv.StatsOptions; "
+            "airflow_hops.runtime.statistics.options.options_from makes them of JSON"
+        )
     columns = options.feature_allowlist or None
+    if not all(isinstance(name, str) for name in columns or ()):
+        raise BadInput(f"options: feature_allowlist is {columns!r}, expected names; TFDV takes no paths there")
+    combiners = Combiners(options)
     accumulate: Accumulate = partial(local.accumulate, workers=workers)
     plan: Any = None
     if engine == "spark":
@@ -136,6 +145,8 @@ def collect_statistics(
         log.warning("Left out: %s: %s", file, reason)
     if not accumulator.rows:
         raise BadInput(f"{plan.name}: no rows; statistics need at least one")
+    if not accumulator.slices:
+        raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {options.sample_rate}")
     statistics = combiners.extract(accumulator)
     _count_top_values(plan, combiners, accumulator, statistics, accumulate)
     return Collected(statistics, accumulator.rows, plan.skipped)
@@ -152,5 +163,6 @@ def _count_top_values(plan: Any, combiners: Any, accumulator: Any, statistics: A
         return
     log.info("Counting the top values of %s", ", ".join(map(str, found)))
     counting = Combiners(combiners.options, [recount.CandidateCounts(found, combiners.options)])
-    again = plan.select(recount.columns(found, combiners.options, plan.types))
+    columns = recount.columns(found, combiners.options)
+    again = plan if columns is None else plan.select(columns)
     recount.replace_top_values(statistics, counting.extract(accumulate(again, counting)))

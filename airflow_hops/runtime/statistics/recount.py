@@ -40,12 +40,11 @@ def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.Fea
     return {path: pa.array(sorted(values - {_LARGE, _NOT_TEXT})) for path, values in found.items()}
 
 
-def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions, known: Collection[str]) -> list[str]:
-    """The columns that counting takes: those of the features, of their weights, and whatever slices may look at."""
+def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) -> set[str] | None:
+    """The columns that counting takes: those of the features and their weights; None for all, where slices look."""
     if options.experimental_slice_functions or options.experimental_slice_sqls or options.slicing_config:
-        return list(known)
-    wanted = {path.steps()[0] for path in found} | set(options.example_weight_map.all_weight_features())
-    return [name for name in known if name in wanted]
+        return None
+    return {path.steps()[0] for path in found} | set(options.example_weight_map.all_weight_features())
 
 
 class CandidateCounts(CombinerStatsGenerator):

@@ -21,7 +21,7 @@ from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.readers.raw_file import EmptyFile, RawFile, identify
 from airflow_hops.runtime.readers.types import type_named
 from airflow_hops.runtime.statistics.formats import format_of
-from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit, check_type
+from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit, check_type, types_of
 from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, batch_rows, bounded
 from airflow_hops.sources import Source, list_files
 
@@ -299,11 +299,12 @@ class TablePlan(Plan):
 
 
 def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
-    table = table.select([name for name in table.schema.names if wanted(name)]).combine_chunks()
-    if not table.num_columns:
+    types = {name: kind for name, kind in types_of(table.schema, "table").items() if wanted(name)}
+    if not types:
         raise BadInput("table: no column is left to read; expected at least one")
-    for column in table.schema:
-        check_type(column.name, column.type, "table")
+    for name, kind in types.items():
+        check_type(name, kind, "table")
+    table = table.select(list(types)).combine_chunks()
     row_bytes = table.nbytes / max(1, table.num_rows)
     rows = batch_rows(row_bytes)
     parts = []
@@ -311,7 +312,6 @@ def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
         stop = min(start + rows, table.num_rows)
         size = int((stop - start) * row_bytes)
         parts.append(Part(size, "", Span(size, start, stop)))
-    types = {item.name: item.type for item in table.schema}
     return TablePlan(name="table", parts=tuple(parts), types=types, rows=table.num_rows, table=table)
 
 
@@ -338,7 +338,11 @@ def _plan_batches(batches: Iterable[Any], wanted: Wanted) -> BatchPlan:
 
 def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
     if not isinstance(batch, pa.RecordBatch):
-        raise BadInput(f"source holds a value of type {type(batch).__name__}, expected record batches of pyarrow")
+        raise BadInput(
+            f"source holds a value of type {type(batch).__name__}, expected record batches of pyarrow; of a data frame "
+            "of pandas give pyarrow.Table.from_pandas(frame)"
+        )
+    types_of(batch.schema, "record batches")
     kept = wanted.of(batch)
     for column in kept.schema:
         check_type(column.name, column.type, "record batches")

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from airflow_hops.runtime.readers.raw_file import RawFile, explained
-from airflow_hops.runtime.statistics.formats.feature_types import Types, join
+from airflow_hops.runtime.statistics.formats.feature_types import Types, join, types_of
 from airflow_hops.runtime.statistics.formats.layout import BATCH_BYTES, Layout, Span, Wanted, bounded
 
 _MAGIC = b"ARROW1"
@@ -23,13 +23,14 @@ def lay_out(file: RawFile) -> Layout:
     size = file.file.size_bytes
     with _opened(file) as (source, is_stream):
         if is_stream:
-            return Layout(_types(ipc.open_stream(source).schema), (Span(size),))
+            return Layout(types_of(ipc.open_stream(source).schema, file.name), (Span(size),))
         reader = ipc.open_file(source)
         count = reader.num_record_batches
         each = size // max(1, count)
         step = max(1, BATCH_BYTES // max(1, each))
         bounds = [(start, min(start + step, count)) for start in range(0, count, step)]
-        return Layout(_types(reader.schema), tuple(Span((stop - start) * each, start, stop) for start, stop in bounds))
+        spans = tuple(Span((stop - start) * each, start, stop) for start, stop in bounds)
+        return Layout(types_of(reader.schema, file.name), spans)
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -37,11 +38,12 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
     with _opened(file) as (source, is_stream):
         open_ = ipc.open_stream if is_stream else ipc.open_file
         names = open_(source).schema.names
-        fields = [index for index, name in enumerate(names) if name in types]
+        # No fields would mean all of them.
+        fields = [index for index, name in enumerate(names) if name in types] or [0]
         source.seek(0)
         reader = open_(source, options=ipc.IpcReadOptions(included_fields=fields, use_threads=pa.cpu_count() > 1))
         batches = reader if is_stream else (reader.get_batch(index) for index in range(span.start, span.stop or 0))
-        yield from bounded(_valid(batch) for batch in batches)
+        yield from bounded(wanted.of(_valid(batch)) for batch in batches)
 
 
 def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -67,7 +69,3 @@ def _is_stream(source: Any) -> bool:
     head = bytes(source.read(len(_MAGIC)))
     source.seek(0)
     return head != _MAGIC
-
-
-def _types(schema: pa.Schema) -> Types:
-    return {item.name: item.type for item in schema}

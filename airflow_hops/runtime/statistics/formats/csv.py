@@ -18,7 +18,7 @@ from airflow_hops.runtime.readers import csv as raw_csv
 from airflow_hops.runtime.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.runtime.readers.types import TypesDoNotFit as ConversionError
 from airflow_hops.runtime.readers.types import fits, misfit, type_named
-from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit
+from airflow_hops.runtime.statistics.formats.feature_types import Types, TypesDoNotFit, batch_of
 from airflow_hops.runtime.statistics.formats.layout import Layout, Span, Wanted, bounded, whole_file
 from airflow_hops.runtime.statistics.formats.row_spans import (
     SAMPLE_BYTES,
@@ -110,6 +110,9 @@ def _parse(block: bytes, file: RawFile, header: list[str], types: Types, rows_be
     wanted = {name: types[name] for name in header if name in types}
     quick = {name: pa.float64() if _is_inferred_float(name, kind, file) else kind for name, kind in wanted.items()}
     columns: dict[str, pa.Array] = {}
+    if not wanted:
+        # Only parsing tells rows apart.
+        return batch_of([], [], raw_csv.parse(block, file, header, {header[0]: pa.binary()}, rows_before).num_rows)
     try:
         table = raw_csv.parse(block, file, header, quick, rows_before)
     except ConversionError:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_hops.artifacts import BadInput
 
@@ -36,6 +37,19 @@ class TypesDoNotFit(Exception):
     def __str__(self) -> str:
         found = ", ".join(f"{name!r} holds {kind}" for name, kind in self.types.items())
         return f"{self.file}: column {found}"
+
+
+def types_of(schema: pa.Schema, file: str) -> Types:
+    """The types of a schema's columns.
+
+    Raises:
+        BadInput: two columns are of one name.
+    """
+    types = {item.name: item.type for item in schema}
+    if len(types) < len(schema):
+        twice = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise BadInput(f"{file}: two columns are called {twice!r}; rename or drop one of them")
+    return types
 
 
 def check_type(column: str, kind: pa.DataType, file: str) -> None:
@@ -86,26 +100,54 @@ def _kind_of_list(values: pa.DataType) -> str | None:
     return f"[{found}]" if found is not None and is_list(values) else found
 
 
+def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa.RecordBatch:
+    """A record batch of the columns; where there are none it still has its rows, which lack every feature."""
+    if columns:
+        return pa.RecordBatch.from_arrays(list(columns), list(names))
+    nothing = pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
+    return pa.RecordBatch.from_struct_array(nothing)
+
+
 def with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with lists and bytes of fixed size as those of any size, which is what TFDV knows."""
-    if not any(_is_fixed_size(kind) for kind in batch.schema.types):
+    """The batch with lists and bytes of fixed size as those of any size, and half floats as floats, at any depth."""
+    if all(_is_plain(kind) for kind in batch.schema.types):
         return batch
-    columns = [_plain(column) if _is_fixed_size(column.type) else column for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+    return pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], batch.schema.names)
 
 
-def _is_fixed_size(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_fixed_size_binary(kind))
+def _is_plain(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    if kinds.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    if is_list(kind):
+        return _is_plain(kind.value_type)
+    if kinds.is_struct(kind):
+        return all(_is_plain(field.type) for field in kind)
+    return not (kinds.is_fixed_size_list(kind) or kinds.is_fixed_size_binary(kind) or kinds.is_float16(kind))
 
 
-def _plain(column: pa.Array) -> pa.Array:
-    if pa.types.is_fixed_size_binary(column.type):
-        return column.cast(pa.binary())
-    missing = np.asarray(column.is_null())
+def _plain(array: pa.Array) -> pa.Array:
+    kind, kinds = array.type, pa.types
+    if _is_plain(kind):
+        return array
+    missing = np.asarray(array.is_null())
+    if kinds.is_dictionary(kind):
+        return _plain(array.dictionary_decode())
+    if kinds.is_float16(kind):
+        return pa.array(array.to_numpy(zero_copy_only=False).astype(np.float32), mask=missing)
+    if kinds.is_fixed_size_binary(kind):
+        # Arrow's cast of a slice reads beyond its values, which take() copies; that of a null has length.
+        values = array.take(pa.array(np.flatnonzero(~missing))).cast(pa.binary())
+        return values.take(pa.array(np.cumsum(~missing) - 1, mask=missing))
+    if kinds.is_struct(kind):
+        fields = [_plain(field) for field in array.flatten()]
+        return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=pa.array(missing))
     # flatten() leaves out the values of missing lists.
-    ends = np.cumsum(np.where(missing, 0, column.type.list_size))
-    offsets = pa.array(np.append(0, ends), pa.int32(), mask=np.append(missing, False))
-    return pa.ListArray.from_arrays(offsets, column.flatten())
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
+    ends = pa.array(np.append(0, np.cumsum(lengths)), mask=np.append(missing, False))
+    if kinds.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(ends.cast(pa.int64()), _plain(array.flatten()))
+    return pa.ListArray.from_arrays(ends.cast(pa.int32()), _plain(array.flatten()))
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

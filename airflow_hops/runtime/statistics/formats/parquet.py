@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.runtime.readers.raw_file import RawFile, explained
-from airflow_hops.runtime.statistics.formats.feature_types import Types, join, row_bytes
+from airflow_hops.runtime.statistics.formats.feature_types import Types, batch_of, join, row_bytes, types_of
 from airflow_hops.runtime.statistics.formats.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -45,7 +45,7 @@ def lay_out(file: RawFile) -> Layout:
                 batches = max(rows // BATCH_ROWS, size // BATCH_BYTES) if file.is_local else 1
                 spans.append(Span(size, start, index + 1, batches))
                 start, rows, size = index + 1, 0, 0
-        return Layout({item.name: item.type for item in parquet.schema_arrow}, tuple(spans), footer.num_rows)
+        return Layout(types_of(parquet.schema_arrow, file.name), tuple(spans), footer.num_rows)
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -60,17 +60,12 @@ def _batches(parquet: pq.ParquetFile, span: Span, types: Types) -> Iterator[pa.R
     count = itertools.count()
     for index in range(span.start, span.stop or 0):
         options = {"row_groups": [index], "columns": names, "use_threads": pa.cpu_count() > 1}
-        if not names and types:
-            # A batch of no columns would have no rows either; those of this file lack every feature.
-            yield from _rows_alone(parquet.metadata.row_group(index).num_rows, next(iter(types)))
+        if not names:
+            if span.has(next(count)):
+                yield batch_of([], [], parquet.metadata.row_group(index).num_rows)
             continue
         rows = batch_rows(_row_bytes(parquet, parquet.metadata.row_group(index), names, options))
         yield from (batch for batch in parquet.iter_batches(rows, **options) if span.has(next(count)))
-
-
-def _rows_alone(rows: int, name: str) -> Iterator[pa.RecordBatch]:
-    for start in range(0, rows, BATCH_ROWS):
-        yield pa.RecordBatch.from_arrays([pa.nulls(min(BATCH_ROWS, rows - start))], [name])
 
 
 @contextmanager

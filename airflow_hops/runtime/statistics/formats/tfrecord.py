@@ -12,7 +12,7 @@ import pyarrow as pa
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.readers.raw_file import RawFile
 from airflow_hops.runtime.readers.tfrecord import record_bounds, records
-from airflow_hops.runtime.statistics.formats.feature_types import Types, join
+from airflow_hops.runtime.statistics.formats.feature_types import Types, batch_of, join
 from airflow_hops.runtime.statistics.formats.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -85,7 +85,9 @@ def _batches(chunks: Iterable[list[bytes]], file: RawFile, types: Types, wanted:
 
 def _merged(tables: list[pa.Table]) -> pa.RecordBatch:
     """One batch of all; a feature that some lack is null there."""
-    return pa.concat_tables(tables, promote=True).combine_chunks().to_batches()[0]
+    merged = pa.concat_tables(tables, promote=True).combine_chunks()
+    columns = [column.chunk(0) for column in merged.columns]
+    return batch_of(columns, merged.column_names, sum(table.num_rows for table in tables))
 
 
 def _chunks(examples: Iterable[bytes], span: Span) -> Iterator[list[bytes]]:
