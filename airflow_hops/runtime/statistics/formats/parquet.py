@@ -98,7 +98,8 @@ def _row_bytes(parquet: pq.ParquetFile, group: Any, names: list[str], options: d
         # Of values in a dictionary the size tells nothing; Parquet's writers leave bounds out where they are long.
         is_coded = chunk.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in name for name in chunk.encodings)
         is_known &= not is_coded or (chunk.is_stats_set and chunk.statistics.has_min_max)
-    fixed = row_bytes([parquet.schema_arrow.field(name).type for name in names])
+    schema = parquet.schema_arrow  # made anew each time
+    fixed = row_bytes([schema.field(name).type for name in names])
     estimate: float = max(fixed, size / max(group.num_rows, 1))
     if not is_known:
         probe = next(iter(parquet.iter_batches(_PROBE_ROWS, **options)), None)
