@@ -92,6 +92,11 @@ def test_thresholds_come_from_the_arguments(shared_run_step: Any, warm_launcher:
         ({"comparators": {"tmp": {}}}, "comparators: feature 'tmp' is not in the statistics; there are carrier, dest"),
         ({"comparators": {"temp": {"psi": 0.1}}}, "unknown measure 'psi', expected one of infinity_norm, jensen_sha"),
         ({"comparators": {"temp": {"infinity_norm": 0.1}}}, r"comparators\['temp'\]: infinity_norm is for strings"),
+        ({"infinity_norm": "0.1"}, "infinity_norm is '0.1', expected 0 to 1"),
+        ({"max_domain_values": 1.5}, "max_domain_values is 1.5, expected a number of values"),
+        ({"comparators": {"temp": 0.1}}, r"comparators\['temp'\] is 0.1, expected thresholds by measure"),
+        ({"environments": ["SERVING"]}, r"environments is \['SERVING'\], expected a mapping"),
+        ({"environments": {"SERVING": "late"}}, r"environments\['SERVING'\] is 'late', expected a name with the list"),
         ({"environments": {"SERVING": ["lat"]}}, r"environments\['SERVING'\]: feature 'lat' is not in the statistics"),
     ],
 )

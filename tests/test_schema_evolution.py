@@ -107,6 +107,10 @@ def test_a_label_that_appears_in_serving_is_declared_there(proposals: Any) -> No
     assert proposals["label in serving"] == "late: not_in_environment is none, was SERVING"
 
 
+def test_an_inferred_schema_fits_its_own_data_also_with_a_label_of_floats(proposals: Any) -> None:
+    assert proposals["label of fractions"] == []
+
+
 def test_a_bound_that_no_integer_reaches_is_dropped_when_a_float_becomes_one(proposals: Any) -> None:
     assert proposals["wide range"][:2] == [
         "temp: type is INT, was FLOAT",

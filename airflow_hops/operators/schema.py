@@ -126,11 +126,15 @@ class SchemaOperator(HopsOperator):
                 )
 
     def _inference(self) -> dict[str, Any]:
+        environments = self.environments
+        if isinstance(environments, Mapping):
+            # Sets are no JSON; a single string is for the step to refuse.
+            environments = {name: v if isinstance(v, str) else sorted(v) for name, v in environments.items()}
         given = {
             "infinity_norm": self.infinity_norm,
             "jensen_shannon": self.jensen_shannon,
             "comparators": self.comparators,
-            "environments": self.environments and {name: sorted(absent) for name, absent in self.environments.items()},
+            "environments": environments,
             "max_domain_values": self.max_domain_values,
             "presence_tolerance": self.presence_tolerance,
         }

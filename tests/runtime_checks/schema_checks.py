@@ -91,6 +91,8 @@ def proposals(context: StepContext) -> dict[str, Any]:
     found["rows"] = _row_bounds(schema)
     tfdv.set_domain(schema, "temp", _float_domain(-1e30, 50.5))
     integers = tfdv.generate_statistics_from_dataframe(_frame(temp=np.arange(ROWS) % 50))
+    fractions = tfdv.generate_statistics_from_dataframe(_frame(late=np.arange(ROWS) % 2 / 1.0))
+    found["label of fractions"] = _anomalies(fractions, infer_schema(fractions, label="late"), "TRAINING")
     found["wide range"] = str(diff_schemas(schema, propose_schema(schema, integers))).splitlines()
     return found
 

@@ -29,7 +29,7 @@ def load_schema(path: str | Path) -> Any:
         return parse_schema(Path(path).read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no schema") from None
-    except UnicodeDecodeError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: not a schema in protobuf text ({error})") from None
 
 

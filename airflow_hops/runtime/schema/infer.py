@@ -65,15 +65,12 @@ def infer_schema(
     comparators = comparators or {}
     if environments is None:
         environments = {TRAINING: (), SERVING: () if label is None else (label,)}
-    thresholds = {
-        "infinity_norm": infinity_norm,
-        "jensen_shannon": jensen_shannon,
-        "presence_tolerance": presence_tolerance,
-        **{f"comparators[{name!r}][{m!r}]": value for name, given in comparators.items() for m, value in given.items()},
-    }
-    for name, value in thresholds.items():
-        if not 0 <= value <= 1:
-            raise BadInput(f"{name} is {value}, expected 0 to 1")
+    _check_values(
+        {"infinity_norm": infinity_norm, "jensen_shannon": jensen_shannon, "presence_tolerance": presence_tolerance},
+        max_domain_values,
+        comparators,
+        environments,
+    )
     features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
     _check_known("label", () if label is None else (label,), features)
     _check_known("comparators: feature", comparators, features)
@@ -90,11 +87,32 @@ def infer_schema(
         feature.not_in_environment.extend(name for name, absent in environments.items() if feature.name in absent)
         if feature.name == label:
             if found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}:
-                feature.int_domain.min, feature.int_domain.max = 0, 1
+                domain = feature.int_domain if found.type == found.INT else feature.float_domain
+                domain.min, domain.max = 0, 1
         elif feature.name not in (key, time) and feature.name not in comparators:
             _add_default_comparators(feature, found, infinity_norm, jensen_shannon)
         _add_comparators(feature, found, comparators.get(feature.name, {}))
     return schema
+
+
+def _check_values(thresholds: Mapping[str, Any], max_domain_values: Any, comparators: Any, environments: Any) -> None:
+    """Arguments may come from JSON: what is of another type is named, too."""
+    thresholds = dict(thresholds)
+    for what, given in (("comparators", comparators), ("environments", environments)):
+        if not isinstance(given, Mapping):
+            raise BadInput(f"{what} is {given!r}, expected a mapping")
+    for name, measures in comparators.items():
+        if not isinstance(measures, Mapping):
+            raise BadInput(f"comparators[{name!r}] is {measures!r}, expected thresholds by measure")
+        thresholds |= {f"comparators[{name!r}][{measure!r}]": value for measure, value in measures.items()}
+    for name, value in thresholds.items():
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise BadInput(f"{name} is {value!r}, expected 0 to 1")
+    if not isinstance(max_domain_values, int) or max_domain_values < 0:
+        raise BadInput(f"max_domain_values is {max_domain_values!r}, expected a number of values")
+    for name, absent in environments.items():
+        if not name or isinstance(absent, str) or not isinstance(absent, Collection):
+            raise BadInput(f"environments[{name!r}] is {absent!r}, expected a name with the list of absent features")
 
 
 def _check_known(what: str, names: Collection[str], features: Collection[str]) -> None:
