@@ -127,6 +127,16 @@ def test_statistics_without_a_train_split_or_the_label_are_refused(run_step: Any
         assert not run_step.store.exists(run_step.last_uri)
 
 
+def test_a_schema_of_a_source(run_step: Any, warm_launcher: Any, tmp_path: Path) -> None:
+    (tmp_path / "flights.csv").write_text("carrier,delay\nUA,1.5\nAA,2\n")
+    source = {"source": {"uri": str(tmp_path / "flights.csv")}, "split": "data"}
+    statistics = run_step(
+        "airflow_hops.runtime.statistics:run", params={"source": source}, kind="statistics", launcher=warm_launcher
+    )
+    schema = run_step(ENTRY, inputs={"statistics": statistics}, kind="schema", launcher=warm_launcher)
+    assert schema.properties["features"] == ["carrier", "delay"]
+
+
 def test_schema_and_validation_do_not_import_tensorflow(shared_run_step: Any) -> None:
     found = shared_run_step("tfdv_checks:imports_of_schema_and_validation", code_paths=CHECKS)
     assert found == ["0"]

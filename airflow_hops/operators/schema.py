@@ -29,8 +29,8 @@ class SchemaOperator(HopsOperator):
     ``<store>/<dag_id>/_frozen/<name>/schema``; once it is there, no process is started, unless somebody has edited it.
 
     Args:
-        statistics: The output of ``StatisticsOperator``, whose split ``train`` counts on the first run; with ``schema``
-            it may be None, and label, key and time are not known then (templated).
+        statistics: The output of ``StatisticsOperator``, whose split ``train`` (of a source: ``data``) counts on the
+            first run; with ``schema`` it may be None, and label, key and time are not known then (templated).
         schema: Path of a ``schema.pbtxt`` that is kept by hand, relative to the DAG file's folder: it is frozen instead
             of an inferred one, and published as a new version when it changes (templated).
         name: Name of the frozen schema; the task's id by default (templated).

@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 _COLUMNS = ("label", "key", "time")
 _MAX_LINES = 50
 
+SPLITS = ("train", "data")
+"""Splits from which a schema is inferred: that of examples, or the one of a source; the first that is there."""
+
 
 def run(
     context: StepContext,
@@ -40,7 +43,7 @@ def run(
     """The step: freezes the schema; where there is a frozen one, takes in what was done to it by hand.
 
     Args:
-        context: The step's context; input ``statistics``, whose split ``train`` counts.
+        context: The step's context; input ``statistics``, whose split ``train`` (of a source: ``data``) counts.
         imported: ``path`` and ``text`` of a schema that is kept by hand; it is frozen instead of an inferred one, and
             published when it has changed since.
         curate: A shipped function (as :func:`~airflow_hops.runtime.function.call_shipped`), which gets the inferred
@@ -109,9 +112,13 @@ def publish(context: StepContext, *, uri: str, text: str, source: str, approved_
 
 def _infer(context: StepContext, inference: Mapping[str, Any]) -> Any:
     statistics = context.input("statistics")
-    path = context.local("statistics") / "train" / STATISTICS_FILE
-    if not path.exists():
-        raise BadInput(f"{statistics.uri}: no statistics of the split 'train', from which the schema is inferred")
+    folder = context.local("statistics")
+    path = next((p for split in SPLITS if (p := folder / split / STATISTICS_FILE).exists()), None)
+    if path is None:
+        raise BadInput(
+            f"{statistics.uri}: no statistics of the split 'train', from which the schema is inferred, nor of 'data', "
+            "as that of a source is called"
+        )
     return infer_schema(load_statistics(path), **_columns(context), **inference)
 
 
