@@ -202,6 +202,8 @@ def test_bad_input_is_named(choices: Any) -> None:
         "feature": "thresholds names feature 'nobody', which is not compared",
         "type": "feature 'normal' is STRING in the current rows, but FLOAT in the reference",
         "missing": "feature 'three' is not among the current rows",
+        "nothing": "small_integers, thousands, three, those of the current rows are other",
+        "no_comparator": "nothing to compare: the schema has no skew_comparator for a feature of the reference",
     }
     assert set(choices["errors"]) == set(words)
     for name, expected in words.items():

@@ -63,9 +63,9 @@ def test_real_changes_are_found_the_smaller_the_larger_the_window(check: Any) ->
         }
 
     small, large = found(100, 0.15), found(10_000, 0.15)
-    for name in ("normal", "small_integers", "integers"):
+    for name in ("normal", "small_integers", "integers", "mostly_zero"):
         assert small[name] <= 0.2
-        assert large[name] == 1.0, name
+        assert large[name] >= 0.8, name
     assert large["few_floats"] == large["hundred"] == 0.0  # these do not move
     assert found(1000, 0.5)["normal"] == 1.0
 
@@ -80,3 +80,25 @@ def test_awkward_columns_and_samples_of_any_size_are_judged(check: Any) -> None:
             assert skew["p_value"] is None or 0 < skew["p_value"] <= 1
             # An area that overflows is judged, and is not JSON.
             assert skew["p_value"] is not None or skew["score"] is None
+
+
+def test_the_least_distance_is_never_more_than_that_of_the_rows(check: Any) -> None:
+    found = check("least_distances")
+    assert len(found) == 8 * 6
+    for name, least, distance in found:
+        assert least <= distance + 0.002, name
+        if name == "apart":  # 5 alone, and 6 alone
+            assert least == distance == 1.0
+    assert any(least > 0.02 for name, least, _ in found if name != "apart")
+
+
+def test_unchanged_columns_with_gaps_and_frequent_values_are_no_drift(check: Any) -> None:
+    for name, p_values in check("rough_p_values", rows=1000, draws=24).items():
+        assert sum(p <= 0.01 for p in p_values) <= 1, name
+
+
+def test_a_share_of_infinities_that_moves_is_drift_and_nothing_but_them_is_missing(check: Any) -> None:
+    found = check("infinities")
+    assert (found["more"]["verdict"], found["more"]["features"]["x"]["p_value"] < 1e-6) == ("drift", True)
+    assert found["as_many"]["verdict"] == "stable"
+    assert (found["all"]["verdict"], found["all"]["causes"]) == ("pipeline_fault", {"x": "all_missing"})

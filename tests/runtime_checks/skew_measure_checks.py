@@ -12,7 +12,7 @@ from airflow_hops.runtime import tfdv_extension
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.skew import detect_skew
 from airflow_hops.runtime.skew.distribution import Numbers, distribution
-from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC, aligned_counts, every_score
+from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC, aligned_counts, every_score, least_distance
 from airflow_hops.runtime.skew.significance import (
     benjamini_hochberg,
     judge_numbers,
@@ -282,6 +282,11 @@ def choices(context: StepContext) -> dict[str, Any]:
             detect_skew(reference, table, schema=schema)
         except BadInput as error:
             errors[name] = str(error)
+    for name, argument in {"nothing": {}, "no_comparator": {"schema": type(schema)()}}.items():
+        try:
+            detect_skew(reference, pa.table({"other": [1, 2]}), **argument)
+        except BadInput as error:
+            errors[name] = str(error)
     return {
         "schema": detect_skew(path, current, schema=schema).to_dict(),
         "drift": detect_skew(reference, current, schema=schema, comparator="drift").to_dict(),
@@ -333,3 +338,58 @@ def odd_columns(context: StepContext) -> list[dict[str, Any]]:
             chosen = dict.fromkeys(numeric, measure)
             found.append(detect_skew(reference, current, min_rows=1, measures=chosen).to_dict())
     return found
+
+
+def least_distances(context: StepContext) -> list[tuple[str, float, float]]:
+    """Name of a shape, the least distance by the histograms of two samples, and the distance of their rows."""
+    from scipy.stats import ks_2samp
+
+    found = []
+    for seed in range(8):
+        random = np.random.default_rng(seed)
+        pair = [_rough_columns(rows, random) for rows in (4000, 500)]
+        before, after = (features_by_name(generate_statistics(pa.table(columns))) for columns in pair)
+        for name in before:
+            least = least_distance(distribution(before[name]), distribution(after[name]))
+            found.append((name, least, float(ks_2samp(pair[0][name], pair[1][name]).statistic)))
+    return found
+
+
+def _rough_columns(rows: int, random: np.random.Generator) -> dict[str, Any]:
+    """Columns whose CDF between knots is anything but linear."""
+    lower = random.random(rows) < 0.5
+    return {
+        "decile_of_zeros": (random.pareto(1.1, rows) * 10).astype(np.int64),
+        "two_humps": np.where(lower, random.normal(size=rows), random.normal(10, 0.1, rows)),
+        "mostly_zero": np.where(random.random(rows) < 0.7, 0.0, random.lognormal(size=rows)),
+        "small_integers": random.poisson(2, rows) - 3,
+        "rounded": np.round(random.normal(50, 10, rows), 1),
+        "apart": np.full(rows, 5 if rows > 1000 else 6),
+    }
+
+
+def rough_p_values(context: StepContext, *, rows: int, draws: int) -> dict[str, list[float]]:
+    """p-values of unchanged samples of such columns."""
+    found: dict[str, list[float]] = {}
+    for seed in range(draws):
+        random = np.random.default_rng([seed, rows])
+        sides = [features_by_name(generate_statistics(pa.table(_rough_columns(n, random)))) for n in (5000, rows)]
+        for name in ("decile_of_zeros", "two_humps", "mostly_zero"):
+            judgement = judge_numbers(*(distribution(side[name]) for side in sides), "kolmogorov_smirnov", random)
+            found.setdefault(name, []).append(judgement.p_value)
+    return found
+
+
+def infinities(context: StepContext) -> dict[str, Any]:
+    """Reports of columns with infinities against a normal one, and against one that has as many."""
+    random = np.random.default_rng(4)
+
+    def column(rows: int, infinite: float) -> pa.Table:
+        return pa.table({"x": np.where(random.random(rows) < infinite, np.inf, random.normal(size=rows))})
+
+    reference, some = column(4000, 0.0), column(4000, 0.1)
+    return {
+        "more": detect_skew(reference, column(1000, 0.1)).to_dict(),
+        "as_many": detect_skew(some, column(1000, 0.1)).to_dict(),
+        "all": detect_skew(reference, column(1000, 1.0)).to_dict(),
+    }

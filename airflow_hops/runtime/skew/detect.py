@@ -93,8 +93,8 @@ def detect_skew(
         seed: Of the simulated samples.
 
     Raises:
-        BadInput: a feature is of another type in ``current``, or one of the schema's missing from it; or an argument is
-            out of range.
+        BadInput: a feature is of another type in ``current``, or one of the schema's missing from it; there is nothing
+            to compare; or an argument is out of range.
     """
     measures, thresholds = dict(measures or {}), dict(thresholds or {})
     min_rows = min_rows if min_rows is not None else MIN_ROWS if alpha is not None else MIN_ROWS_OF_THRESHOLDS
@@ -110,6 +110,8 @@ def detect_skew(
         unmatched = tuple(sorted(before.keys() ^ after.keys()))
     else:
         wanted = _by_schema(schema, before, comparator)
+    if not wanted:
+        raise BadInput(f"nothing to compare: {_why_nothing(schema, before, after, comparator)}")
     wanted = _with_choices(wanted, before, measures, thresholds)
     for name in wanted:
         _check_feature(name, before[name], after)
@@ -179,6 +181,13 @@ def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[
                     wanted[feature.name] = _Wanted(measure, getattr(found, field).threshold)
                     break
     return wanted
+
+
+def _why_nothing(schema: Any, before: Mapping[str, Any], after: Mapping[str, Any], comparator: str) -> str:
+    if schema is None:
+        sides = (", ".join(sorted(side)) or "none" for side in (before, after))
+        return "the features of the reference are {}, those of the current rows are {}".format(*sides)
+    return f"the schema has no {comparator}_comparator for a feature of the reference; freeze it with some"
 
 
 def _with_choices(

@@ -112,13 +112,18 @@ def join(one: Curve, other: Curve) -> Curve:
 
 
 def present_share(feature: Any, rows: int) -> float:
-    """The share of rows in which a feature has a value; NaN is none."""
+    """The share of rows in which a feature has a value; NaN is none, and neither are infinities without a number."""
     common = common_statistics(feature)
-    if not rows or not common.num_non_missing:
+    if not rows or not common.num_non_missing or _only_infinite(feature):
         return 0.0
     values = count_of_values(common)
     nan = max((h.num_nan for h in feature.num_stats.histograms), default=0.0)
     return float(common.num_non_missing / rows * (1.0 - nan / values if values else 1.0))
+
+
+def _only_infinite(feature: Any) -> bool:
+    buckets = [bucket for histogram in feature.num_stats.histograms for bucket in histogram.buckets]
+    return bool(buckets) and not any(np.isfinite(b.low_value) or np.isfinite(b.high_value) for b in buckets)
 
 
 def distribution(feature: Any) -> Numbers | Values | None:

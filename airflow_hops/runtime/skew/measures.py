@@ -38,21 +38,55 @@ def kolmogorov_smirnov(reference: Curve, current: Curve) -> Array:
     return np.maximum(*sides)
 
 
-def repeats(reference: Numbers, current: Numbers) -> bool:
-    """Whether the values of a feature seem to repeat, as numbers of seats do: continuous ones share no decile."""
+def rough(reference: Numbers, current: Numbers) -> bool:
+    """Whether a CDF that is linear between knots may be far from the true one.
+
+    It is where values repeat, as numbers of seats do (continuous ones share no decile), and where they leave out a
+    stretch: a quantile then lies on either side of that by chance.
+    """
     shared = np.intersect1d(reference.quantiles.x[0, 1:-1], current.quantiles.x[0, 1:-1])
-    return reference.integer or len(shared) > 0
+    return reference.integer or len(shared) > 0 or _has_gap(reference) or _has_gap(current)
+
+
+def _has_gap(sample: Numbers) -> bool:
+    """Whether a bucket amidst the values is empty."""
+    f = sample.standard.f[0]
+    amidst = (f[:-1] > 0.05) & (f[1:] < 0.95)
+    return bool((np.diff(f)[amidst] < RESOLUTION).any())
 
 
 def least_distance(reference: Numbers, current: Numbers) -> float:
-    """The least distance of any two CDFs through the knots of both samples' histograms, 0 to 1."""
-    least = 0.0
-    for one, other in ((reference.curve, current.curve), (current.curve, reference.curve)):
-        x, known = np.unique(one.x), np.unique(other.x)
-        f, g = one.at(x[None])[0], np.concatenate([[0.0], other.at(known[None])[0], [1.0]])
-        lower, upper = g[np.searchsorted(known, x, "right")], g[np.searchsorted(known, x, "left") + 1]
-        least = max(least, float(np.maximum(f - upper, lower - f).max()))
-    return least
+    """The least Kolmogorov-Smirnov distance that samples with such histograms can have, 0 to 1.
+
+    A knot ``x`` of a histogram at share ``f`` says that at most ``f`` of the values lie below ``x``, and at least ``f``
+    up to it; between the knots anything is possible. The two CDFs are apart where the one is at least at more than the
+    other is at most.
+    """
+    bounds = [_bounds(sample) for sample in (reference, current)]
+    t = np.unique(np.concatenate([places for reached, _, before, _ in bounds for places in (reached, before)]))
+    least, most = [], []
+    for reached, low, before, high in bounds:
+        least.append(np.append(0.0, low)[np.searchsorted(reached, t, "right")])
+        most.append(np.append(high, 1.0)[np.searchsorted(before, t, "right")])
+    return max(0.0, float((least[0] - most[1]).max()), float((least[1] - most[0]).max()))
+
+
+def _bounds(sample: Numbers) -> tuple[Array, Array, Array, Array]:
+    """Where the CDF has reached at least what share, and before where it is at most what share."""
+    x, f = sample.curve.x[0], sample.curve.f[0]
+    knots, first, times = np.unique(x, return_index=True, return_counts=True)
+    # No integer lies between a knot and the integer below it.
+    reached, before = (np.floor(knots), np.ceil(knots)) if sample.integer else (knots, knots)
+    low, high = f[first + times - 1], f[first]
+    if sample.zeros and sample.low == 0:
+        # How many zeros there are is known exactly.
+        zeros = min(1.0, sample.zeros / (sample.count * (1.0 - sample.standard.infinite[0])))
+        low = np.maximum(low, zeros)
+        before, high = (
+            np.insert(before, 1, 1.0 if sample.integer else np.nextafter(0.0, 1.0)),
+            np.insert(high, 1, zeros),
+        )
+    return reached, low, before, high
 
 
 def wasserstein(reference: Curve, current: Curve) -> Array:
@@ -130,11 +164,11 @@ CATEGORICAL: dict[str, Callable[[Array, Array], Array]] = {
 def score(reference: Numbers | Values, current: Numbers | Values, measure: str) -> float:
     """The score of a feature by one measure.
 
-    Of strings it is by the values that the statistics list, as TFDV does it. Where values repeat, a CDF that is linear
-    between knots is far from the true one; the Kolmogorov-Smirnov distance is then the least that it can be.
+    Of strings it is by the values that the statistics list, as TFDV does it. The Kolmogorov-Smirnov distance of a
+    :func:`rough` feature is the least that it can be.
     """
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
-        if measure == "kolmogorov_smirnov" and repeats(reference, current):
+        if measure == "kolmogorov_smirnov" and rough(reference, current):
             return max(0.0, least_distance(reference, current) - RESOLUTION)
         return float(NUMERIC[measure](reference, current)[0])
     assert isinstance(reference, Values) and isinstance(current, Values)

@@ -8,12 +8,19 @@ each as large as the one that it stands for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Numbers, Values
-from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC, aligned_counts, l_infinity, least_distance, repeats
+from airflow_hops.runtime.skew.measures import (
+    CATEGORICAL,
+    NUMERIC,
+    aligned_counts,
+    l_infinity,
+    least_distance,
+    rough,
+)
 from airflow_hops.runtime.skew.population import pool_numbers
 
 DRAWS = 2000
@@ -34,15 +41,24 @@ class Judgement:
         score: The score that was tested.
         null: Scores of simulated pairs, ascending.
         at_least: A p-value by which the samples have not changed, whatever the score; 0 where there is none.
+        p_infinite: The p-value of the share of infinite values; None where there are none.
     """
 
     measure: str
     score: float
     null: Array
     at_least: float = 0.0
+    p_infinite: float | None = None
 
     @property
     def p_value(self) -> float:
+        """How likely the change is without one: of the values, or of the share of infinite ones."""
+        if self.p_infinite is None:
+            return self._p_of_score
+        return min(1.0, 2 * min(self._p_of_score, self.p_infinite))
+
+    @property
+    def _p_of_score(self) -> float:
         """The share of unchanged pairs of samples that score as high.
 
         Beyond the simulated scores, by an exponential tail through the highest of them, which is on the safe side for
@@ -77,25 +93,32 @@ def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np
     """Judges a numeric feature by one of :data:`~airflow_hops.runtime.skew.measures.NUMERIC`.
 
     Buckets of equal width begin and end with a sample's extremes: on a single row hangs whether a boundary lies before
-    or behind a frequent value. So a change by such buckets, and any change of values that repeat, must also show in
-    what the histograms leave no room to doubt: the least Kolmogorov-Smirnov distance that two CDFs through their knots
-    can have, by the test that holds for any distribution.
+    or behind a frequent value. So a change by such buckets, and any change of a
+    :func:`~airflow_hops.runtime.skew.measures.rough` feature, must also show in what the histograms leave no room to
+    doubt: the least Kolmogorov-Smirnov distance that samples with such histograms can have, by the test that holds for
+    any distribution.
+
+    Histograms do not place infinities. Where there are any, the share of them is tested besides, and the p-value is the
+    lesser of the two, doubled (Bonferroni).
     """
-    repeating = repeats(reference, current)
     rows = reference.count * current.count / (reference.count + current.count)
     distance = max(0.0, least_distance(reference, current) - RESOLUTION)
-    if measure == "kolmogorov_smirnov" and repeating:
-        return Judgement(measure, distance, _kolmogorov_distances(rows))
-    doubtful = (
-        measure == "jensen_shannon" or repeating or reference.standard.infinite[0] or current.standard.infinite[0]
-    )
+    infinite = [round(sample.count * sample.standard.infinite[0]) for sample in (reference, current)]
+    p_infinite = None
+    if any(infinite):
+        p_infinite = missing_p_value((infinite[0], round(reference.count)), (infinite[1], round(current.count)))
+    is_rough = rough(reference, current)
+    if measure == "kolmogorov_smirnov" and is_rough:
+        return Judgement(measure, distance, _kolmogorov_distances(rows), p_infinite=p_infinite)
+    doubtful = is_rough or measure == "jensen_shannon" or any(infinite)
     at_least = kolmogorov_p_value(distance, rows) if doubtful else 0.0
     function, population = NUMERIC[measure], pool_numbers(reference, current)
 
     def draw(draws: int) -> Array:
         return function(population.sample(reference, draws, random), population.sample(current, draws, random))
 
-    return _judge(measure, float(function(reference, current)[0]), draw, at_least)
+    judgement = _judge(measure, float(function(reference, current)[0]), draw, at_least)
+    return replace(judgement, p_infinite=p_infinite)
 
 
 def judge_values(reference: Values, current: Values, measure: str, random: np.random.Generator) -> Judgement:
