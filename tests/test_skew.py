@@ -249,11 +249,13 @@ def test_an_identifier_that_was_not_captured_is_named(detect: Any, captured: Cap
 
 @pytest.fixture(scope="module")
 def spans(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> dict[str, Any]:
-    """Statistics of two spans: March, and July."""
+    """Statistics of spans: March, July, and March with its temperatures in degrees Celsius."""
 
-    def statistics(name: str, month: int) -> Any:
+    def statistics(name: str, month: int, *, celsius: bool = False) -> Any:
         window = [f"2013-{month:02}-01T00:00:00+00:00", f"2013-{month + 1:02}-01T00:00:00+00:00"]
         rows = flights_examples.months(flights_raw, month, month).iloc[::4]
+        if celsius:
+            rows = rows.assign(temp=(rows["temp"] - 32) / 1.8)
         examples = flights_examples.write_examples(
             shared_run_step.store, {"train": rows, "eval": rows.iloc[:2000]}, run_id=name, window=window
         )
@@ -262,7 +264,11 @@ def spans(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> dict[s
             launcher=warm_launcher, task_id=f"statistics-{name}",
         )  # fmt: skip
 
-    return {"march": statistics("march", 3), "july": statistics("july", 7)}
+    return {
+        "march": statistics("march", 3),
+        "july": statistics("july", 7),
+        "celsius": statistics("celsius", 3, celsius=True),
+    }
 
 
 @pytest.fixture
@@ -317,18 +323,26 @@ def test_what_is_no_statistics_or_lacks_the_split_is_named(
         drift(spans["march"], spans["july"], split="newest")
 
 
-def test_drift_dag_asks_for_a_retraining(
-    run_dag: Any, shared_run_step: Any, spans: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_drift_dag_asks_for_a_retraining_but_not_where_the_pipeline_is_broken(
+    run_dag: Any,
+    shared_run_step: Any,
+    spans: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     extra = {"store": shared_run_step.store.root}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-    sides = {"reference": spans["march"].to_dict(), "current": spans["july"].to_dict()}
-    run = run_dag("drift_between_spans", sides)
-    states = {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
-    assert states == {"drift": "success", "request": "success"}
-    run = run_dag("drift_between_spans", {**sides, "current": sides["reference"]})
-    states = {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
-    assert states == {"drift": "success", "request": "skipped"}
+
+    def states(current: str) -> dict[str, str]:
+        conf = {"reference": spans["march"].to_dict(), "current": spans[current].to_dict()}
+        return {ti.task_id: str(ti.state) for ti in run_dag("drift_between_spans", conf).get_task_instances()}
+
+    # Before any request, so that no cooldown can be what keeps it from asking.
+    assert states("celsius") == {"drift": "success", "request": "skipped"}
+    output = capfd.readouterr()
+    assert "the verdict is 'pipeline_fault': temp (unit_change); mend what feeds the model" in output.out + output.err
+    assert states("july") == {"drift": "success", "request": "success"}
+    assert states("march") == {"drift": "success", "request": "skipped"}
 
 
 @pytest.mark.parametrize(
