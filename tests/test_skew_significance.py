@@ -65,7 +65,7 @@ def test_real_changes_are_found_the_smaller_the_larger_the_window(check: Any) ->
     small, large = found(100, 0.15), found(10_000, 0.15)
     for name in ("normal", "small_integers", "integers", "mostly_zero"):
         assert small[name] <= 0.2
-        assert large[name] >= 0.8, name
+        assert large[name] >= 0.5, name
     assert large["few_floats"] == large["hundred"] == 0.0  # these do not move
     assert found(1000, 0.5)["normal"] == 1.0
 

@@ -1,12 +1,22 @@
 """What both samples would look like if nothing had changed: one population for both, and samples drawn from it.
 
 The population is what the two samples have in common, as in a permutation test: the maximum-likelihood distribution of
-all their values together. Statistics know values only by buckets, and the two samples' buckets are not the same ones;
-the shares of the cells between all boundaries are found by expectation maximisation (Turnbull, "The empirical
-distribution function with arbitrarily grouped, censored and truncated data", 1976).
+all their values together. Statistics know values only by buckets, and the two samples' buckets are not the same ones.
+So :func:`pool_numbers` goes this way:
 
-A sample is drawn as counts of cells, and turned into the histograms that TFDV would have made of its rows: they begin
-and end at the sample's own least and greatest value, which is what moves most from one sample to the next.
+1. Each sample's histograms become one list of knots, with a share of the values at each knot and between it and the
+   next (:class:`Steps`).
+2. The knots of both samples cut the line into *cells*: each boundary is one, and each open interval between two. A
+   sample knows the shares only of *groups* of cells, those between its own knots (:class:`Groups`).
+3. The shares of the cells under which both samples' groups are likeliest are found by expectation maximisation
+   (Turnbull, "The empirical distribution function with arbitrarily grouped, censored and truncated data", 1976).
+4. What the next sample may have below the least and above the greatest value that were seen is added from a fitted tail
+   (:mod:`~airflow_hops.runtime.skew.tails`). Without it, values of heavy tails look changed too often: of 20 unchanged
+   windows of 10,000 lognormal values, 6 had a p-value of at most 0.01, and none with it.
+
+A sample is drawn as counts of cells, and turned into the histograms that TFDV would have made of its rows
+(:meth:`NumericPopulation.sample`): they begin and end at the sample's own least and greatest value, which is what moves
+most from one sample to the next.
 """
 
 from __future__ import annotations
@@ -18,12 +28,10 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Curve, Numbers
-from airflow_hops.runtime.skew.tails import LEAST, Tail, fit_tail, monotone_cubic
-
-LATTICE = 20
-"""Integers of at most so many different values are drawn as such; others as if they were continuous."""
+from airflow_hops.runtime.skew.tails import LEAST, Tail, fit_tail
 
 _ITERATIONS = 20
+"""Of expectation maximisation: more change the shares by less than sampling does."""
 
 
 @dataclass(frozen=True)
@@ -122,24 +130,18 @@ def pool_numbers(reference: Numbers, current: Numbers) -> NumericPopulation:
     """The population of two samples of a numeric feature."""
     samples = reference, current
     low, high = min(s.low for s in samples), max(s.high for s in samples)
-    if reference.integer and current.integer and high - low < LATTICE:
-        points = low + np.arange(round(high - low) + 1)
-        steps, ends = [], set[float]()
-        groups = [_groups_of_integers(sample, points) for sample in samples]
-    else:
-        # An end that both samples share is a value that repeats.
-        ends = {reference.low} & {current.low} | {reference.high} & {current.high}
-        steps = [_steps(sample, ends) for sample in samples]
-        points = np.unique(np.concatenate([array for step in steps for array in step.cuts()]))
-        groups = [_groups(points, step) for step in steps]
+    # An end that both samples share is a value that repeats.
+    ends = {reference.low} & {current.low} | {reference.high} & {current.high}
+    steps = [_steps(sample, ends) for sample in samples]
+    points = np.unique(np.concatenate([array for step in steps for array in step.cuts()]))
     infinite = sum(s.count * s.standard.infinite[0] for s in samples) / sum(s.count for s in samples)
-    shares = _maximum_likelihood(groups, [s.count * (1.0 - s.standard.infinite[0]) for s in samples])
-    if steps:
-        lower = min(steps, key=lambda step: step.knots[0]).tails()[0] if low not in ends else None
-        upper = max(steps, key=lambda step: step.knots[-1]).tails()[1] if high not in ends else None
-        points, shares = _with_beyond(points, shares, upper)
-        points, shares = _with_beyond(-points[::-1], shares[::-1], lower)
-        points, shares = -points[::-1], shares[::-1]
+    rows = [s.count * (1.0 - s.standard.infinite[0]) for s in samples]
+    shares = _maximum_likelihood([_groups(points, step) for step in steps], rows)
+    lower = min(steps, key=lambda step: step.knots[0]).tails()[0] if low not in ends else None
+    upper = max(steps, key=lambda step: step.knots[-1]).tails()[1] if high not in ends else None
+    points, shares = _with_beyond(points, shares, upper)
+    points, shares = _with_beyond(-points[::-1], shares[::-1], lower)
+    points, shares = -points[::-1], shares[::-1]
     return NumericPopulation(points, shares, float(infinite))
 
 
@@ -178,7 +180,7 @@ class Steps:
         # Of what lies between the knots: what lies at them is counted apart.
         smooth: Array = np.append(0.0, np.cumsum(self.between))
         jumps = np.append(0.0, np.cumsum(self.at))[np.searchsorted(self.knots, points, "left")]
-        found = monotone_cubic(self.knots, smooth, points) + jumps
+        found = np.interp(points, self.knots, smooth) + jumps
         lower, upper = self.tails()
         if upper is not None:
             found = np.where(points > upper.start, 1.0 - upper.above(points), found)
@@ -199,6 +201,7 @@ def _with_beyond(points: Array, shares: Array, tail: Tail | None) -> tuple[Array
 
 
 def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
+    """The knots of both histograms, with what is known of single values put at them instead of between them."""
     curve = sample.curve
     knots = np.unique(curve.x)
     upto, below = curve.at(knots[None])[0], curve.at(knots[None], "left")[0]
@@ -233,6 +236,7 @@ def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
 
 
 def _groups(points: Array, steps: Steps) -> Groups:
+    """The sample's groups among the cells: its intervals, its knots that have a share, and what lies outside."""
     knots, at, between = steps.knots, steps.at, steps.between
     intervals, outside = len(between), len(between) + len(knots)
     middles = (points[:-1] + points[1:]) / 2
@@ -253,27 +257,6 @@ def _groups(points: Array, steps: Steps) -> Groups:
         upto = below.copy()
         upto[single[::2]] += start[::2][single[::2]]
         start[1::2] = np.maximum(below[1:] - upto[:-1], 0.0)
-    return Groups(of_cell, shares, start)
-
-
-def _groups_of_integers(sample: Numbers, points: Array) -> Groups:
-    curve = sample.curve
-    x, upto = curve.x[0], curve.at(curve.x)[0]
-    said = (upto >= RESOLUTION) & (curve.at(curve.x, "left")[0] <= 1 - RESOLUTION)
-    said[[0, -1]] = True
-    # Between two integers TFDV's histograms rise a little, before they should: the least counts.
-    known, first = np.unique(np.floor(x[said]), return_index=True)
-    upto = upto[said][first]
-    upto[-1] = 1.0
-    cells: Any = np.repeat(points, 2)[:-1]
-    of_cell: Any = np.searchsorted(known, cells)
-    of_cell[cells < known[0]], of_cell[cells > known[-1]] = len(known), len(known) + 1
-    shares = np.concatenate([np.diff(upto, prepend=0.0), np.full(2, LEAST / sample.count)])
-    start: Any = np.zeros(len(cells))
-    if len(known) > 1:
-        steps = Steps(known, np.zeros(len(known)), np.append(upto[1], np.diff(upto[1:])), sample.count)
-        start[::2] = np.diff(steps.below(np.append(points[0] - 1, points)))
-    start[cells == known[0]] = upto[0]
     return Groups(of_cell, shares, start)
 
 

@@ -1,4 +1,10 @@
-"""The shape of a distribution between and beyond what its histograms say of it."""
+"""The tails of a distribution, of which its histograms say little.
+
+The outermost bucket of a long-tailed feature reaches over most of its range and holds few values, most of them at its
+inner end. A generalised Pareto distribution is what the values beyond a high threshold tend to, whatever the
+distribution (Pickands, "Statistical inference using extreme order statistics", 1975). Three points fix it: a knot that
+a quarter of the values exceed, one half-way to the end, and the sample's extreme value.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +19,20 @@ START = 0.25
 LEAST = 0.7
 """Of a sample's rows, how many are expected above its greatest value's median place in the distribution."""
 POINTS = 16
-
-
-def monotone_cubic(knots: Array, values: Array, x: Array) -> Array:
-    """Interpolates ascending values without overshooting (Fritsch and Butland, 1984), constant beyond the knots."""
-    if len(knots) < 2:
-        return np.full_like(x, values[0])
-    width, rise = np.diff(knots), np.diff(values)
-    slope = rise / width
-    w0, w1 = 2 * width[1:] + width[:-1], width[1:] + 2 * width[:-1]
-    both = (slope[:-1] > 0) & (slope[1:] > 0)
-    inner = np.zeros(len(slope) - 1)
-    inner[both] = (w0 + w1)[both] / (w0[both] / slope[:-1][both] + w1[both] / slope[1:][both])
-    tangent = np.concatenate([slope[:1], inner, slope[-1:]])
-    x = np.clip(x, knots[0], knots[-1])
-    index = np.clip(np.searchsorted(knots, x, "right") - 1, 0, len(width) - 1)
-    t, h = (x - knots[index]) / width[index], width[index]
-    start, end = tangent[index] * h, tangent[index + 1] * h
-    bend = rise[index] * (3 - 2 * t) * t**2
-    return values[index] + bend + start * t * (1 - t) ** 2 - end * t**2 * (1 - t)
+"""Points that cut a tail into cells."""
 
 
 @dataclass(frozen=True)
 class Tail:
-    """A generalised Pareto distribution of what lies above ``start``, up to where a sample ends."""
+    """A generalised Pareto distribution of what lies above ``start``, up to where a sample ends.
+
+    Attributes:
+        start: Where the tail begins, in the feature's units.
+        share: The share of the values above it.
+        scale: Of the Pareto distribution, in the feature's units.
+        shape: Of the Pareto distribution: above 0 for heavy tails, below 0 for those that end.
+        least: The share above the sample's greatest value.
+    """
 
     start: float
     share: float
@@ -64,7 +60,10 @@ def fit_tail(knots: Array, above: Array, least: float) -> Tail | None:
     Args:
         knots: Knots in ascending order.
         above: The share above each.
-        least: The share that the greatest value of a sample stands for.
+        least: The share above the greatest value of a sample.
+
+    Returns:
+        The tail; None where there are too few knots for one.
     """
     inside = np.flatnonzero((above <= START) & (above > least))
     inside = inside[inside < len(knots) - 1]
