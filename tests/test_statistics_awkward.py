@@ -30,6 +30,14 @@ def test_types_of_fixed_size_and_missing_structs_are_as_tfdv_has_them(check: Any
     assert check("types_as_tfdv") == {"code": [], "half": [], "pair": [], "struct": []}
 
 
+def test_lists_that_are_all_missing_are_sliced_and_columns_without_rows_are_known(check: Any) -> None:
+    found = check("empty_lists")
+    assert len(found) == 5
+    for features, slices in found.values():
+        assert features == ["g", "ghost", "x"]
+        assert slices == [30_000, 30_000]
+
+
 def test_threads_each_get_statistics_of_their_own_source(check: Any) -> None:
     assert check("threads") == [[f"x{number}", 200_000 + number] for number in range(4)]
 

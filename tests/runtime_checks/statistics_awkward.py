@@ -106,6 +106,27 @@ def types_as_tfdv(context: StepContext) -> dict[str, list[str]]:
     return found
 
 
+def empty_lists(context: StepContext) -> dict[str, list[Any]]:
+    """Slices, and a column that only a file without rows has, of Arrow files whose lists are all missing."""
+    import tensorflow_data_validation as tfdv
+
+    by_group = tfdv.experimental_get_feature_value_slicer({"g": None})
+    options = tfdv.StatsOptions(experimental_slice_functions=[by_group])
+    rows = 60_000
+    kinds = [pa.int64(), pa.list_(pa.float32()), pa.bool_(), pa.string(), pa.struct([("a", pa.int64())])]
+    found = {}
+    for number, kind in enumerate(kinds):
+        folder = context.scratch / f"empty-{number}"
+        folder.mkdir()
+        group = [f"g{i % 2}" for i in range(rows)]
+        _write_arrow(pa.table({"x": pa.nulls(rows, pa.list_(kind)), "g": group}), folder / "a.arrow")
+        _write_arrow(pa.table({"ghost": pa.array([], pa.list_(kind))}), folder / "b.arrow")
+        whole, *slices = generate_statistics(folder, options=options).datasets
+        features = sorted({feature.path.step[0] for feature in whole.features})
+        found[str(kind)] = [features, [int(dataset.num_examples) for dataset in slices]]
+    return found
+
+
 def threads(context: StepContext) -> list[list[Any]]:
     """The feature and the rows that each of several threads found in a source of its own, all at once."""
     found: list[list[Any]] = [[] for _ in range(4)]

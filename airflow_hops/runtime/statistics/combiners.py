@@ -57,11 +57,13 @@ class Accumulator:
     Attributes:
         slices: By slice key; the whole data set alone where there are no slices, under the key None.
         rows: Rows seen, sampled or not.
+        columns: Columns that the rows of the sample had, or have been said to have.
         random: Draws the sample, if there is one.
     """
 
     slices: dict[str | None, SliceAccumulator] = field(default_factory=dict)
     rows: int = 0
+    columns: set[str] = field(default_factory=set)
     random: Any = None
 
 
@@ -110,20 +112,20 @@ class Combiners:
         Raises:
             BadInput: a slicing function fails, or a feature's type differs from what was seen before.
         """
-        if not batch.num_rows:
-            return accumulator
         accumulator.rows += batch.num_rows
-        if accumulator.random is not None:
+        # A batch of no rows tells of its columns, which are missing if no other batch has them.
+        if accumulator.random is not None and batch.num_rows:
             chosen = np.flatnonzero(accumulator.random.random(batch.num_rows) <= self.options.sample_rate)
             if not len(chosen):
                 return accumulator
-            batch = table_util.RecordBatchTake(batch, pa.array(chosen))
+            batch = _take(batch, chosen)
+        accumulator.columns.update(batch.schema.names)
         lists = self._selected(as_lists(batch))
         if not self.is_sliced:
             self._add_to(accumulator, None, lists)
             return accumulator
         self._add_to(accumulator, constants.DEFAULT_SLICE_KEY, lists)
-        for key, rows in self._slices(lists):
+        for key, rows in self._slices(lists) if lists.num_rows else ():
             waiting = self._slice(accumulator, key)
             waiting.waiting.append(rows)
             waiting.waiting_rows += rows.num_rows
@@ -137,6 +139,7 @@ class Combiners:
         merged, *others = accumulators
         for other in others:
             merged.rows += other.rows
+            merged.columns |= other.columns
             for key, part in other.slices.items():
                 self._settle(part)
                 if key not in merged.slices:
@@ -225,6 +228,12 @@ class Combiners:
             runner = slicing_util.GenerateSlicesSqlDoFn(slice_sqls=queries)
             runner.setup()
         return list(functions or ()), runner
+
+
+def _take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
+    if not batch.num_columns:
+        return batch_of([], [], len(rows))
+    return pa.Table.from_batches([batch]).take(pa.array(rows)).combine_chunks().to_batches()[0]
 
 
 def _generators(options: tfdv.StatsOptions) -> list[CombinerStatsGenerator]:

@@ -109,6 +109,7 @@ def collect_statistics(
 
     from airflow_hops.runtime.statistics import local
     from airflow_hops.runtime.statistics.combiners import Combiners
+    from airflow_hops.runtime.statistics.formats.feature_types import empty_batch
     from airflow_hops.runtime.statistics.sources import CorruptFile, TypesDoNotFit, plan_source
 
     options = options if options is not None else tfdv.StatsOptions()
@@ -147,6 +148,9 @@ def collect_statistics(
         raise BadInput(f"{plan.name}: no rows; statistics need at least one")
     if not accumulator.slices:
         raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {options.sample_rate}")
+    if not plan.types.keys() <= accumulator.columns:
+        # Columns of files without rows, or of rows that are not in the sample, are missing everywhere.
+        combiners.add(accumulator, empty_batch(plan.types))
     statistics = combiners.extract(accumulator)
     _count_top_values(plan, combiners, accumulator, statistics, accumulate)
     return Collected(statistics, accumulator.rows, plan.skipped)

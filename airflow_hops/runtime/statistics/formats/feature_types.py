@@ -108,6 +108,12 @@ def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa
     return pa.RecordBatch.from_struct_array(nothing)
 
 
+def empty_batch(types: Types) -> pa.RecordBatch:
+    """A batch of no rows, as plans read it."""
+    columns = [pa.array([], kind) for kind in types.values()]
+    return with_plain_types(pa.RecordBatch.from_arrays(columns, list(types)))
+
+
 def with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with lists and bytes of fixed size as those of any size, and half floats as floats, at any depth."""
     if all(_is_plain(kind) for kind in batch.schema.types):
