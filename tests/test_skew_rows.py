@@ -120,13 +120,8 @@ def test_what_cannot_be_joined_is_named(check: Any) -> None:
     found = check("errors")
     assert "identifiers is [], expected a list with at least one name" in found["none"]
     assert "identifiers is 'name', expected a list" in found["text"]
-    assert (
-        "serving.parquet: there is no column 'number'; there are name, float" in found["absent"]
-    )
-    assert (
-        "training: there is no column 'sent'; there are day, name"
-        in found["absent_in_training"]
-    )
+    assert "serving.parquet: there is no column 'number'; there are name, float" in found["absent"]
+    assert "training: there is no column 'sent'; there are day, name" in found["absent_in_training"]
     assert found["other_type"] == "training: identifier 'other_type' is INT, but FLOAT in serving"
     assert found["confusion"] == "confusion names 'integer', which is INT; expected strings, one in a row"
     assert (
