@@ -110,8 +110,8 @@ class Constants:
     def quantiles(self, feature: str, n: int) -> list[float]:
         """The ``n - 1`` boundaries between ``n`` parts of equally many rows; equal boundaries are given once.
 
-        They are read off the quantiles histogram of the statistics, linearly inside its buckets (of which TFDV makes
-        10 unless told otherwise).
+        They are read off the quantiles histogram of the statistics, linearly inside its buckets (of which the
+        statistics step makes 100 unless told otherwise).
 
         Raises:
             BadInput: ``n`` is below 2, or the statistics have no quantiles of the feature.

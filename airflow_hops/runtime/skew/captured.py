@@ -22,7 +22,7 @@ from airflow_hops.runtime.skew.captured_rows import (
 from airflow_hops.runtime.skew.compared import Compared
 from airflow_hops.runtime.skew.detect import detect_skew
 from airflow_hops.runtime.skew.report import SkewReport
-from airflow_hops.runtime.statistics import STATISTICS_FILE, generate_statistics, load_statistics
+from airflow_hops.runtime.statistics import STATISTICS_FILE, comparable_options, generate_statistics, load_statistics
 from airflow_hops.runtime.statistics.summary import features_by_name, type_name
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def compare_captured(context: StepContext, options: CapturedOptions, judged: Map
         reference_rows = int(trained.statistics.datasets[0].num_examples)
         report = SkewReport("insufficient", (), {}, reference_rows, span.rows, judged["min_rows"])
         return Compared(report, trained.statistics, None, origin, facts, rows)
-    current = generate_statistics(read_features(files, list(trained.types)))
+    current = generate_statistics(read_features(files, list(trained.types)), options=comparable_options())
     report = detect_skew(trained.statistics, current, schema=trained.schema, **judged)
     notes: list[str] = []
     row_skew = _compare_rows(context, options, trained, files, notes) if options.identifiers else None

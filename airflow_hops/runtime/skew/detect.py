@@ -11,7 +11,7 @@ from zlib import crc32
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.schema import infer_schema
 from airflow_hops.runtime.skew.report import FeatureSkew, SkewReport, Verdict
-from airflow_hops.runtime.statistics import generate_statistics, load_statistics
+from airflow_hops.runtime.statistics import comparable_options, generate_statistics, load_statistics
 from airflow_hops.runtime.statistics.summary import common_statistics, features_by_name, histogram, type_name
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _statistics(source: Any) -> Any:
         return source
     if isinstance(source, str | Path) and Path(source).suffix == ".pb":
         return load_statistics(Path(source))
-    return generate_statistics(source)
+    return generate_statistics(source, options=comparable_options())
 
 
 def _all_features(before: Mapping[str, Any]) -> dict[str, _Wanted]:

@@ -100,16 +100,19 @@ def wasserstein(reference: Curve, current: Curve) -> Array:
     return (np.diff(t, axis=1) * np.where(start * end < 0, crossed, height) / 2).sum(axis=1)
 
 
-def stability_index(reference: Curve, current: Curve, rows: tuple[float, float], deciles: Array) -> Array:
-    """Population stability index over bins between the reference's quantiles, each bin smoothed by half a row.
+def stability_index(reference: Curve, current: Curve, rows: tuple[float, float], quantiles: Array) -> Array:
+    """Population stability index over ten bins between the reference's deciles, each bin smoothed by half a row.
+
+    Where the reference's quantiles are no finer than deciles, or do not hold them, the bins are those between them.
 
     Args:
         reference: The reference.
         current: The current sample.
         rows: How many values either has.
-        deciles: The reference's quantiles, ``[samples, bins + 1]``.
+        quantiles: The reference's quantiles, ``[samples, buckets + 1]``.
     """
-    inner = deciles[:, 1:-1]
+    buckets = quantiles.shape[1] - 1
+    inner = quantiles[:, :: buckets // 10 if buckets % 10 == 0 and buckets else 1][:, 1:-1]
     ends = np.zeros((len(inner), 1)), np.ones((len(inner), 1))
     shares = [np.diff(np.concatenate([ends[0], curve.at(inner), ends[1]], 1), axis=1) for curve in (reference, current)]
     return stability_index_of_counts(shares[0] * rows[0], shares[1] * rows[1])

@@ -17,9 +17,20 @@ from airflow_hops.artifacts import BadInput
 
 log = logging.getLogger(__name__)
 
+PERCENTILES = 100
 Accumulate = Callable[..., Any]
 Engine = Literal["local", "spark"]
 OnCorrupt = Literal["fail", "skip"]
+
+
+def comparable_options() -> Any:
+    """TFDV's options for statistics that are to be compared: its defaults, with percentiles in the place of deciles.
+
+    Where a window differs from its reference only within a tenth of the rows, deciles cannot tell.
+    """
+    import tensorflow_data_validation as tfdv
+
+    return tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,12 @@ from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.function import call_shipped
 from airflow_hops.runtime.spark_context import start_spark_context_of
 from airflow_hops.runtime.statistics.files import STATISTICS_FILE, SUMMARY_FILE
-from airflow_hops.runtime.statistics.generate import Collected, collect_statistics
+from airflow_hops.runtime.statistics.generate import (
+    PERCENTILES,
+    Collected,
+    collect_statistics,
+    comparable_options,
+)
 from airflow_hops.runtime.statistics.summary import summarize
 from airflow_hops.sources import Source
 
@@ -83,7 +88,7 @@ def run(
 
 
 def _stats_options(context: StepContext, options: Mapping[str, Any] | None, function: Mapping[str, Any] | None) -> Any:
-    """TFDV's options, made by a function of the user's or from JSON; None for its defaults."""
+    """TFDV's options, made by a function of the user's or from JSON, for statistics that can be compared."""
     schema = None
     if context.has_input("schema"):
         from airflow_hops.runtime.schema.files import SCHEMA_FILE, load_schema
@@ -91,10 +96,10 @@ def _stats_options(context: StepContext, options: Mapping[str, Any] | None, func
         schema = load_schema(context.local("schema") / SCHEMA_FILE)
     if function is None:
         if not options and schema is None:
-            return None
+            return comparable_options()
         from airflow_hops.runtime.statistics.options import options_from
 
-        return options_from(options or {}, schema=schema)
+        return options_from({"num_quantiles_histogram_buckets": PERCENTILES, **(options or {})}, schema=schema)
     import tensorflow_data_validation as tfdv
 
     made = call_shipped(context, **function)

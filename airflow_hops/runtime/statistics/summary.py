@@ -9,6 +9,9 @@ from typing import Any
 TOP_VALUES = 20
 """The most frequent values that are listed of a string feature."""
 
+QUANTILES = 10
+"""Equally filled buckets whose boundaries are listed of a number, where there are more of them."""
+
 MAX_TEXT = 100
 """Characters of a value; a longer one is cut, and ends in an ellipsis."""
 
@@ -45,8 +48,8 @@ def summarize(statistics: Any) -> dict[str, Any]:
         (INT, FLOAT, STRING, BYTES, STRUCT), ``count`` (rows that have it), ``missing``, and where they apply ``nan``,
         ``infinite``, ``values_per_row`` (min, mean, max) and ``weighted``, the same over weights;
 
-        - of a number ``mean``, ``std``, ``min``, ``max``, ``median``, ``zeros``, ``quantiles`` (boundaries of equally
-          filled buckets) and ``histogram`` (``[low, high, count]`` of equally wide buckets);
+        - of a number ``mean``, ``std``, ``min``, ``max``, ``median``, ``zeros``, ``quantiles`` (boundaries of ten
+          equally filled buckets) and ``histogram`` (``[low, high, count]`` of equally wide buckets);
         - of a string ``unique``, ``average_length`` and ``top_values`` (``[value, count]``);
         - ``custom``: what other generators found, such as the semantic domain.
 
@@ -151,7 +154,8 @@ def _number(feature: Any, full: bool) -> dict[str, Any]:
     summary |= {name: int(count) for name, count in (("nan", nan), ("infinite", infinite)) if count}
     if full:
         buckets = [b for one in number.histograms if one.type == one.QUANTILES for b in one.buckets]
-        summary["quantiles"] = [_json(b.low_value) for b in buckets] + [_json(b.high_value) for b in buckets[-1:]]
+        bounds = [_json(b.low_value) for b in buckets] + [_json(b.high_value) for b in buckets[-1:]]
+        summary["quantiles"] = bounds if len(buckets) % QUANTILES else bounds[:: max(1, len(buckets) // QUANTILES)]
         summary["histogram"] = histogram(feature)
     return summary
 
