@@ -38,6 +38,13 @@ def test_lists_that_are_all_missing_are_sliced_and_columns_without_rows_are_know
         assert slices == [30_000, 30_000]
 
 
+def test_what_waits_in_many_slices_is_bounded(check: Any) -> None:
+    found = check("many_slices")
+    assert 0 < max(found["waiting"]) <= 110_000
+    assert found["rows"] == [200, 40_000]
+    assert found["mean"] == 199 / 2 * 200
+
+
 def test_threads_each_get_statistics_of_their_own_source(check: Any) -> None:
     assert check("threads") == [[f"x{number}", 200_000 + number] for number in range(4)]
 

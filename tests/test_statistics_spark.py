@@ -36,7 +36,7 @@ def test_executors_read_what_the_local_engine_reads(facts: Any) -> None:
     assert formats["lines.jsonl types"] == ["x 0", "y 2", "z 0"]
 
 
-@pytest.mark.parametrize("source", ["frame", "empty partitions", "table", "nested"])
+@pytest.mark.parametrize("source", ["frame", "empty partitions", "table", "nested", "odd names"])
 def test_a_dataframe_has_the_statistics_of_its_rows(facts: Any, source: str) -> None:
     assert facts["tables"][source] == []
 
@@ -68,6 +68,8 @@ def test_many_tasks_are_merged_as_a_tree(facts: Any) -> None:
         ("timestamp", ["column 't' is timestamp[us", "has no statistics"]),
         ("two columns", ["two columns are called 'x'"]),
         ("no rows", ["no rows"]),
+        ("no column", ["no column is left to read"]),
+        ("batches", ["a stream of record batches"]),
         ("no file", ["nothing", "no file matches"]),
         ("slice function", ["BadInput: slices", "by_nothing", "KeyError('no such slice')"]),
     ],

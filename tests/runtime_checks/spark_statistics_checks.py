@@ -90,7 +90,12 @@ def _tables(spark: Any) -> dict[str, list[str]]:
     nested = nested_table(200).select(["numbers", "words", "structs"])
     nested_frame = spark.createDataFrame(nested.to_pandas())
     without = generate_statistics(frame, engine="spark", exclude=["late", "hour"])
+    dotted = pa.table({"a.b": [1, 2], "q`x": ["u", "v"], "a": [{"b": 3, "c.d": "x"}, None]})
+    renamed = spark.createDataFrame(
+        [(1, "u", (3, "x")), (2, "v", None)], "`a.b` long, `q``x` string, a struct<b: long, `c.d`: string>"
+    )
     return {
+        "odd names": compare(generate_statistics(renamed, engine="spark"), generate_statistics(dotted), dotted),
         "frame": compare(generate_statistics(frame.repartition(3), engine="spark"), wanted, table),
         "empty partitions": compare(
             generate_statistics(frame.coalesce(1).repartition(9, "late"), engine="spark"), wanted, table
@@ -153,6 +158,8 @@ def _errors(spark: Any, scratch: Path) -> dict[str, str]:
         "timestamp": _message(times),
         "two columns": _message(twice),
         "no rows": _message(spark.sql("select 1 as x where false")),
+        "no column": _message(spark.range(3), exclude=["id"]),
+        "batches": _message(iter(mixed_table(10).to_batches())),
         "no file": _message(scratch / "nothing"),
         "slice function": _message(spark.range(3), options=sliced),
     }

@@ -127,6 +127,29 @@ def empty_lists(context: StepContext) -> dict[str, list[Any]]:
     return found
 
 
+def many_slices(context: StepContext) -> dict[str, Any]:
+    """What waits in the slices after each batch, with a bound of 100 kB, and the slices' rows in the end."""
+    import tensorflow_data_validation as tfdv
+
+    from airflow_hops.runtime.statistics import combiners as module
+
+    rows, slices = 40_000, 200
+    table = pa.table({"g": [f"g{i % slices}" for i in range(rows)], "x": np.arange(rows, dtype=float)})
+    options = tfdv.StatsOptions(experimental_slice_functions=[tfdv.experimental_get_feature_value_slicer({"g": None})])
+    bound, module._WAITING_BYTES = module._WAITING_BYTES, 100_000
+    try:
+        combiners = module.Combiners(options)
+        accumulator, waiting = combiners.create(), []
+        for batch in table.to_batches(max_chunksize=4000):
+            combiners.add(accumulator, batch)
+            waiting.append(sum(part.waiting_bytes for part in accumulator.slices.values()))
+        found = combiners.extract(accumulator)
+    finally:
+        module._WAITING_BYTES = bound
+    mean = found.datasets[1].features[1].num_stats.mean
+    return {"waiting": waiting, "rows": sorted({int(d.num_examples) for d in found.datasets}), "mean": mean}
+
+
 def threads(context: StepContext) -> list[list[Any]]:
     """The feature and the rows that each of several threads found in a source of its own, all at once."""
     found: list[list[Any]] = [[] for _ in range(4)]

@@ -36,6 +36,7 @@ from airflow_hops.runtime.statistics.sketches import CountedQuantiles, CountedTo
 
 _SLICE_ROWS = 16_384
 _SLICE_BYTES = 8 << 20
+_WAITING_BYTES = 128 << 20
 MAX_SLICES = 5_000
 """Slices above which slicing is refused: each has statistics of every feature of its own, in memory."""
 
@@ -59,12 +60,14 @@ class Accumulator:
         rows: Rows seen, sampled or not.
         columns: Columns that the rows of the sample had, or have been said to have.
         random: Draws the sample, if there is one.
+        waiting_bytes: Bytes of the batches that wait in all slices, at most.
     """
 
     slices: dict[str | None, SliceAccumulator] = field(default_factory=dict)
     rows: int = 0
     columns: set[str] = field(default_factory=set)
     random: Any = None
+    waiting_bytes: int = 0
 
 
 class Combiners:
@@ -130,8 +133,11 @@ class Combiners:
             waiting.waiting.append(rows)
             waiting.waiting_rows += rows.num_rows
             waiting.waiting_bytes += rows.nbytes
+            accumulator.waiting_bytes += rows.nbytes
             if waiting.waiting_rows >= _SLICE_ROWS or waiting.waiting_bytes >= _SLICE_BYTES:
                 self._settle(waiting)
+            if accumulator.waiting_bytes > _WAITING_BYTES:
+                self._settle_largest(accumulator)
         return accumulator
 
     def merge(self, accumulators: Iterable[Accumulator]) -> Accumulator:
@@ -197,6 +203,17 @@ class Combiners:
             whole = part.waiting[0] if len(part.waiting) == 1 else table_util.MergeRecordBatches(part.waiting)
             self._add_batch(part, whole)
             part.waiting, part.waiting_rows, part.waiting_bytes = [], 0, 0
+
+    def _settle_largest(self, accumulator: Accumulator) -> None:
+        """Halves what waits in many slices: their number must not decide over the memory."""
+        parts = sorted(accumulator.slices.values(), key=lambda part: -part.waiting_bytes)
+        left = sum(part.waiting_bytes for part in parts)
+        for part in parts:
+            if left <= _WAITING_BYTES // 2:
+                break
+            left -= part.waiting_bytes
+            self._settle(part)
+        accumulator.waiting_bytes = left
 
     def _selected(self, lists: pa.RecordBatch) -> pa.RecordBatch:
         allowed = self.options.feature_allowlist

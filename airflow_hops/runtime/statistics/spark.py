@@ -29,7 +29,7 @@ from airflow_hops.runtime.statistics.combiners import Accumulator, Combiners
 from airflow_hops.runtime.statistics.formats.feature_types import check_type
 from airflow_hops.runtime.statistics.formats.layout import bounded
 from airflow_hops.runtime.statistics.local import share_out
-from airflow_hops.runtime.statistics.sources import Plan, TypesDoNotFit
+from airflow_hops.runtime.statistics.sources import BatchPlan, Plan, TypesDoNotFit
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,8 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
     if twice := sorted({column for column in found if found.count(column) > 1}):
         raise BadInput(f"{name}: two columns are called {twice[0]!r}; rename or drop one of them")
     kept = [column for column in found if column not in exclude and (columns is None or column in columns)]
+    if not kept:
+        raise BadInput(f"{name}: no column is left to read; expected at least one")
     types: dict[str, pa.DataType] = {}
     for column in kept:
         try:
@@ -117,6 +119,8 @@ def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progre
         BadInput: a part cannot be read, or a column is of a type that has no statistics.
         HopsError: Spark failed.
     """
+    if isinstance(plan, BatchPlan):
+        raise BadInput("source is a stream of record batches, which only engine='local' reads; give a pyarrow.Table")
     while True:
         outcome = _run(plan, combiners, progress or (lambda share: None))
         misfits = [failure for failure in outcome.failures if isinstance(failure, TypesDoNotFit)]
@@ -164,8 +168,9 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
         if isinstance(plan, FramePlan):
             context = plan.frame.sparkSession.sparkContext
             job = _Job(context, None, combiners)
-            frame = plan.frame.select(*("`{}`".format(column.replace("`", "``")) for column in plan.types))
-            found = frame.mapInArrow(partial(_accumulate_rows, job), f"{_COLUMN} binary")
+            found = _numbered_columns(plan).mapInArrow(
+                partial(_accumulate_rows, job, list(plan.types)), f"{_COLUMN} binary"
+            )
             outcomes = found.rdd.map(lambda row: bytes(row[0]))
         else:
             context = _session().sparkContext
@@ -181,6 +186,14 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
         finally:
             job.release()
     return pickle.loads(last[0]) if last else _Outcome()
+
+
+def _numbered_columns(plan: FramePlan) -> Any:
+    """The columns that are read, under names that mapInArrow takes: it would look for "a.b" in a struct "a"."""
+    from pyspark.sql import functions
+
+    quoted = ("`{}`".format(column.replace("`", "``")) for column in plan.types)
+    return plan.frame.select(*(functions.col(name).alias(f"c{number}") for number, name in enumerate(quoted)))
 
 
 def _merge_tree(outcomes: Any, job: _Job) -> Any:
@@ -224,13 +237,14 @@ def _accumulate_share(job: _Job, share: tuple[int, Sequence[Any]]) -> bytes:
     return _accumulate(job, combiners, number, batches)
 
 
-def _accumulate_rows(job: _Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A task over the rows of a partition of a DataFrame."""
     from pyspark import TaskContext
 
     _, combiners = job.unpack()
     number = TaskContext.get().partitionId()
-    outcome = _accumulate(job, combiners, number, bounded(batches))
+    named = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
+    outcome = _accumulate(job, combiners, number, bounded(named))
     yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], [_COLUMN])
 
 
