@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_hops.artifacts import Producer, RowCounts
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
@@ -148,8 +149,6 @@ def _damaged_page(folder: Path) -> None:
 def test_bad_examples_give_a_clear_error_and_no_artifact(
     run_step: Any, warm_launcher: Any, damage: Any, words: list[str]
 ) -> None:
-    from airflow_hops.artifacts import Producer
-
     with run_step.store.create(run_step.store.uri("tests", "bad", "examples"), "examples", Producer()) as writer:
         (writer.path / "train").mkdir()
         damage(writer.path / "train")
@@ -160,6 +159,18 @@ def test_bad_examples_give_a_clear_error_and_no_artifact(
         assert word in str(failure.value)
     assert not failure.value.retryable
     assert not run_step.store.exists(run_step.last_uri)
+
+
+def test_rows_of_files_that_cannot_be_read_are_rejected_with_the_reason(run_step: Any, warm_launcher: Any) -> None:
+    with run_step.store.create(run_step.store.uri("tests", "skip", "examples"), "examples", Producer()) as writer:
+        (writer.path / "train").mkdir()
+        _corrupt(writer.path / "train")
+        properties = {**flights_examples.PROPERTIES, "splits": ["train"]}
+        examples = writer.commit(rows={"train": RowCounts(5, 5)}, properties=properties)
+    params = {"on_corrupt": "skip"}
+    found = run_step(ENTRY, params=params, inputs={"examples": examples}, kind="statistics", launcher=warm_launcher)
+    assert found.rows["train"] == RowCounts(5, 2, {"in a file that cannot be read": 3})
+    assert [Path(name).name for name in found.properties["skipped_files"]["train"]] == ["part-1.parquet"]
 
 
 def test_a_split_that_is_not_there_is_named(run_step: Any, warm_launcher: Any, store: Any) -> None:

@@ -38,6 +38,10 @@ def test_lists_that_are_all_missing_are_sliced_and_columns_without_rows_are_know
         assert slices == [30_000, 30_000]
 
 
+def test_rows_are_known_whatever_the_generators(check: Any) -> None:
+    assert check("rows_without_default_generators") == [70_000, 70_000]
+
+
 def test_what_waits_in_many_slices_is_bounded(check: Any) -> None:
     found = check("many_slices")
     assert 0 < max(found["waiting"]) <= 110_000

@@ -150,6 +150,17 @@ def many_slices(context: StepContext) -> dict[str, Any]:
     return {"waiting": waiting, "rows": sorted({int(d.num_examples) for d in found.datasets}), "mean": mean}
 
 
+def rows_without_default_generators(context: StepContext) -> list[int]:
+    """Rows read and sampled where no generator counts examples."""
+    import tensorflow_data_validation as tfdv
+
+    from airflow_hops.runtime.statistics.generate import collect_statistics
+
+    options = tfdv.StatsOptions(add_default_generators=False, enable_semantic_domain_stats=True)
+    found = collect_statistics(pa.table({"x": ["a"] * 70_000}), options=options, workers=2)
+    return [found.rows, found.sampled]
+
+
 def threads(context: StepContext) -> list[list[Any]]:
     """The feature and the rows that each of several threads found in a source of its own, all at once."""
     found: list[list[Any]] = [[] for _ in range(4)]

@@ -58,6 +58,7 @@ class Accumulator:
     Attributes:
         slices: By slice key; the whole data set alone where there are no slices, under the key None.
         rows: Rows seen, sampled or not.
+        sampled: Rows that are counted: those of the sample, or all.
         columns: Columns that the rows of the sample had, or have been said to have.
         random: Draws the sample, if there is one.
         waiting_bytes: Bytes of the batches that wait in all slices, at most.
@@ -65,6 +66,7 @@ class Accumulator:
 
     slices: dict[str | None, SliceAccumulator] = field(default_factory=dict)
     rows: int = 0
+    sampled: int = 0
     columns: set[str] = field(default_factory=set)
     random: Any = None
     waiting_bytes: int = 0
@@ -122,6 +124,7 @@ class Combiners:
             if not len(chosen):
                 return accumulator
             batch = _take(batch, chosen)
+        accumulator.sampled += batch.num_rows
         accumulator.columns.update(batch.schema.names)
         lists = self._selected(as_lists(batch))
         if not self.is_sliced:
@@ -145,6 +148,7 @@ class Combiners:
         merged, *others = accumulators
         for other in others:
             merged.rows += other.rows
+            merged.sampled += other.sampled
             merged.columns |= other.columns
             for key, part in other.slices.items():
                 self._settle(part)

@@ -40,11 +40,13 @@ class Collected:
     Attributes:
         statistics: ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``.
         rows: Rows that were read, in the sample or not.
+        sampled: Rows that statistics were computed of.
         skipped: Files that could not be read and were left out, with the reason, by name.
     """
 
     statistics: Any
     rows: int
+    sampled: int
     skipped: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -157,14 +159,14 @@ def collect_statistics(
         log.warning("Left out: %s: %s", file, reason)
     if not accumulator.rows:
         raise BadInput(f"{plan.name}: no rows; statistics need at least one")
-    if not accumulator.slices:
+    if not accumulator.sampled:
         raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {options.sample_rate}")
     if not plan.types.keys() <= accumulator.columns:
         # Columns of files without rows, or of rows that are not in the sample, are missing everywhere.
         combiners.add(accumulator, empty_batch(plan.types))
     statistics = combiners.extract(accumulator)
     _count_top_values(plan, combiners, accumulator, statistics, accumulate)
-    return Collected(statistics, accumulator.rows, plan.skipped)
+    return Collected(statistics, accumulator.rows, accumulator.sampled, plan.skipped)
 
 
 def _count_top_values(plan: Any, combiners: Any, accumulator: Any, statistics: Any, accumulate: Accumulate) -> None:

@@ -21,7 +21,7 @@ from airflow_hops.runtime.statistics.generate import (
 from airflow_hops.runtime.statistics.summary import summarize
 from airflow_hops.sources import Source
 
-NOT_SAMPLED = "not sampled"
+NOT_SAMPLED, NOT_READ = "not sampled", "in a file that cannot be read"
 
 
 def run(
@@ -153,7 +153,9 @@ def _write(folder: Path, split: str, found: Collected) -> None:
 def _count_rows(context: StepContext, split: str, found: Collected) -> RowCounts:
     """Rows of the split, those that statistics were computed of, and why of no more."""
     known = context.input("examples").rows.get(split) if context.has_input("examples") else None
-    rows_in = known.rows_out if known and not found.skipped else found.rows
-    counted = int(found.statistics.datasets[0].num_examples)
-    left_out = {NOT_SAMPLED: found.rows - counted} if found.rows > counted else {}
-    return RowCounts(rows_in, counted, left_out).check(f"split {split!r}")
+    rows_in = known.rows_out if known else found.rows
+    left_out = {NOT_SAMPLED: found.rows - found.sampled}
+    if found.skipped:
+        left_out[NOT_READ] = rows_in - found.rows
+    rejected = {reason: rows for reason, rows in left_out.items() if rows}
+    return RowCounts(rows_in, found.sampled, rejected).check(f"split {split!r}")
