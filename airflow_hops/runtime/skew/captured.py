@@ -24,6 +24,7 @@ from airflow_hops.runtime.skew.detect import detect_skew
 from airflow_hops.runtime.skew.report import SkewReport
 from airflow_hops.runtime.statistics import STATISTICS_FILE, comparable_options, generate_statistics, load_statistics
 from airflow_hops.runtime.statistics.summary import features_by_name, type_name
+from airflow_hops.schema_history import schema_in_force
 
 if TYPE_CHECKING:
     from airflow_hops.runtime.skew.attribution import Attribution
@@ -130,7 +131,7 @@ def _read_trained(context: StepContext, options: CapturedOptions) -> _Trained:
             "anew since. Deploy a model that was trained on them"
         )
     statistics = load_statistics(context.store.local(stored) / options.split / STATISTICS_FILE)
-    schema_artifact = context.store.accept_edit(champion.schema, SCHEMA_FILE)
+    schema_artifact = schema_in_force(context.store, champion.schema)
     schema = load_schema(context.store.local(schema_artifact) / SCHEMA_FILE)
     _keep_comparators(schema, champion.model.properties.get("features"))
     known = features_by_name(statistics)
