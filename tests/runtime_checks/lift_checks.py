@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from attempts import messages
 
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.statistics.arrow_lists import as_lists
@@ -105,7 +106,6 @@ def complaints(context: StepContext) -> dict[str, str]:
     import tensorflow_data_validation as tfdv
     from tensorflow_data_validation.types import FeaturePath
 
-    from airflow_hops.artifacts import BadInput
     from airflow_hops.runtime.statistics.lift import LiftGenerator, lift_generator
 
     batch = as_lists(_batch({"x": ["a"] * 2000, "f": [1.5] * 2000, "many": list(range(2000))}))
@@ -123,14 +123,7 @@ def complaints(context: StepContext) -> dict[str, str]:
         "number_in_schema": lambda: lift_generator(tfdv.StatsOptions(schema=_schema(), label_feature="distance")),
         "buckets_of_category": lambda: take("late", schema=_schema(), boundaries=[0.5]),
     }
-    said = {}
-    for name, attempt in tries.items():
-        try:
-            attempt()
-            said[name] = "nothing"
-        except BadInput as error:
-            said[name] = str(error)
-    return said
+    return messages(tries)
 
 
 def _batch(columns: dict[str, Any]) -> pa.RecordBatch:

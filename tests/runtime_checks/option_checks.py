@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from attempts import messages
 
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.statistics import generate_statistics
@@ -157,8 +158,6 @@ def complaints(context: StepContext) -> dict[str, str]:
     """What is said when data and options do not fit."""
     import tensorflow_data_validation as tfdv
 
-    from airflow_hops.artifacts import BadInput
-
     whole = table()
     wide = pa.table({f"n{i}": pa.array([1.0, 2.0]) for i in range(501)})
     schema = tfdv.infer_schema(generate_statistics(whole.select(["letter"])))
@@ -170,11 +169,4 @@ def complaints(context: StepContext) -> dict[str, str]:
         "absent_label": lambda: generate_statistics(whole, options=options_from({"label_feature": "absent"})),
         "label_not_in_schema": lambda: options_from({"label_feature": "y"}, schema=schema),
     }
-    said = {}
-    for name, attempt in tries.items():
-        try:
-            attempt()
-            said[name] = "nothing"
-        except BadInput as error:
-            said[name] = str(error)
-    return said
+    return messages(tries)

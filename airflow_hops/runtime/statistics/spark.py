@@ -7,7 +7,6 @@ The driver holds one accumulator, the last.
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import sys
@@ -30,8 +29,6 @@ from airflow_hops.runtime.statistics.formats.feature_types import check_type
 from airflow_hops.runtime.statistics.formats.layout import bounded
 from airflow_hops.runtime.statistics.local import share_out
 from airflow_hops.runtime.statistics.sources import BatchPlan, Plan, TypesDoNotFit
-
-log = logging.getLogger(__name__)
 
 TABLE = "spark://"
 _FAN_IN = 8
@@ -117,22 +114,20 @@ def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progre
 
     Raises:
         BadInput: a part cannot be read, or a column is of a type that has no statistics.
+        TypesDoNotFit: inferred types do not hold, those of all tasks together.
         HopsError: Spark failed.
     """
     if isinstance(plan, BatchPlan):
         raise BadInput("source is a stream of record batches, which only engine='local' reads; give a pyarrow.Table")
-    while True:
-        outcome = _run(plan, combiners, progress or (lambda share: None))
-        misfits = [failure for failure in outcome.failures if isinstance(failure, TypesDoNotFit)]
-        for failure in outcome.failures:
-            if failure not in misfits:
-                raise failure
-        if not misfits:
-            return outcome.accumulator if outcome.accumulator is not None else combiners.create()
-        assert not isinstance(plan, FramePlan)
-        for misfit in misfits:
-            log.info("Types of the first rows do not fit all rows (%s); starting over with wider types", misfit)
-            plan = plan.widen(misfit)
+    outcome = _run(plan, combiners, progress or (lambda share: None))
+    misfits = [failure for failure in outcome.failures if isinstance(failure, TypesDoNotFit)]
+    for failure in outcome.failures:
+        if failure not in misfits:
+            raise failure
+    if misfits:
+        # Told at once, those of all tasks cost one reading more.
+        raise TypesDoNotFit(misfits[0].file, {name: kind for m in misfits for name, kind in m.types.items()})
+    return outcome.accumulator if outcome.accumulator is not None else combiners.create()
 
 
 @dataclass
