@@ -37,12 +37,15 @@ class Checkpoint:
     history: tuple[Mapping[str, float], ...]
 
 
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in its folder."""
+    value = json.loads((path / CHECKPOINT_NAME).read_text())
+    return Checkpoint(path, value["epochs"], tuple(value["history"]))
+
+
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
     """The checkpoint of the most epochs in a folder, or None."""
-    found = []
-    for path in folder.glob(f"epoch-*/{CHECKPOINT_NAME}"):
-        value = json.loads(path.read_text())
-        found.append(Checkpoint(path.parent, value["epochs"], tuple(value["history"])))
+    found = [read_checkpoint(path.parent) for path in folder.glob(f"epoch-*/{CHECKPOINT_NAME}")]
     return max(found, key=lambda checkpoint: checkpoint.epochs, default=None)
 
 

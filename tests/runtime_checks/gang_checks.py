@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.gang import run_gang
-from airflow_hops.runtime.rank import Channel, Placement
+from airflow_hops.runtime.gang import Channel, Placement, run_gang
 
 
 def run_all(context: StepContext) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from airflow_hops.hops.keras import (
     weights_checksum,
 )
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.gang import run_gang
-from airflow_hops.runtime.rank import Channel, Placement
+from airflow_hops.runtime.gang import Channel, Placement, run_gang
 
 STEPS, BATCH = 6, 16
 

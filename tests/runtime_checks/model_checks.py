@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.hops.checkpoints import restore_checkpoint, save_checkpoint
-from airflow_hops.runtime.checkpoint_state import CheckpointState
 from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 from airflow_hops.store import ArtifactStore
 
 

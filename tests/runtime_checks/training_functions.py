@@ -13,9 +13,9 @@ import keras
 from airflow_hops.artifacts import Artifact
 from airflow_hops.hops.context import TrainContext
 from airflow_hops.hops.keras import DistributedOptimizer
-from airflow_hops.runtime.checkpoint_state import CheckpointState
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.train import run
+from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 
 
 def build(context: TrainContext) -> keras.Model:

@@ -1,4 +1,4 @@
-"""A rank's side of a gang: its place, its line to the process that watches it, and how a fork becomes it."""
+"""A rank's side of a gang: its line to the process that watches it, and how a fork becomes it."""
 
 from __future__ import annotations
 
@@ -13,34 +13,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from airflow_hops.artifacts import HopsError
+from airflow_hops.runtime.gang.placement import Placement
 
 _MESSAGE_INTERVAL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a rank stands in its gang.
-
-    Attributes:
-        rank: Number of the rank, 0 to ``size`` - 1.
-        size: Ranks of the gang.
-        local_rank: Number among the ranks of its host.
-        local_size: Ranks of its host.
-        host: Name of the host.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    host: str
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} of {self.size} on {self.host}"
 
 
 class Channel:
@@ -74,13 +52,24 @@ class Channel:
             self._last_alive = now
             self.send("alive", where=where)
 
+    def bring_back(self, path: str) -> None:
+        """Says that a file or folder of the output is whole, so that it is brought to the process that watches.
 
-Work = Callable[[Placement, Channel], Any]
-"""What a rank does: returns a JSON value."""
+        On the machine of that process it lies there already.
+
+        Args:
+            path: Relative to the output folder.
+        """
+        self.send("files", path=path)
 
 
 def become_rank(
-    placement: Placement, work: Work, environment: dict[str, str], parent: int, output: int, descriptor: int
+    placement: Placement,
+    work: Callable[[Placement, Channel], Any],
+    environment: dict[str, str],
+    parent: int,
+    output: int,
+    descriptor: int,
 ) -> None:
     """Turns a forked child into a rank; never returns."""
     code = 1

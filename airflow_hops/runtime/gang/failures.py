@@ -1,0 +1,47 @@
+"""How ranks fail, in words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def describe_exit(code: int | None, oom_kills: int | None = None) -> str:
+    """How a rank's process ended.
+
+    Args:
+        code: Its exit code, or the negative number of a signal; None where its host has gone silent.
+        oom_kills: How many processes the kernel had killed for want of memory when the rank began; None where that
+            was another host's kernel.
+    """
+    if code is None:
+        return "its host's silence"
+    if code >= 0:
+        return f"exit code {code} before it was done"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if name == "SIGKILL":
+        struck = oom_kills is not None and count_oom_kills() > oom_kills
+        why = (
+            "the kernel's out-of-memory killer has struck meanwhile"
+            if struck
+            else "somebody killed it, or a container's memory limit did"
+        )
+        return f"SIGKILL ({why}; where memory is short, give the gang fewer ranks or smaller batches)"
+    return {"SIGSEGV": "SIGSEGV (a crash in native code)", "SIGABRT": "SIGABRT (native code gave up)"}.get(name, name)
+
+
+def quote_log(lines: Sequence[str]) -> str:
+    """The last lines of a rank's log, for an error."""
+    if not lines:
+        return "Its log is empty."
+    return "The last lines of its log:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def count_oom_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory since boot."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(re.findall(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)[0])
+    return 0

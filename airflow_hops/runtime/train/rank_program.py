@@ -1,0 +1,118 @@
+"""What each rank of a training does: calls the user's function, checks what it returns, and on rank 0 exports it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hops.checkpoints import read_checkpoint
+from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops.keras import check_weights
+from airflow_hops.runtime.context import resolve
+from airflow_hops.runtime.feature_specs import FeatureSpecs
+from airflow_hops.runtime.gang import Channel, Placement
+from airflow_hops.runtime.transform_graph import export_serving_model
+
+
+def train_rank(
+    placement: Placement,
+    channel: Channel,
+    *,
+    folders: Mapping[str, Path],
+    function: str,
+    examples: str,
+    params: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
+    """The work of a rank.
+
+    Args:
+        placement: Where the rank stands.
+        channel: To the process that watches.
+        folders: ``output``, which rank 0 writes to; ``resumed``, the checkpoint to begin from, if there is one.
+        function: ``module:function`` of the user.
+        examples: Folder of the transformed examples.
+        params: Hyperparameters.
+        seed: Seed of weights and of the order of rows.
+
+    Returns:
+        What goes into ``training.json``.
+
+    Raises:
+        BadInput: the function returns no Keras model, or ranks end with different weights.
+    """
+    began = time.monotonic()
+    channel.alive("Horovod's start")
+    threads = max(1, len(os.sched_getaffinity(0)) // placement.local_size)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    hvd.init()
+    # The weights of rank 0 are broadcast; what must differ by rank (units that drop out) does.
+    keras.utils.set_random_seed(seed + placement.rank)
+    specs = FeatureSpecs.read(Path(examples) / "features.json")
+    context = TrainContext(
+        rank=placement.rank,
+        size=placement.size,
+        local_rank=placement.local_rank,
+        params=params,
+        seed=seed,
+        feature_outputs=specs.outputs,
+        label=specs.label,
+        examples_dir=Path(examples),
+        checkpoint_dir=folders["output"] / "checkpoints",
+        tensorboard_dir=folders["output"] / "tensorboard",
+        resumed_from=read_checkpoint(folders["resumed"]) if "resumed" in folders else None,
+        on_message=channel.send,
+        on_alive=channel.alive,
+    )
+    start_up = time.monotonic() - began
+    train = resolve(function)
+    channel.alive(f"the beginning of {function}")
+    model = train(context)
+    training_seconds = time.monotonic() - began - start_up
+    context.close()
+    if not isinstance(model, keras.Model):
+        raise BadInput(
+            f"train function {function!r} returned {type(model).__module__}.{type(model).__name__}, expected "
+            "a keras.Model (Keras 3)"
+        )
+    checksum = check_weights(model, "at the end of training")
+    channel.send("alive", where="the end of training")
+    hvd.shutdown()
+    export_began = time.monotonic()
+    if placement.rank == 0:
+        _export(model, Path(examples), folders["output"])
+    return {
+        "host": placement.host,
+        "threads": threads,
+        "rows": context.rows,
+        "history": context.history,
+        "resumed_after_epoch": context.initial_epoch,
+        "checksums": context.checksums,
+        "checksum": checksum,
+        "examples_per_second": round(context.rows_trained / context.seconds, 1) if context.seconds else 0.0,
+        "start_up_seconds": round(start_up, 3),
+        "training_seconds": round(training_seconds, 3),
+        "export_seconds": round(time.monotonic() - export_began, 3),
+    }
+
+
+def _export(model: keras.Model, examples: Path, output: Path) -> None:
+    # TensorFlow announces names that it mends and folders that it writes: nothing to act on.
+    for name in ("absl", "tensorflow"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    export_serving_model(
+        output / "saved_model",
+        examples / "transform_graph",
+        model,
+        examples / "features.json",
+    )

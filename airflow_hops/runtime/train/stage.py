@@ -1,0 +1,155 @@
+"""The step: trains on transformed examples, from the last checkpoint of an earlier try, and publishes the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
+from airflow_hops.hops.examples import row_count
+from airflow_hops.protocol import format_record
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.feature_specs import FeatureSpecs
+from airflow_hops.runtime.train.checkpoint_state import CheckpointState
+from airflow_hops.runtime.train.training import Training, train_model
+from airflow_hops.runtime.transform_graph import SIGNATURE
+
+TRAIN_SPLIT = "train"
+
+
+def run(
+    context: StepContext,
+    *,
+    train: str,
+    params: dict[str, Any] | None = None,
+    np: int = 2,
+    seed: int | None = None,
+    stall_timeout_s: float = 300.0,
+) -> Artifact:
+    """The step: trains on the artifact in the role ``examples``, from the last checkpoint of an earlier try.
+
+    Args:
+        context: The step's.
+        train: ``module:function`` of the user.
+        params: Hyperparameters.
+        np: Number of ranks.
+        seed: Seed of weights and of the order of rows; None means 0.
+        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
+
+    Raises:
+        BadInput: the function, the examples or the hyperparameters cannot be used; a retry would fail again.
+        HopsError: a rank died or stalled.
+    """
+    examples = context.input("examples")
+    manifest = context.store.manifest(examples.uri)
+    _check_examples(context.store.local(examples), manifest, np)
+    state = CheckpointState.of(context.spec, context.store)
+    with context.output() as writer:
+        resume_from = state.fetch(context.scratch / "resumed")
+        if resume_from is not None:
+            context.progress(0.0, f"resuming after epoch {resume_from.epochs}, from the checkpoint of an earlier try")
+        checkpoints = writer.path / "checkpoints"
+
+        def on_message(rank: int, message: Mapping[str, Any]) -> None:
+            if message["type"] == "checkpoint":
+                _publish(state, checkpoints / message["name"])
+            elif message["type"] == "progress":
+                context.progress(message["fraction"], message["text"], message["metrics"])
+            elif message["type"] == "report":
+                figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
+                print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)
+
+        training = Training(
+            function=train,
+            examples=context.store.local(examples),
+            output=writer.path,
+            params=params or {},
+            ranks=np,
+            seed=seed or 0,
+            stall_timeout_s=stall_timeout_s,
+            resume_from=resume_from.path if resume_from else None,
+            code_paths=context.spec.code_paths,
+        )
+        try:
+            summary = train_model(training, on_message=on_message)
+        except HopsError as error:
+            kept = state.fetch(context.scratch / "kept")
+            if kept is None:
+                raise
+            raise type(error)(
+                f"{error}\nThe checkpoint after epoch {kept.epochs} is kept in {state.uri}; a retry resumes from it."
+            ) from error
+        artifact = writer.commit(
+            rows=_row_counts(summary, manifest),
+            metrics=_metrics(summary),
+            properties={
+                "features": list(FeatureSpecs.read(training.examples / "features.json").features),
+                "label": manifest.properties.get("label"),
+                "key": manifest.properties.get("key"),
+                "time": manifest.properties.get("time"),
+                "signature": SIGNATURE,
+                "statistics": _input_of(manifest, "statistics", "uri"),
+                "statistics_fingerprint": _input_of(manifest, "statistics", "fingerprint"),
+                "schema": _input_of(manifest, "schema", "uri"),
+                "window": manifest.properties.get("window"),
+                "train": train,
+                "ranks": np,
+            },
+        )
+    state.clear()
+    return artifact
+
+
+def _publish(state: CheckpointState, checkpoint: Path) -> None:
+    try:
+        state.publish(checkpoint)
+    except FileNotFoundError:
+        if checkpoint.exists():
+            raise
+        # The ranks are faster than the store, and keep only their last few: one of those comes next.
+
+
+def _check_examples(folder: Path, manifest: Manifest, ranks: int) -> None:
+    """Compares the files' footers with the manifest: better now than after an epoch."""
+    for split, counts in manifest.rows.items():
+        rows = row_count(folder / split)
+        if split == TRAIN_SPLIT and rows < ranks:
+            raise BadInput(
+                f"{folder}: split {split!r} holds {rows} rows, fewer than the {ranks} ranks; give it more rows, or "
+                "lower np"
+            )
+        if rows != counts.rows_out:
+            raise BadInput(
+                f"{folder}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
+                "changed or lost"
+            )
+
+
+def _row_counts(summary: Mapping[str, Any], manifest: Manifest) -> dict[str, RowCounts]:
+    """Rows that the transform had written, and rows that the ranks' shards held."""
+    counts = {}
+    for split, rows in summary["rows"].items():
+        written = manifest.rows.get(split)
+        counts[split] = RowCounts(written.rows_out if written else rows, rows)
+    return counts
+
+
+def _metrics(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The last epoch's metrics, as ``train_<name>`` and ``eval_<name>``."""
+    last = summary["epochs"][-1] if summary["epochs"] else {}
+    metrics = {
+        f"eval_{name.removeprefix('val_')}" if name.startswith("val_") else f"train_{name}": value
+        for name, value in last.items()
+        if name != "seconds"
+    }
+    return {
+        **metrics,
+        "examples_per_second": summary["examples_per_second"],
+        "seconds": summary["seconds"]["total"],
+    }
+
+
+def _input_of(manifest: Manifest, role: str, attribute: str) -> str | None:
+    given = manifest.inputs.get(role, ())
+    return getattr(given[0], attribute) if given else None

@@ -1,0 +1,129 @@
+"""A training: what is to be trained, and how a gang does it.
+
+Importing this module imports TensorFlow and Horovod, so that the ranks, which are forked, have them already.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow  # noqa: F401  # for the ranks
+import keras
+import numpy
+import tensorflow as tf
+
+from airflow_hops.runtime.feature_specs import FeatureSpecs
+from airflow_hops.runtime.gang import LocalRanks, RankJob, RankLauncher, run_gang
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is to be trained.
+
+    Attributes:
+        function: ``module:function``, called as ``function(context)`` on every rank; returns a compiled Keras 3 model.
+        examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``.
+        output: Folder to write to: ``saved_model/``, ``checkpoints/``, ``tensorboard/``, ``logs/``, ``training.json``.
+        params: Hyperparameters.
+        ranks: Number of ranks.
+        seed: Seed of weights and of the order of rows.
+        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
+        resume_from: Folder of the checkpoint to begin from, or None.
+        launcher: Where the ranks run.
+        code_paths: Folders of user code, for ranks on other hosts.
+    """
+
+    function: str
+    examples: Path
+    output: Path
+    params: Mapping[str, Any] = field(default_factory=dict)
+    ranks: int = 2
+    seed: int = 0
+    stall_timeout_s: float = 300.0
+    resume_from: Path | None = None
+    launcher: RankLauncher = field(default_factory=LocalRanks)
+    code_paths: tuple[str, ...] = ()
+
+
+def train_model(
+    training: Training, *, on_message: Callable[[int, Mapping[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """Trains on a gang of ranks and exports the model.
+
+    Args:
+        training: What is to be trained.
+        on_message: Called with each report of a rank.
+
+    Returns:
+        What ``training.json`` holds.
+
+    Raises:
+        BadInput: see :func:`airflow_hops.runtime.train.run`.
+        HopsError: a rank died or stalled.
+    """
+    began = time.monotonic()
+    FeatureSpecs.read(training.examples / "features.json")
+    for name in ("checkpoints", "tensorboard"):
+        (training.output / name).mkdir(parents=True, exist_ok=True)
+    ranks = run_gang(
+        RankJob(
+            "airflow_hops.runtime.train.rank_program:train_rank",
+            {
+                "function": training.function,
+                "examples": str(training.examples),
+                "params": dict(training.params),
+                "seed": training.seed,
+            },
+            code_paths=training.code_paths,
+            inputs={} if training.resume_from is None else {"resumed": training.resume_from},
+            output=training.output,
+        ),
+        training.ranks,
+        logs=training.output / "logs",
+        launcher=training.launcher,
+        stall_timeout_s=training.stall_timeout_s,
+        on_message=on_message,
+    )
+    first = ranks[0]
+    summary = {
+        "train": training.function,
+        "params": dict(training.params),
+        "seed": training.seed,
+        "ranks": training.ranks,
+        "threads_per_rank": first["threads"],
+        "hosts": sorted({rank["host"] for rank in ranks}),
+        "epochs": first["history"],
+        "resumed_after_epoch": first["resumed_after_epoch"],
+        "examples_per_second": first["examples_per_second"],
+        "seconds": {
+            "total": round(time.monotonic() - began, 3),
+            "export": first["export_seconds"],
+            "rank_start_up": first["start_up_seconds"],
+            "training": first["training_seconds"],
+        },
+        "rows": {split: sum(rank["rows"].get(split, 0) for rank in ranks) for split in first["rows"]},
+        "rows_by_rank": [rank["rows"] for rank in ranks],
+        "checksums": first["checksums"],
+        "checksum": first["checksum"],
+        "versions": _versions(),
+    }
+    (training.output / "training.json").write_text(json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "horovod": version("horovod"),
+        "numpy": numpy.__version__,
+    }
