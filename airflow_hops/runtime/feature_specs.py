@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.artifacts import BadInput
+from airflow_hops.hops.images import ImageSpec
 
 _DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
 """Dtype by ``tensorflow_metadata.proto.v0.schema_pb2.FeatureType`` (BYTES, INT, FLOAT)."""
@@ -22,16 +23,36 @@ class OutputSpec:
         dtype: TensorFlow's name of it.
         width: Columns of an output of shape ``[batch, width]``; None for one of shape ``[batch]``.
         vocabulary_size: Number of ids, for the ids of a vocabulary; an embedding needs as many rows.
+        image: For an image: how its column, which holds encoded bytes, becomes a tensor of shape
+            ``[batch, height, width, channels]``.
     """
 
     dtype: str
     width: int | None = None
     vocabulary_size: int | None = None
+    image: ImageSpec | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one row's value, as ``keras.Input`` takes it."""
+        if self.image is not None:
+            return self.image.shape
+        return () if self.width is None else (self.width,)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value; ``vocabulary_size`` only where there is one."""
+        """The JSON value; ``vocabulary_size`` and ``image`` only where there is one."""
         value: dict[str, Any] = {"dtype": self.dtype, "width": self.width}
-        return value if self.vocabulary_size is None else {**value, "vocabulary_size": self.vocabulary_size}
+        if self.vocabulary_size is not None:
+            value["vocabulary_size"] = self.vocabulary_size
+        if self.image is not None:
+            value["image"] = self.image.to_dict()
+        return value
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> OutputSpec:
+        """The inverse of :meth:`to_dict`."""
+        image = value.get("image")
+        return cls(**{**value, "image": None if image is None else ImageSpec.from_dict(image)})
 
 
 @dataclass(frozen=True)
@@ -44,6 +65,7 @@ class FeatureSpecs:
         key: Name of the key column, or None.
         time: Name of the time column (int64, seconds since the epoch), or None.
         outputs: The preprocessing function's outputs by name.
+        classes: Names of the classes, where the label is the number of one of several; None for a label of 0 or 1.
     """
 
     features: Mapping[str, str]
@@ -51,6 +73,7 @@ class FeatureSpecs:
     key: str | None
     time: str | None
     outputs: Mapping[str, OutputSpec]
+    classes: tuple[str, ...] | None = None
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -59,13 +82,15 @@ class FeatureSpecs:
 
     def to_json(self) -> str:
         """The text of ``features.json``."""
-        value = {
+        value: dict[str, Any] = {
             "features": {name: {"dtype": dtype} for name, dtype in self.features.items()},
             "label": self.label,
             "key": self.key,
             "time": self.time,
             "outputs": {name: output.to_dict() for name, output in self.outputs.items()},
         }
+        if self.classes is not None:
+            value["classes"] = list(self.classes)
         return json.dumps(value, indent=1)
 
     @classmethod
@@ -82,7 +107,8 @@ class FeatureSpecs:
                 label=value["label"],
                 key=value["key"],
                 time=value["time"],
-                outputs={name: OutputSpec(**spec) for name, spec in value["outputs"].items()},
+                outputs={name: OutputSpec.from_dict(spec) for name, spec in value["outputs"].items()},
+                classes=tuple(value["classes"]) if "classes" in value else None,
             )
         except FileNotFoundError:
             raise BadInput(f"{path}: there is no such file; transform writes it beside its transform graph") from None
