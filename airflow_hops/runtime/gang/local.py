@@ -7,20 +7,13 @@ imported and before any of their threads run.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import selectors
-import signal
 import socket
-import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-from airflow_hops.artifacts import HopsError
-from airflow_hops.runtime.gang.crew import Crew, Event, Work
+from airflow_hops.runtime.gang.crew import Crew, Work
+from airflow_hops.runtime.gang.forked import ForkedCrew, check_forkable
 from airflow_hops.runtime.gang.placement import Host, Placement, place
-from airflow_hops.runtime.gang.rank import become_rank
 from airflow_hops.runtime.gang.rendezvous import LOOPBACK, horovod_environment, rendezvous
 
 
@@ -44,29 +37,10 @@ class LocalRanks:
         Raises:
             HopsError: TensorFlow runs already in this process.
         """
-        _check_forkable()
         return LocalCrew(placements, work, environment)
 
 
-@dataclass
-class _Process:
-    """A forked rank.
-
-    Attributes:
-        pid: Its process.
-        streams: Read ends of its pipes, to the kind of what comes from them.
-        pending: What came after the last line's end, by pipe.
-        exit_code: Of its process, once that has been reaped.
-    """
-
-    pid: int
-    streams: dict[int, str]
-    pending: dict[int, bytes] = field(default_factory=dict)
-    exit_code: int | None = None
-    gone: bool = False
-
-
-class LocalCrew(Crew):
+class LocalCrew(ForkedCrew):
     """Forked ranks, with Horovod's rendezvous server between them.
 
     Args:
@@ -76,116 +50,21 @@ class LocalCrew(Crew):
     """
 
     def __init__(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> None:
-        super().__init__(placements)
-        self._processes: dict[int, _Process] = {}
-        self._selector = selectors.DefaultSelector()
+        check_forkable()
         self._closing = contextlib.ExitStack()
         port, serve = self._closing.enter_context(rendezvous(placements))
+        environments = {
+            placement.rank: {**environment, **horovod_environment(placement, "127.0.0.1", port, LOOPBACK)}
+            for placement in placements
+        }
         try:
-            for placement in placements:
-                own = {**environment, **horovod_environment(placement, "127.0.0.1", port, LOOPBACK)}
-                self._fork(placement, work, own)
+            super().__init__(placements, work, environments)
         except BaseException:
-            self.end()
+            self._closing.close()
             raise
         serve()
 
-    def events(self, timeout_s: float) -> list[Event]:
-        """What has come since the last call."""
-        found: list[Event] = []
-        deadline = time.monotonic() + timeout_s
-        while True:
-            self._read(0 if found else max(0.0, min(deadline - time.monotonic(), 0.05)), found)
-            for rank, process in self._processes.items():
-                if process.exit_code is None:
-                    pid, status = os.waitpid(process.pid, os.WNOHANG)
-                    if pid:
-                        process.exit_code = os.waitstatus_to_exitcode(status)
-                if process.exit_code is not None and not process.gone:
-                    process.gone = True
-                    self._read(0, found)  # its last words are in the pipes
-                    found.append(Event(rank, "exit", process.exit_code))
-            if found or time.monotonic() >= deadline:
-                return found
-
-    def ask_for_stack(self, rank: int) -> None:
-        """Signals the rank, whose handler writes its stack."""
-        if self._processes[rank].exit_code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._processes[rank].pid, signal.SIGUSR1)
-
     def end(self) -> None:
-        """Kills the ranks and what they have started."""
-        import psutil
-
-        running = [process for process in self._processes.values() if process.exit_code is None]
-        for process in running:
-            with contextlib.suppress(psutil.Error):
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    with contextlib.suppress(psutil.Error):
-                        child.kill()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
-        for process in running:
-            process.exit_code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
+        """Kills the ranks and what they have started, and closes the rendezvous."""
+        super().end()
         self._closing.close()
-
-    def _fork(self, placement: Placement, work: Work, environment: dict[str, str]) -> None:
-        output_read, output_write = os.pipe()
-        channel_read, channel_write = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            others = [stream for process in self._processes.values() for stream in process.streams]
-            for descriptor in (output_read, channel_read, *others):
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
-            become_rank(placement, work, environment, parent, output_write, channel_write)
-        os.close(output_write)
-        os.close(channel_write)
-        process = _Process(pid, {output_read: "output", channel_read: "message"})
-        self._processes[placement.rank] = process
-        for descriptor in process.streams:
-            os.set_blocking(descriptor, False)
-            self._selector.register(descriptor, selectors.EVENT_READ, placement.rank)
-
-    def _read(self, timeout_s: float, found: list[Event]) -> None:
-        """Takes in what the ranks have written; returns when there is no more of it for now."""
-        if not self._selector.get_map():
-            time.sleep(timeout_s)
-            return
-        while events := self._selector.select(timeout_s):
-            timeout_s = 0
-            for key, _ in events:
-                process = self._processes[key.data]
-                try:
-                    chunk = os.read(key.fd, 1 << 16)
-                except BlockingIOError:
-                    continue
-                *lines, rest = (process.pending.get(key.fd, b"") + chunk).split(b"\n")
-                process.pending[key.fd] = rest
-                kind = process.streams[key.fd]
-                if not chunk:
-                    self._selector.unregister(key.fd)
-                    os.close(key.fd)
-                    del process.streams[key.fd]
-                    lines = [rest] if rest else []
-                for line in lines:
-                    if kind == "output":
-                        found.append(Event(key.data, "output", line.decode(errors="replace")))
-                    else:
-                        with contextlib.suppress(ValueError):  # cut off by the rank's death
-                            found.append(Event(key.data, "message", json.loads(line)))
-
-
-def _check_forkable() -> None:
-    from tensorflow.python.eager import context
-
-    running = context.context_safe()
-    if running is not None and running._initialized:
-        raise HopsError(
-            "TensorFlow runs already in this process, and ranks are forked from it: its threads would not come along; "
-            "train before any TensorFlow operation, or in a process of its own"
-        )
