@@ -92,6 +92,62 @@ class Source:
 
 
 @dataclass(frozen=True)
+class ImageSource:
+    """Where labelled images come from.
+
+    Attributes:
+        uri: Absolute local path or fsspec URI: a folder with a folder of image files for each class; Parquet files
+            (one, a glob, or a folder of them) with a column of encoded images; or an IDX file of images, as MNIST's.
+        labels: Of IDX: the IDX file of the labels.
+        image_column: Of Parquet: the encoded images, binary, or a struct with a field ``bytes``.
+        label_column: Of Parquet: names or numbers of the classes.
+        key_column: Of Parquet: identities of the images; None makes them of the file's name and the row's number.
+        storage_options: fsspec options. They are kept with the task's rendered fields: leave credentials to the
+            environment.
+    """
+
+    uri: str
+    labels: str | None = None
+    image_column: str = "image"
+    label_column: str = "label"
+    key_column: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_value(cls, split: str, value: ImageSource | str | Mapping[str, Any]) -> ImageSource:
+        """A source from what a DAG may hold: itself, its URI alone, or its fields.
+
+        Raises:
+            BadInput: the value is none of these, or names a field that there is not.
+        """
+        if isinstance(value, ImageSource):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping) or "uri" not in value:
+            raise BadInput(f"sources[{split!r}] is {value!r}, expected an ImageSource, a URI, or a mapping with 'uri'")
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise BadInput(f"sources[{split!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        return cls(**value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value from which :meth:`from_value` makes an equal source."""
+        return asdict(self)
+
+    def list_files(self) -> tuple[Any, tuple[SourceFile, ...]]:
+        """The fsspec file system, and the files in the order of their names, those of the labels last.
+
+        Raises:
+            BadInput: as :func:`list_files`.
+        """
+        fs, found = list_files(Source(self.uri, storage_options=self.storage_options))
+        if self.labels is not None:
+            found += list_files(Source(self.labels, storage_options=self.storage_options))[1]
+        return fs, found
+
+
+@dataclass(frozen=True)
 class SourceFile:
     """One file of a source.
 
@@ -128,30 +184,34 @@ def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
         raise BadInput(f"source {source.uri!r}: {error}") from error
     # A listing that the file system remembers may be older than the files.
     fs.invalidate_cache()
-    paths = _match(fs, path)
-    if not paths:
+    found = _match(fs, path)
+    if not found:
         raise BadInput(f"source {source.uri!r}: no file matches")
-    return fs, tuple(_describe(fs, found) for found in paths)
+    return fs, tuple(_describe(fs, name, info) for name, info in found.items())
 
 
-def fingerprint_of_sources(sources: Mapping[str, Source]) -> str:
+def fingerprint_of_sources(sources: Mapping[str, Source | ImageSource]) -> str:
     """SHA-256 (hex) over the names, sizes and versions of all files, without reading them."""
-    state = {
-        table: [[file.name, file.size_bytes, file.version] for file in list_files(source)[1]]
+    files = {
+        table: source.list_files()[1] if isinstance(source, ImageSource) else list_files(source)[1]
         for table, source in sources.items()
     }
+    state = {table: [[file.name, file.size_bytes, file.version] for file in found] for table, found in files.items()}
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def _match(fs: Any, path: str) -> list[str]:
+def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
+    """What is known of each file, by path, in the order of the paths."""
     # A name that holds a glob's characters and exists is meant as it stands.
     if fs.isfile(path):
-        return [path]
+        return {path: fs.info(path)}
     if fs.isdir(path):
-        return sorted(found for found in fs.find(path) if not _is_hidden(found, path))
+        listed = fs.find(path, detail=True)
+        return {found: listed[found] for found in sorted(listed) if not _is_hidden(found, path)}
     if _GLOB_CHARACTERS & set(path):
-        return sorted(found for found in fs.glob(path) if fs.isfile(found))
-    return []
+        listed = fs.glob(path, detail=True)
+        return {found: listed[found] for found in sorted(listed) if listed[found].get("type") == "file"}
+    return {}
 
 
 def _is_hidden(path: str, folder: str) -> bool:
@@ -160,8 +220,7 @@ def _is_hidden(path: str, folder: str) -> bool:
     return any(part.startswith((".", "_")) for part in parts) or path.endswith(".crc")
 
 
-def _describe(fs: Any, path: str) -> SourceFile:
-    info = fs.info(path)
+def _describe(fs: Any, path: str, info: Mapping[str, Any]) -> SourceFile:
     version = next((str(info[name]) for name in _VERSION_FIELDS if info.get(name)), None) or fs.ukey(path)
     is_local = "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
     return SourceFile(
