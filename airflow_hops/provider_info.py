@@ -34,7 +34,9 @@ PROVIDER_INFO: dict[str, Any] = {
         }
     ],
     "operators": [{"integration-name": "Hops", "python-modules": ["airflow_hops.operators"]}],
-    "hooks": [{"integration-name": "Hops", "python-modules": ["airflow_hops.hooks.runtime"]}],
+    "hooks": [
+        {"integration-name": "Hops", "python-modules": ["airflow_hops.hooks.runtime", "airflow_hops.hooks.ranks"]}
+    ],
     "connection-types": [
         {
             "connection-type": "hops",
@@ -58,7 +60,32 @@ PROVIDER_INFO: dict[str, Any] = {
                 "serving_traffic_file": _field("Traffic config file", "The bundled server's --traffic_config_file"),
                 "serving_capture_path": _field("Capture path", "The bundled server's --capture_base_path"),
             },
-        }
+        },
+        {
+            "connection-type": "horovod",
+            "hook-class-name": "airflow_hops.hooks.ranks.RanksHook",
+            "hook-name": "Horovod hosts",
+            "ui-field-behaviour": {
+                "hidden-fields": ["schema", "password", "host"],
+                "relabeling": {"login": "SSH user", "port": "SSH port"},
+                "placeholders": {"login": "who runs the worker", "port": "22"},
+            },
+            "conn-fields": {
+                "hosts": _field(
+                    "Hosts", "Hosts and the ranks that each takes: gpu-1:4,gpu-2:4. Empty: the worker's own machine"
+                ),
+                "key_file": _field("Key file", "Path on the worker of the private key; empty: what ssh finds itself"),
+                "python": _field(
+                    "Python of the hosts",
+                    "Path of bin/python of the runtime environment on each host; empty: the same as on the worker",
+                ),
+                "slots": _field(
+                    "Slots of this machine",
+                    "How many ranks the worker's own machine takes, where no hosts are given; empty: all that it has",
+                    "integer",
+                ),
+            },
+        },
     ],
     "task-decorators": [
         {"name": "hops", "class-name": "airflow_hops.decorators.hops.hops_task"},

@@ -83,13 +83,14 @@ def test_the_page_of_task_hops_and_the_shared_arguments() -> None:
 
 def test_the_configuration_page_names_every_field_and_option_with_its_default() -> None:
     page = REPOSITORY / "docs" / "configuration.md"
-    (connection,) = PROVIDER_INFO["connection-types"]
-    table, _, options = page.read_text().partition("## The section")
-    for name, field in connection["conn-fields"].items():
-        assert re.search(rf"^\| {field['label']} \| extra `{name}` \|", table, re.MULTILINE), name
-    for name, label in connection["ui-field-behaviour"]["relabeling"].items():
-        assert re.search(rf"^\| {label} \| `{name}` \|.*`{connection['ui-field-behaviour']['placeholders'][name]}` \|$",
-                         table, re.MULTILINE), name  # fmt: skip
+    _, _, options = page.read_text().partition("## The section")
+    for connection in PROVIDER_INFO["connection-types"]:
+        form = connection["ui-field-behaviour"]
+        for name, field in connection["conn-fields"].items():
+            assert re.search(rf"^\| {field['label']} \| extra `{name}` \|", page.read_text(), re.MULTILINE), name
+        for name, label in form["relabeling"].items():
+            default = form["placeholders"][name]
+            assert re.search(rf"^\| {label} \| `{name}` \|.*\| `?{default}`? \|$", page.read_text(), re.MULTILINE), name
     for name, option in PROVIDER_INFO["config"]["hops"]["options"].items():
         default = f"`{option['default']}`" if option["default"] else "empty: "
         assert re.search(rf"^\| `{name}` \|.*\| {re.escape(default)}", options, re.MULTILINE), name

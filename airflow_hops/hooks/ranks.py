@@ -1,0 +1,134 @@
+"""Where a training's ranks run: connections of type ``horovod`` and ``spark``, and what a step gets of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.protocol import StepSpec
+
+SPARK = "spark"
+_TEXTS = ("hosts", "key_file", "python")
+
+
+class RanksHook(BaseHook):
+    """Connection type ``horovod``: hosts that take a training's ranks.
+
+    Args:
+        ranks_conn_id: The connection. One without hosts stands for this machine.
+    """
+
+    conn_name_attr = "ranks_conn_id"
+    default_conn_name = "horovod_default"
+    conn_type = "horovod"
+    hook_name = "Horovod hosts"
+
+    def __init__(self, ranks_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ranks_conn_id = ranks_conn_id
+
+    def where(self, hosts: str | None = None) -> dict[str, Any]:
+        """Where the connection has ranks run.
+
+        Args:
+            hosts: ``gpu-1:4,gpu-2:4``, in place of the connection's.
+
+        Returns:
+            What :func:`airflow_hops.runtime.gang.where.rank_launcher` takes.
+
+        Raises:
+            BadInput: there is no such connection, or a field has another type than it should.
+        """
+        connection = _connection(self.ranks_conn_id)
+        extra = self._extra(connection.extra)
+        for name in _TEXTS:
+            if not isinstance(extra.get(name, ""), str):
+                raise self._bad_field(name, extra[name], "a text")
+        slots = extra.get("slots")
+        if slots is not None and (isinstance(slots, bool) or not str(slots).isdigit() or int(slots) < 1):
+            raise self._bad_field("slots", slots, "a number of ranks, 1 or more")
+        named_here = hosts or extra.get("hosts")
+        if not named_here:
+            return {"kind": "local", "slots": int(slots) if slots is not None else None}
+        return {
+            "kind": "ssh",
+            "hosts": named_here,
+            "hosts_from": "argument 'hosts'" if hosts else f"connection {self.ranks_conn_id!r}, field 'hosts'",
+            "user": connection.login or None,
+            "port": connection.port,
+            "key_file": extra.get("key_file") or None,
+            "python": extra.get("python") or None,
+        }
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Asks every host for its Python, as a training would.
+
+        Returns:
+            Whether all of them can take ranks, and what was found.
+        """
+        from airflow_hops.hooks.runtime import RuntimeHook
+
+        try:
+            spec = StepSpec("hosts", "airflow_hops.runtime.gang.where:examine", params={"where": self.where()})
+            found = RuntimeHook().run(spec, cache=False, on_line=lambda line: None).value
+        except HopsError as error:
+            return False, str(error)
+        return True, "; ".join(found)
+
+    def _extra(self, text: str | None) -> dict[str, Any]:
+        try:
+            extra = json.loads(text or "{}")  # Airflow itself takes one that does not parse for an empty one
+        except ValueError as error:
+            raise self._bad_field("extra", text, f"a JSON object ({error})") from None
+        if not isinstance(extra, Mapping):
+            raise self._bad_field("extra", extra, "a JSON object")
+        return {name: value for name, value in extra.items() if value not in (None, "")}
+
+    def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:
+        return BadInput(f"connection {self.ranks_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
+
+
+def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, Any] | None:
+    """What the arguments ``ranks_conn_id`` and ``hosts`` of a training say.
+
+    Args:
+        ranks_conn_id: A connection of type ``horovod`` or ``spark``, or none.
+        hosts: ``gpu-1:4,gpu-2:4``, in place of the connection's, or none.
+
+    Returns:
+        What :func:`airflow_hops.runtime.gang.where.rank_launcher` takes; None for all slots of this machine.
+
+    Raises:
+        BadInput: the connection is not there, is of another type, or has a field of another type than it should.
+    """
+    if not ranks_conn_id:
+        return {"kind": "ssh", "hosts": hosts, "hosts_from": "argument 'hosts'"} if hosts else None
+    type_ = _connection(ranks_conn_id).conn_type
+    if type_ == SPARK:
+        if hosts:
+            raise BadInput(
+                f"hosts is {hosts!r}, but connection {ranks_conn_id!r} is of type 'spark', whose cluster decides on "
+                "hosts; give only one of the two"
+            )
+        return {"kind": SPARK}
+    if type_ != RanksHook.conn_type:
+        raise BadInput(
+            f"ranks_conn_id: connection {ranks_conn_id!r} is of type {type_!r}, expected 'horovod' or 'spark'"
+        )
+    return RanksHook(ranks_conn_id).where(hosts)
+
+
+def _connection(conn_id: str) -> Any:
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        # Airflow takes a variable that it cannot parse for none at all.
+        raise BadInput(
+            f"ranks_conn_id: there is no connection {conn_id!r}, or it cannot be read; add one of type horovod (hosts) "
+            f"or spark, or set AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object"
+        ) from None

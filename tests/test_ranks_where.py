@@ -1,0 +1,97 @@
+"""Where a training's ranks run: what the connection and the arguments become, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
+
+CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the connection ``gpus`` to a text, or to fields."""
+
+    def set_connection(value: str | dict[str, Any]) -> None:
+        text = value if isinstance(value, str) else json.dumps({"conn_type": "horovod", **value})
+        monkeypatch.setenv("AIRFLOW_CONN_GPUS", text)
+
+    return set_connection
+
+
+def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    hook = manager.hooks["horovod"]
+    assert hook is not None and hook.hook_class_name == "airflow_hops.hooks.ranks.RanksHook"
+    assert hook.connection_testable
+    widgets = manager.connection_form_widgets
+    assert {"hosts", "key_file", "python", "slots"} == {
+        name.removeprefix("extra__horovod__") for name in widgets if name.startswith("extra__horovod__")
+    }
+    assert widgets["extra__horovod__slots"].field["schema"]["type"] == ["integer", "null"]
+    assert manager.field_behaviours["horovod"]["relabeling"] == {"login": "SSH user", "port": "SSH port"}
+
+
+def test_all_fields_reach_the_step(connection: Any) -> None:
+    extra = {"hosts": "gpu-1:4,gpu-2:4", "key_file": "/keys/train", "python": "/opt/runtime/bin/python", "slots": 2}
+    connection({"login": "train", "port": 2222, "extra": extra})
+    expected = {
+        "kind": "ssh",
+        "hosts": "gpu-1:4,gpu-2:4",
+        "hosts_from": "connection 'gpus', field 'hosts'",
+        "user": "train",
+        "port": 2222,
+        "key_file": "/keys/train",
+        "python": "/opt/runtime/bin/python",
+    }
+    assert where_ranks_run("gpus", None) == expected
+    other = {"hosts": "gpu-3:1", "hosts_from": "argument 'hosts'"}
+    assert where_ranks_run("gpus", "gpu-3:1") == {**expected, **other}
+    connection("horovod://train@:2222/?hosts=gpu-1%3A4%2Cgpu-2%3A4")
+    assert where_ranks_run("gpus", "") == {**expected, "key_file": None, "python": None}
+
+
+def test_no_hosts_mean_this_machine(connection: Any) -> None:
+    assert where_ranks_run(None, None) is None
+    assert where_ranks_run("", "") is None
+    connection({})
+    assert where_ranks_run("gpus", None) == {"kind": "local", "slots": None}
+    connection({"extra": {"hosts": "", "slots": "3"}})
+    assert where_ranks_run("gpus", None) == {"kind": "local", "slots": 3}
+
+
+def test_hosts_alone_and_spark_need_no_connection_of_this_type() -> None:
+    assert where_ranks_run(None, "gpu-1:2") == {"kind": "ssh", "hosts": "gpu-1:2", "hosts_from": "argument 'hosts'"}
+    assert where_ranks_run("spark_local", None) == {"kind": "spark"}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"extra": "{not json"}, "connection 'gpus': field 'extra' is '{not json', expected a JSON object"),
+        ({"extra": "[1]"}, "connection 'gpus': field 'extra' is [1], expected a JSON object"),
+        ({"extra": {"slots": 0}}, "connection 'gpus': field 'slots' is 0, expected a number of ranks, 1 or more"),
+        ({"extra": {"slots": "two"}}, "field 'slots' is 'two', expected a number of ranks, 1 or more"),
+        ({"extra": {"hosts": ["gpu-1:4"]}}, "field 'hosts' is ['gpu-1:4'], expected a text"),
+        ({"conn_type": "ssh"}, "ranks_conn_id: connection 'gpus' is of type 'ssh', expected 'horovod' or 'spark'"),
+        ("{not json", "ranks_conn_id: there is no connection 'gpus', or it cannot be read; add one of type horovod"),
+    ],
+)
+def test_what_cannot_be_used_is_named(connection: Any, value: Any, message: str) -> None:
+    connection(value)
+    with pytest.raises(BadInput) as caught:
+        where_ranks_run("gpus", None)
+    assert message in str(caught.value)
+
+
+def test_hosts_besides_spark_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"hosts is 'gpu-1:2', but connection 'spark_local' is of type 'spark'"):
+        where_ranks_run("spark_local", "gpu-1:2")
