@@ -1,0 +1,133 @@
+"""Messages with bytes behind them, over a pair of descriptors: pipes to an SSH client, or a socket.
+
+A frame is the length of its message (4 bytes, big-endian), that of its body (4 bytes), the message (JSON) and the body.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import struct
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+GREETING = b"\nhops-agent-1\n"
+"""What an agent says first: what came before it is a shell's or a login's chatter."""
+
+_HEADER = struct.Struct("!II")
+_MOST_MESSAGE_BYTES = 64 << 20
+_READ_BYTES = 1 << 18
+_STUCK_S = 0.5
+_CLOSED = -1
+
+
+class Frames:
+    """One end of a stream of frames; sending is safe from several threads, receiving is for one.
+
+    Args:
+        reading: Descriptor that frames come from.
+        writing: Descriptor that frames go to; by default the same.
+    """
+
+    def __init__(self, reading: int, writing: int | None = None) -> None:
+        self.reading, self.writing = reading, reading if writing is None else writing
+        self._sending = threading.Lock()
+        self._buffer = bytearray()
+
+    def send(self, message: Mapping[str, Any], body: bytes = b"") -> None:
+        """Sends a frame.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+        text = json.dumps(message).encode()
+        with self._sending:
+            self._write(_HEADER.pack(len(text), len(body)) + text + body)
+
+    def send_bytes(self, data: bytes) -> None:
+        """Sends what is no frame.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+        with self._sending:
+            self._write(data)
+
+    def receive(self, timeout_s: float | None = None) -> tuple[dict[str, Any], bytes]:
+        """Waits for a frame.
+
+        Args:
+            timeout_s: Seconds without a single byte after which it gives up.
+
+        Returns:
+            The message and its body.
+
+        Raises:
+            EOFError: the other end is gone, or sends what is no frame.
+            TimeoutError: nothing came.
+        """
+        self._fill(_HEADER.size, timeout_s)
+        text_bytes, body_bytes = _HEADER.unpack(self._buffer[: _HEADER.size])
+        if text_bytes > _MOST_MESSAGE_BYTES or body_bytes > _MOST_MESSAGE_BYTES:
+            raise EOFError("what came is no frame")
+        end = _HEADER.size + text_bytes + body_bytes
+        self._fill(end, timeout_s)
+        text, body = self._buffer[_HEADER.size : _HEADER.size + text_bytes], self._buffer[end - body_bytes : end]
+        del self._buffer[:end]
+        return json.loads(text), bytes(body)
+
+    def skip_to_greeting(self, timeout_s: float | None = None) -> str:
+        """Reads past what comes before the greeting.
+
+        Returns:
+            That, as text.
+
+        Raises:
+            EOFError: there was no greeting; its message is what came.
+            TimeoutError: nothing came.
+        """
+        while (found := self._buffer.find(GREETING)) < 0:
+            try:
+                self._fill(len(self._buffer) + 1, timeout_s)
+            except EOFError:
+                raise EOFError(self._buffer.decode(errors="replace").strip()) from None
+        chatter = self._buffer[:found].decode(errors="replace").strip()
+        del self._buffer[: found + len(GREETING)]
+        return chatter
+
+    def close_writing(self) -> None:
+        """Has the other end read the end of the stream, where the descriptors differ and nobody is stuck in a send."""
+        if self.writing not in (self.reading, _CLOSED) and self._sending.acquire(timeout=_STUCK_S):
+            os.close(self.writing)
+            self.writing = _CLOSED
+            self._sending.release()
+
+    def close(self) -> None:
+        """Closes both descriptors; it may be called more than once."""
+        for descriptor in {self.reading, self.writing} - {_CLOSED}:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self.reading = self.writing = _CLOSED
+
+    def _fill(self, size: int, timeout_s: float | None) -> None:
+        while len(self._buffer) < size:
+            if timeout_s is not None:
+                poll = select.poll()
+                poll.register(self.reading, select.POLLIN)
+                if not poll.poll(1000 * timeout_s):
+                    raise TimeoutError
+            try:
+                chunk = os.read(self.reading, _READ_BYTES)
+            except OSError as error:
+                raise EOFError(str(error)) from error
+            if not chunk:
+                raise EOFError
+            self._buffer += chunk
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.writing, view) :]
