@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from airflow_hops.hops.keras import (
+    GUARD_EVERY_STEPS,
     BroadcastCallback,
+    Guard,
     MetricAverageCallback,
     NanStopCallback,
-    WeightsChecksumCallback,
+    StatisticsAverageCallback,
 )
 
 if TYPE_CHECKING:
@@ -19,15 +21,16 @@ if TYPE_CHECKING:
 
 
 def guarding_callbacks(context: TrainContext, checksum_every_steps: int | None) -> list[Any]:
-    """Equal weights at the start, finite loss, averaged metrics, equal weights at each epoch's end."""
-    weights = WeightsChecksumCallback(checksum_every_steps)
-    weights.checksums = context.checksums
+    """Equal weights at the start, finite loss, metrics over all ranks, equal weights all along."""
+    guard = Guard(GUARD_EVERY_STEPS if checksum_every_steps is None else checksum_every_steps)
+    guard.checksums = context.checksums
     return [
         BroadcastCallback(),
         NanStopCallback(),
         _EpochCallback(context),
+        StatisticsAverageCallback(),
         MetricAverageCallback(),
-        weights,
+        guard,
     ]
 
 

@@ -1,0 +1,126 @@
+"""The guard: a training whose ranks drift apart, or that does not see what its split holds, stops with an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hops.keras.weights import in_graph_checksum, weights_differ
+
+GUARD_EVERY_STEPS = 200
+"""Steps between two checks: a check takes about as long as one small step, so that it costs less than 1%."""
+
+_END_OF_EPOCH = -1
+
+
+class Guard(keras.callbacks.Callback):
+    """Compares the ranks' weights, and the rows that they have seen with what there are.
+
+    After the first step, after every ``every_steps`` steps and at each epoch's end, a checksum of the trainable weights
+    (:func:`airflow_hops.hops.keras.weights.in_graph_checksum`) is gathered from all ranks: 32 bytes a rank. With
+    ``steps_per_execution`` above 1 a check comes at the end of the execution in which it is due. Each rank sees the
+    same figures and so raises the same error.
+
+    Args:
+        every_steps: Steps between two checks; 0 for none at all.
+        rows_seen: Returns the rows that this rank was given in the present epoch; None to leave rows alone.
+        rows_expected: Rows that all ranks together must be given in an epoch, or a function that returns them.
+
+    Attributes:
+        checks: How many comparisons were made.
+        checksums: Of the weights at the end of each epoch, 16 hex digits.
+        rows: Rows that all ranks together were given in each epoch; None for one that was stopped before its end.
+
+    Raises:
+        BadInput: ``every_steps`` is no number of steps. In training: weights differ, ranks stand at different steps,
+            or rows are missing or were given twice.
+    """
+
+    def __init__(
+        self,
+        every_steps: int = GUARD_EVERY_STEPS,
+        rows_seen: Callable[[], int] | None = None,
+        rows_expected: int | Callable[[], int] | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 0:
+            raise BadInput(f"guard_every_steps is {every_steps!r}, expected a number of steps, or 0 for no guard")
+        self.every_steps = every_steps
+        self.checks = 0
+        self.checksums: list[str] = []
+        self.rows: list[int | None] = []
+        self._rows_seen, self._rows_expected = rows_seen, rows_expected
+        self._epoch = self._step = self._unchecked = 0
+        self._checksum: Callable[[], tf.Tensor] | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Prepares the checksum of this model's weights."""
+        self._checksum = in_graph_checksum(self.model.trainable_weights) if self.every_steps else None
+        self._unchecked = self.every_steps
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Remembers the epoch."""
+        self._epoch, self._step = epoch, 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Compares the weights where it is time."""
+        self._unchecked += batch + 1 - self._step
+        self._step = batch + 1
+        if self._checksum is not None and self._unchecked >= self.every_steps:
+            self._compare(self._checksum, f"after step {self._step} of epoch {self._epoch + 1}")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Compares the weights, and the rows with what there are."""
+        if self._checksum is None:
+            return
+        checksum, rows = self._compare(self._checksum, f"at the end of epoch {epoch + 1}", end=True)
+        self.checksums.append(f"{checksum & 0xFFFFFFFFFFFFFFFF:016x}")
+        self.rows.append(self._check_rows(rows) if min(rows) >= 0 else None)
+
+    def _compare(self, checksum: Callable[[], tf.Tensor], when: str, *, end: bool = False) -> tuple[int, list[int]]:
+        """Gathers the ranks' figures; returns the checksum and the rows by rank, negative where they are not known."""
+        self._unchecked = 0
+        self.checks += 1
+        known = end and self._rows_seen is not None and not self.model.stop_training
+        rows = self._rows_seen() if known and self._rows_seen is not None else -1
+        found = _gather([checksum(), self._epoch, self._step, _END_OF_EPOCH if end else 0, rows])
+        where = {(int(epoch), int(step), int(at)) for epoch, step, at in found[:, 1:4]}
+        if len(where) > 1:
+            raise BadInput(_stand_apart(found))
+        if len(set(found[:, 0].tolist())) > 1:
+            hexadecimal = [f"{int(value) & 0xFFFFFFFFFFFFFFFF:016x}" for value in found[:, 0]]
+            raise weights_differ(hexadecimal, when, self.model.optimizer)
+        return int(found[0, 0]), [int(value) for value in found[:, 4]]
+
+    def _check_rows(self, rows: list[int]) -> int:
+        expected = self._rows_expected() if callable(self._rows_expected) else self._rows_expected
+        if expected is not None and sum(rows) != expected:
+            by_rank = ", ".join(f"rank {rank}: {seen}" for rank, seen in enumerate(rows))
+            raise BadInput(
+                f"epoch {self._epoch + 1} has given the model {sum(rows)} rows over all ranks ({by_rank}), but the "
+                f"split holds {expected}: rows are {'lost' if sum(rows) < expected else 'given twice'}; each rank must "
+                "read its own share, whole"
+            )
+        return sum(rows)
+
+
+def _gather(figures: list[Any]) -> np.ndarray[Any, Any]:
+    """int64 of shape ``[ranks, figures]``."""
+    mine = tf.stack([tf.cast(figure, tf.int64) for figure in figures])[tf.newaxis]
+    every = mine if hvd.size() == 1 else hvd.allgather(mine, name="hops_guard")
+    found: np.ndarray[Any, Any] = every.numpy()
+    return found
+
+
+def _stand_apart(found: np.ndarray[Any, Any]) -> str:
+    places = ", ".join(
+        f"rank {rank} {'at the end of' if at == _END_OF_EPOCH else 'within'} epoch {epoch + 1} after step {step}"
+        for rank, (_, epoch, step, at, _) in enumerate(found.tolist())
+    )
+    return f"the ranks stand at different steps: {places}; each must be given equally many batches an epoch"
