@@ -109,5 +109,9 @@ class RankLauncher(Protocol):
             placements: From :meth:`place`.
             work: What they do. Ranks on other hosts take only a :class:`RankJob`.
             environment: Variables for all ranks; the launcher adds those by which Horovod finds a rank's place.
+
+        Raises:
+            BadInput: the work cannot travel, or a host cannot take it: other versions, a refused key.
+            HopsError: a host cannot be reached. No rank has started then.
         """
         ...

@@ -13,12 +13,12 @@ def describe_exit(code: int | None, oom_kills: int | None = None) -> str:
     """How a rank's process ended.
 
     Args:
-        code: Its exit code, or the negative number of a signal; None where its host has gone silent.
+        code: Its exit code, or the negative number of a signal; None where only its host is known to be gone.
         oom_kills: How many processes the kernel had killed for want of memory when the rank began; None where that
             was another host's kernel.
     """
     if code is None:
-        return "its host's silence"
+        return "the loss of its host"
     if code >= 0:
         return f"exit code {code} before it was done"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

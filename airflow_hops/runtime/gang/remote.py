@@ -60,7 +60,8 @@ class RemoteCrew(Crew):
         placements: Of the ranks.
         job: What they do.
         environment: Variables for all of them.
-        lines: To the agents, one for each host of the placements. They are closed by :meth:`end`, and on errors.
+        lines: To the agents, which have all of the placements between them. They are closed by :meth:`end`, and on
+            errors.
 
     Raises:
         BadInput: a host holds other versions of Python, TensorFlow, Keras or Horovod than this machine.
@@ -171,10 +172,10 @@ class RemoteCrew(Crew):
                 port=port,
             )
             try:
-                for number, folder in enumerate(job.code_paths):
-                    send_folder(line.frames, Path(folder), f"code/{number}", code=True)
+                for number, folder in enumerate(map(Path, job.code_paths)):
+                    send_folder(line.frames, folder, f"code/{number}", code=True)
                 for name, folder in job.inputs.items():
-                    send_folder(line.frames, Path(folder), f"inputs/{name}")
+                    send_folder(line.frames, folder, f"inputs/{name}")
                 line.frames.send({"type": PLACE, "path": "", "files": []})
             except OSError as error:
                 if error.filename is not None:

@@ -125,11 +125,12 @@ class SshRanks:
         return RemoteCrew(placements, work, environment, lines)
 
 
-def parse_hosts(text: str) -> list[Host]:
+def parse_hosts(text: str, source: str = "hosts") -> list[Host]:
     """Reads hosts and their slots.
 
     Args:
         text: ``gpu-1:4,gpu-2:4``; an IPv6 address stands in brackets.
+        source: Where it was found, for the message.
 
     Raises:
         BadInput: it has another form, or names a host twice.
@@ -138,13 +139,15 @@ def parse_hosts(text: str) -> list[Host]:
     for part in text.split(","):
         name, separator, slots = part.strip().rpartition(":")
         if not separator or not _HOST_NAME.fullmatch(name):
-            raise BadInput(f"hosts: found {part.strip()!r} in {text!r}, expected 'name:slots', as in 'gpu-1:4,gpu-2:4'")
+            raise BadInput(
+                f"{source}: found {part.strip()!r} in {text!r}, expected 'name:slots', as in 'gpu-1:4,gpu-2:4'"
+            )
         if not slots.isdecimal() or int(slots) < 1:
-            raise BadInput(f"hosts: {name!r} has {slots!r} slots in {text!r}, expected a number, 1 or more")
+            raise BadInput(f"{source}: {name!r} has {slots!r} slots in {text!r}, expected a number, 1 or more")
         hosts.append(Host(name.strip("[]"), int(slots)))
     twice = {host.name for host in hosts if sum(other.name == host.name for other in hosts) > 1}
     if twice:
-        raise BadInput(f"hosts: {min(twice)!r} stands twice in {text!r}; give it all of its slots at once")
+        raise BadInput(f"{source}: {min(twice)!r} stands twice in {text!r}; give it all of its slots at once")
     return hosts
 
 
