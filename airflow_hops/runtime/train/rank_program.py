@@ -29,7 +29,6 @@ def train_rank(
     *,
     folders: Mapping[str, Path],
     function: str,
-    examples: str,
     params: Mapping[str, Any],
     seed: int,
 ) -> dict[str, Any]:
@@ -38,9 +37,9 @@ def train_rank(
     Args:
         placement: Where the rank stands.
         channel: To the process that watches.
-        folders: ``output``, which rank 0 writes to; ``resumed``, the checkpoint to begin from, if there is one.
+        folders: ``examples``, the transformed examples; ``output``, which rank 0 writes to; ``resumed``, the checkpoint
+            to begin from, if there is one.
         function: ``module:function`` of the user.
-        examples: Folder of the transformed examples.
         params: Hyperparameters.
         seed: Seed of weights and of the order of rows.
 
@@ -51,6 +50,7 @@ def train_rank(
         BadInput: the function returns no Keras model, or ranks end with different weights.
     """
     began = time.monotonic()
+    examples = folders["examples"]
     channel.alive("Horovod's start")
     threads = max(1, len(os.sched_getaffinity(0)) // placement.local_size)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -58,7 +58,7 @@ def train_rank(
     hvd.init()
     # The weights of rank 0 are broadcast; what must differ by rank (units that drop out) does.
     keras.utils.set_random_seed(seed + placement.rank)
-    specs = FeatureSpecs.read(Path(examples) / "features.json")
+    specs = FeatureSpecs.read(examples / "features.json")
     context = TrainContext(
         rank=placement.rank,
         size=placement.size,
@@ -67,7 +67,7 @@ def train_rank(
         seed=seed,
         feature_outputs=specs.outputs,
         label=specs.label,
-        examples_dir=Path(examples),
+        examples_dir=examples,
         checkpoint_dir=folders["output"] / "checkpoints",
         tensorboard_dir=folders["output"] / "tensorboard",
         resumed_from=read_checkpoint(folders["resumed"]) if "resumed" in folders else None,
@@ -90,7 +90,7 @@ def train_rank(
     hvd.shutdown()
     export_began = time.monotonic()
     if placement.rank == 0:
-        _export(model, Path(examples), folders["output"])
+        _export(model, examples, folders["output"])
     return {
         "host": placement.host,
         "threads": threads,

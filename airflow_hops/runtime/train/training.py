@@ -76,12 +76,14 @@ def train_model(
             "airflow_hops.runtime.train.rank_program:train_rank",
             {
                 "function": training.function,
-                "examples": str(training.examples),
                 "params": dict(training.params),
                 "seed": training.seed,
             },
             code_paths=training.code_paths,
-            inputs={} if training.resume_from is None else {"resumed": training.resume_from},
+            inputs={
+                "examples": training.examples,
+                **({} if training.resume_from is None else {"resumed": training.resume_from}),
+            },
             output=training.output,
         ),
         training.ranks,
