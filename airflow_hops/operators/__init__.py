@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
+from airflow_hops.operators.images import PrepareImagesOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.prepare import PrepareOperator
@@ -15,14 +16,16 @@ from airflow_hops.operators.statistics import StatisticsOperator
 from airflow_hops.operators.train import HorovodTrainOperator
 from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
-from airflow_hops.sources import Source
+from airflow_hops.sources import ImageSource, Source
 
 __all__ = [
     "DeployModelOperator",
     "EvaluateOperator",
     "HorovodTrainOperator",
+    "ImageSource",
     "InfraValidateOperator",
     "IngestOperator",
+    "PrepareImagesOperator",
     "PrepareOperator",
     "RequestRetrainingOperator",
     "RolloutOperator",

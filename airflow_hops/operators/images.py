@@ -1,0 +1,128 @@
+"""Images, from files to TFRecords of one size, on Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.operators.base import HopsOperator
+from airflow_hops.sources import ImageSource, fingerprint_of_sources
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["ImageSource", "PrepareImagesOperator"]
+
+
+class PrepareImagesOperator(HopsOperator):
+    """Decodes, resizes and crops labelled images in Spark's executors, and sets aside what is no image.
+
+    The artifact ``transformed_examples`` holds ``<split>/*.tfrecord`` and ``<split>/*.parquet``, the graph from encoded
+    images to the model's input in ``transform_graph/``, which the model is exported with, and ``features.json``. It is
+    what ``HorovodTrainOperator`` trains on, and, since it holds the encoded images too, what ``EvaluateOperator`` and
+    ``InfraValidateOperator`` take as ``examples``.
+
+    Example::
+
+        images = PrepareImagesOperator(
+            task_id="images",
+            sources={"train": "s3://photos/train", "test": "s3://photos/test"},  # a folder in them for each class
+            height=224,
+            width=224,
+            channels=3,
+        )
+
+    Args:
+        sources: Where each split's images come from: an :class:`~airflow_hops.sources.ImageSource`, its URI alone, or
+            its fields, by the split's name; ``train`` is among them. (templated)
+        height: Of the prepared images, in pixels.
+        width: Of the prepared images, in pixels.
+        channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity).
+        fit: ``cover`` resizes and crops what sticks out, ``stretch`` resizes each side by itself, ``crop`` takes the
+            middle, and sets aside what is smaller.
+        mean: By channel, taken from pixels, which lie in [0, 1] then; None for that of the training images.
+        scale: By channel, divides what is left; None for the training images' standard deviation.
+        classes: Names of the classes, that of number 0 first; None for those that the sources name or number.
+        label: Name of the label column.
+        eval_percent: Share of the images of ``train`` that go to the split ``eval``, by a hash of their key.
+        encoding: ``png``, without loss, or ``jpeg``.
+        jpeg_quality: 1 to 100.
+        spark_conn_id: The Spark connection (templated).
+        conf: Spark properties (templated).
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.runtime.images:run"
+    output_kind = "transformed_examples"
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "sources", "spark_conn_id", "conf")
+
+    def __init__(
+        self,
+        *,
+        sources: Mapping[str, ImageSource | str | Mapping[str, Any]],
+        height: int,
+        width: int,
+        channels: int,
+        fit: str = "cover",
+        mean: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+        classes: Sequence[str] | None = None,
+        label: str = "label",
+        eval_percent: int = 10,
+        encoding: str = "png",
+        jpeg_quality: int = 95,
+        spark_conn_id: str = "spark_default",
+        conf: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not sources:
+            raise BadInput("sources is empty; expected at least the split 'train'")
+        self.sources = {split: ImageSource.from_value(split, value).to_dict() for split, value in sources.items()}
+        self.height = height
+        self.width = width
+        self.channels = channels
+        self.fit = fit
+        self.mean = mean
+        self.scale = scale
+        self.classes = classes
+        # An operator has a label of its own, which the UI shows.
+        self.label_column = label
+        self.eval_percent = eval_percent
+        self.encoding = encoding
+        self.jpeg_quality = jpeg_quality
+        self.spark_conn_id = spark_conn_id
+        self.conf = conf
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """The sources, and what to make of their images."""
+        return {
+            "sources": self.sources,
+            "height": self.height,
+            "width": self.width,
+            "channels": self.channels,
+            "fit": self.fit,
+            "mean": None if self.mean is None else list(self.mean),
+            "scale": None if self.scale is None else list(self.scale),
+            "classes": None if self.classes is None else list(self.classes),
+            "label": self.label_column,
+            "eval_percent": self.eval_percent,
+            "encoding": self.encoding,
+            "jpeg_quality": self.jpeg_quality,
+        }
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """The state of the files, so that changed ones are read anew, and the Spark properties."""
+        sources = {split: ImageSource.from_value(split, value) for split, value in self.sources.items()}
+        return {
+            "sources": fingerprint_of_sources(sources),
+            "conf": json.dumps(dict(self.conf or {}), sort_keys=True),
+        }
+
+    def launcher(self, hook: RuntimeHook) -> Launcher:
+        """Spark, as the connection says."""
+        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())

@@ -1,0 +1,235 @@
+"""The step: prepares images in Spark's executors, and writes them as ``transformed_examples``, which training takes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.hops.images import ImageSpec, decode_images
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.feature_specs import FeatureSpecs, OutputSpec
+from airflow_hops.runtime.images.plan import EVAL, TRAIN, ImageTask, name_classes, plan_images
+from airflow_hops.runtime.images.task import REJECTED, ImagePreparation, ImageSummary, prepare_task
+from airflow_hops.runtime.images.write import IMAGE, KEY
+from airflow_hops.runtime.spark_context import as_spark_failure, start_spark_context_of
+from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+from airflow_hops.runtime.transform_graph import TracedTransform
+from airflow_hops.sources import ImageSource
+
+log = logging.getLogger(__name__)
+
+ENCODINGS = ("png", "jpeg")
+COUNTS_FILE = "counts.json"
+
+
+def run(
+    context: StepContext,
+    *,
+    sources: Mapping[str, Any],
+    height: int,
+    width: int,
+    channels: int,
+    fit: str = "cover",
+    mean: Sequence[float] | None = None,
+    scale: Sequence[float] | None = None,
+    classes: Sequence[str] | None = None,
+    label: str = "label",
+    eval_percent: int = 10,
+    encoding: str = "png",
+    jpeg_quality: int = 95,
+) -> Artifact:
+    """The step.
+
+    Args:
+        context: The step's context.
+        sources: The fields of an :class:`~airflow_hops.sources.ImageSource` by split; ``train`` is among them.
+        height: Of the prepared images, in pixels.
+        width: Likewise.
+        channels: 1, 3 or 4.
+        fit: As :class:`~airflow_hops.hops.images.ImageSpec`.
+        mean: As there; None for that of the training images.
+        scale: As there; None for the standard deviation of the training images.
+        classes: Names of the classes; None for those that the sources name or number.
+        label: Name of the label column.
+        eval_percent: Share of ``train``'s keys that go to the split ``eval``.
+        encoding: ``png`` or ``jpeg``.
+        jpeg_quality: 1 to 100.
+
+    Raises:
+        BadInput: an argument or a source cannot be used; a split has no images, or a class none in ``train``.
+        HopsError: Spark failed, or files changed while they were read.
+    """
+    spec = ImageSpec(height, width, channels, tuple(mean or ()), tuple(scale or ()), fit)
+    found = {split: ImageSource.from_value(split, value) for split, value in sources.items()}
+    _check_arguments(found, label, eval_percent, encoding, jpeg_quality, channels)
+    spark = start_spark_context_of(context)
+    plan = plan_images(found)
+    names = name_classes(plan, classes)
+    context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
+    with context.output() as writer:
+        preparation = ImagePreparation(str(writer.path), spec, names, label, eval_percent, encoding, jpeg_quality)
+        summaries = _run_on_spark(spark, preparation, plan.tasks)
+        context.progress(0.9, "images are written")
+        rows = count_rows(summaries)
+        splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in found if split != TRAIN)]
+        by_class = _by_class(summaries, splits, names)
+        _check_splits(rows, splits, by_class)
+        spec = _with_constants(spec, summaries, mean, scale)
+        specs = FeatureSpecs(
+            features={IMAGE: "string"},
+            label=label,
+            key=KEY,
+            time=None,
+            outputs={IMAGE: OutputSpec("float32", image=spec)},
+            classes=names,
+        )
+        trace_images(spec).save(writer.path / "transform_graph")
+        (writer.path / "features.json").write_text(specs.to_json())
+        for split in splits:
+            _write_counts(writer.path / split, summaries)
+        for rubbish in writer.path.glob("*/.*"):  # of a Python worker that was killed, and done again by Spark
+            rubbish.unlink()
+        for split, counts in rows.items():
+            log.info(
+                "%s: %d images in, %d out, rejected: %s", split, counts.rows_in, counts.rows_out, counts.rejected or 0
+            )
+        return writer.commit(
+            rows=rows,
+            metrics={
+                "images": sum(counts.rows_out for counts in rows.values()),
+                "rejected": sum(counts.rows_rejected for counts in rows.values()),
+            },
+            properties={
+                "label": label,
+                "key": KEY,
+                "time": None,
+                "features": [IMAGE],
+                "outputs": {name: output.to_dict() for name, output in specs.outputs.items()},
+                "classes": list(names),
+                "by_class": by_class,
+                "splits": splits,
+                "window": None,
+            },
+        )
+
+
+def trace_images(spec: ImageSpec) -> TracedTransform:
+    """The transform graph: encoded images of shape ``[batch]`` to float32 ``[batch, height, width, channels]``."""
+    tf = import_tensorflow()
+    function = tf.function(lambda image: {IMAGE: decode_images(image, spec)}, autograph=False)
+    concrete = function.get_concrete_function(image=tf.TensorSpec([None], tf.string, name=IMAGE))
+    return TracedTransform(concrete, {IMAGE: OutputSpec("float32", image=spec)}, [])
+
+
+def count_rows(summaries: Iterable[ImageSummary]) -> dict[str, RowCounts]:
+    """Images in, out and rejected, by split."""
+    rows_in: Counter[str] = Counter()
+    rows_out: Counter[str] = Counter()
+    rejected: dict[str, Counter[str]] = {}
+    for summary in summaries:
+        rows_in.update(summary.rows_in)
+        rows_out.update({split: sum(counts.values()) for split, counts in summary.rows_out.items()})
+        for split, reasons in summary.rejected.items():
+            rejected.setdefault(split, Counter()).update(reasons)
+    return {split: RowCounts(rows_in[split], rows_out[split], dict(rejected.get(split, {}))) for split in rows_in}
+
+
+def _check_arguments(
+    sources: Mapping[str, ImageSource], label: str, eval_percent: int, encoding: str, jpeg_quality: int, channels: int
+) -> None:
+    if TRAIN not in sources:
+        raise BadInput(f"sources has no {TRAIN!r}; it has {', '.join(sources) or 'nothing'}")
+    if REJECTED in sources:
+        raise BadInput(f"sources[{REJECTED!r}]: that folder is for what is set aside; choose another name of a split")
+    if not isinstance(eval_percent, int) or not 0 <= eval_percent < 100:
+        raise BadInput(f"eval_percent is {eval_percent!r}, expected a whole number from 0 to 99")
+    if EVAL in sources and eval_percent:
+        raise BadInput(f"sources has a split {EVAL!r}, and eval_percent is {eval_percent}; expected 0 then")
+    if label in (KEY, IMAGE):
+        raise BadInput(f"label is {label!r}, which is the name of another column; choose another")
+    if encoding not in ENCODINGS:
+        raise BadInput(f"encoding is {encoding!r}, expected one of {', '.join(ENCODINGS)}")
+    if encoding == "jpeg" and channels == 4:
+        raise BadInput("encoding is 'jpeg', which knows no opacity, but channels is 4; expected 'png'")
+    if not 1 <= jpeg_quality <= 100:
+        raise BadInput(f"jpeg_quality is {jpeg_quality!r}, expected 1 to 100")
+
+
+def _run_on_spark(spark: Any, preparation: ImagePreparation, tasks: Sequence[ImageTask]) -> list[ImageSummary]:
+    """One Spark job over all sources."""
+    with as_spark_failure():
+        lines = spark.parallelize(tasks, len(tasks)).map(partial(prepare_task, preparation)).collect()
+    summaries = [ImageSummary(**json.loads(line)) for line in lines]
+    for summary in summaries:
+        if summary.error is not None:
+            raise (HopsError if summary.no_space else BadInput)(summary.error)
+    return summaries
+
+
+def _by_class(
+    summaries: Iterable[ImageSummary], splits: Sequence[str], names: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    counts = {split: dict.fromkeys(names, 0) for split in splits}
+    for summary in summaries:
+        for split, by_number in summary.rows_out.items():
+            for number, count in by_number.items():
+                counts[split][names[int(number)]] += count
+    return counts
+
+
+def _check_splits(
+    rows: Mapping[str, RowCounts], splits: Sequence[str], by_class: Mapping[str, Mapping[str, int]]
+) -> None:
+    for split in splits:
+        counts = rows.get(split, RowCounts(0, 0))
+        if not counts.rows_out:
+            why = "".join(f"; {count} were rejected: {reason}" for reason, count in counts.rejected.items())
+            raise BadInput(f"split {split!r} has no images, of {counts.rows_in} that were read{why}")
+    if missing := [name for name, count in by_class[TRAIN].items() if not count]:
+        raise BadInput(
+            f"{len(missing)} of {len(by_class[TRAIN])} classes have no image in split {TRAIN!r}: "
+            f"{', '.join(map(repr, missing[:10]))}; a model cannot learn what it never sees"
+        )
+
+
+def _with_constants(
+    spec: ImageSpec, summaries: Iterable[ImageSummary], mean: Sequence[float] | None, scale: Sequence[float] | None
+) -> ImageSpec:
+    """Fills in mean and standard deviation of the training images, where none were given.
+
+    Sums of whole numbers: the same however the images were shared out.
+    """
+    pixels = 0
+    sums, squares = [0] * spec.channels, [0] * spec.channels
+    for summary in summaries:
+        if summary.pixels:
+            pixels += summary.pixels
+            sums = [a + b for a, b in zip(sums, summary.sums, strict=True)]
+            squares = [a + b for a, b in zip(squares, summary.squares, strict=True)]
+    if mean is None:
+        spec = replace(spec, mean=tuple(round(total / pixels / 255, 6) for total in sums))
+    if scale is None:
+        variances = [pixels * square - total * total for total, square in zip(sums, squares, strict=True)]
+        # Images of one colour vary in nothing.
+        deviations = [round(math.sqrt(variance) / pixels / 255, 6) for variance in variances]
+        spec = replace(spec, scale=tuple(deviation or 1.0 for deviation in deviations))
+    return spec
+
+
+def _write_counts(folder: Path, summaries: Iterable[ImageSummary]) -> None:
+    """The rows of each TFRecord file, so that readers need not count them."""
+    counts = {}
+    for summary in summaries:
+        for name, rows in summary.files.items():
+            split, _, file = name.partition("/")
+            if split == folder.name:
+                counts[file] = rows
+    (folder / COUNTS_FILE).write_text(json.dumps(dict(sorted(counts.items())), indent=1) + "\n")

@@ -1,0 +1,264 @@
+"""What a Spark task does: decodes, resizes and crops its images, and writes them, or sets them aside with a reason."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hops.images import ImageSpec, decode_pixel_batch
+from airflow_hops.runtime.images.plan import EVAL, TRAIN, ImageTask
+from airflow_hops.runtime.images.read import ImageBatch, read_images
+from airflow_hops.runtime.images.write import ImageWriter, RejectedWriter
+from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+
+REJECTED = "rejected"
+NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
+NO_LABEL, UNKNOWN_CLASS = "label is missing", "unknown class"
+_decoders: dict[ImageSpec, Any] = {}
+
+
+@dataclass(frozen=True)
+class ImagePreparation:
+    """What every task needs to know.
+
+    Attributes:
+        target: Folder to write to, with a folder per split; every executor can write to it.
+        spec: Size and kind of the images.
+        classes: Names in the order of their numbers.
+        label: Name of the label column.
+        eval_percent: Share of the keys of the source ``train`` that go to the split ``eval``.
+        encoding: ``png`` or ``jpeg``.
+        jpeg_quality: 1 to 100.
+    """
+
+    target: str
+    spec: ImageSpec
+    classes: tuple[str, ...]
+    label: str
+    eval_percent: int = 0
+    encoding: str = "png"
+    jpeg_quality: int = 95
+
+    def split_of(self, source: str, key: str) -> str:
+        """The split of an image; the key's hash alone decides, so that it is on the same side in every run."""
+        if source != TRAIN or not self.eval_percent:
+            return source
+        number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+        return EVAL if number % 100 < self.eval_percent else TRAIN
+
+
+@dataclass
+class ImageSummary:
+    """What a task has done: one line of JSON that it hands to the driver.
+
+    Attributes:
+        rows_in: Images read, by split.
+        rows_out: Images written, by split and class number.
+        rejected: Images set aside, by split and reason.
+        files: Rows of each TFRecord file, by ``<split>/<name>``.
+        pixels: Pixels written of the split ``train``.
+        sums: By channel, the sum of their values, which lie in 0 to 255.
+        squares: By channel, the sum of their squares.
+        error: What is wrong with the input, or None.
+        no_space: Whether the disk is full.
+    """
+
+    rows_in: dict[str, int] = field(default_factory=dict)
+    rows_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    rejected: dict[str, dict[str, int]] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    pixels: int = 0
+    sums: list[int] = field(default_factory=list)
+    squares: list[int] = field(default_factory=list)
+    error: str | None = None
+    no_space: bool = False
+
+
+def prepare_task(preparation: ImagePreparation, task: ImageTask) -> str:
+    """Does a task.
+
+    Bad input goes into the summary, so that the driver can say it in one sentence; everything else raises.
+
+    Returns:
+        The :class:`ImageSummary` as JSON.
+    """
+    summary = ImageSummary()
+    try:
+        _Task(preparation, task, summary).run()
+    except BadInput as error:
+        summary.error = str(error)
+    except Exception as error:
+        # Arrow says it with an error number, TensorFlow with words.
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        summary.error, summary.no_space = f"no space left on the device of {preparation.target} ({error})", True
+    return json.dumps(asdict(summary))
+
+
+class _Task:
+    def __init__(self, preparation: ImagePreparation, task: ImageTask, summary: ImageSummary) -> None:
+        self.preparation, self.task, self.summary = preparation, task, summary
+        self._numbers = {name: number for number, name in enumerate(preparation.classes)}
+        self._rejected: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        _use_one_thread()
+        target = Path(self.preparation.target)
+        splits = [TRAIN, EVAL] if self.task.source == TRAIN else [self.task.source]
+        with ExitStack() as stack:
+            writers = {
+                split: stack.enter_context(ImageWriter(target / split, self.task.part, self.preparation.label))
+                for split in splits
+            }
+            path = target / REJECTED / f"{self.task.source}-{self.task.part:05d}.parquet"
+            rejected = stack.enter_context(RejectedWriter(path))
+            for batch in read_images(self.task):
+                self._prepare(batch, writers)
+                rejected.write(self._rejected)
+                self._rejected.clear()
+            rejected.commit()
+            for split, writer in writers.items():
+                writer.commit()
+                if writer.rows:
+                    self.summary.files[f"{split}/{writer.tfrecord.name}"] = writer.rows
+
+    def _prepare(self, batch: ImageBatch, writers: Mapping[str, ImageWriter]) -> None:
+        splits = [self.preparation.split_of(self.task.source, key) for key in batch.keys]
+        for split, count in Counter(splits).items():
+            self.summary.rows_in[split] = self.summary.rows_in.get(split, 0) + count
+        classes = [self._class_of(label) for label in batch.labels]
+        good = []
+        for index, found in enumerate(classes):
+            if isinstance(found, str):
+                self._reject(batch, index, splits[index], found, f"label {batch.labels[index]!r}")
+            elif batch.pixels is None and not batch.encoded[index]:
+                self._reject(batch, index, splits[index], MISSING, "no bytes")
+            else:
+                good.append(index)
+        decoded, pixels = self._decode(batch, good, splits)
+        if not decoded:
+            return
+        encoded = encode(pixels, self.preparation)
+        in_train = np.array([splits[index] == TRAIN for index in decoded])
+        self._sum(pixels[in_train])
+        for split, writer in writers.items():
+            chosen = [position for position, index in enumerate(decoded) if splits[index] == split]
+            if not chosen:
+                continue
+            labels = [int(classes[decoded[position]]) for position in chosen]
+            writer.write([batch.keys[decoded[p]] for p in chosen], [encoded[p] for p in chosen], labels)
+            counts = self.summary.rows_out.setdefault(split, {})
+            for number, count in Counter(labels).items():
+                counts[str(number)] = counts.get(str(number), 0) + count
+
+    def _class_of(self, label: str | int | None) -> int | str:
+        """The number of a class, or the reason to reject the image."""
+        if label is None:
+            return NO_LABEL
+        if isinstance(label, str):
+            return self._numbers.get(label, UNKNOWN_CLASS)
+        return label if 0 <= label < len(self.preparation.classes) else UNKNOWN_CLASS
+
+    def _decode(self, batch: ImageBatch, good: Sequence[int], splits: Sequence[str]) -> tuple[list[int], Any]:
+        """Which images could be decoded, and their pixels."""
+        tf = import_tensorflow()
+        spec = self.preparation.spec
+        if not good:
+            return [], None
+        if batch.pixels is not None and batch.pixels.shape[1:] == spec.shape:
+            return list(good), batch.pixels[list(good)]
+        # Pixels of another size take the way that a client's image takes.
+        encoded = batch.encoded if batch.pixels is None else _as_png(batch.pixels)
+        decode = _decoder(spec)
+        try:
+            return list(good), decode(tf.constant([encoded[index] for index in good], tf.string)).numpy()
+        except tf.errors.InvalidArgumentError:
+            pass
+        decoded, pixels = [], []
+        for index in good:
+            try:
+                pixels.append(decode(tf.constant([encoded[index]], tf.string)).numpy())
+                decoded.append(index)
+            except tf.errors.InvalidArgumentError as error:
+                reason = TOO_SMALL if "smaller than the crop" in str(error) else NOT_AN_IMAGE
+                self._reject(batch, index, splits[index], reason, _first_words(error))
+        return decoded, np.concatenate(pixels) if pixels else None
+
+    def _reject(self, batch: ImageBatch, index: int, split: str, reason: str, detail: str) -> None:
+        reasons = self.summary.rejected.setdefault(split, {})
+        reasons[reason] = reasons.get(reason, 0) + 1
+        label = batch.labels[index]
+        self._rejected.append(
+            {
+                "key": batch.keys[index],
+                "split": split,
+                "reason": reason,
+                "detail": detail,
+                "where": batch.where[index],
+                "class": None if label is None else str(label),
+                # An image file is where it was; what lies within a larger file is kept.
+                "image": batch.encoded[index] if batch.pixels is None and not self.task.files else None,
+            }
+        )
+
+    def _sum(self, pixels: Any) -> None:
+        values = pixels.reshape(-1, pixels.shape[-1])
+        sums = values.sum(axis=0, dtype=np.uint64).tolist()
+        squares = np.square(values, dtype=np.uint32).sum(axis=0, dtype=np.uint64).tolist()
+        before = (self.summary.sums or [0] * len(sums), self.summary.squares or [0] * len(sums))
+        self.summary.pixels += len(values)
+        self.summary.sums, self.summary.squares = (
+            [a + b for a, b in zip(old, new, strict=True)] for old, new in zip(before, (sums, squares), strict=True)
+        )
+
+
+def encode(pixels: Any, preparation: ImagePreparation) -> list[bytes]:
+    """Pixels, uint8 of shape ``[images, height, width, channels]``, as PNG or JPEG."""
+    tf = import_tensorflow()
+    if preparation.encoding == "png":
+        return list(_as_png(pixels))
+    quality = preparation.jpeg_quality
+    return [tf.io.encode_jpeg(image, quality=quality, optimize_size=True).numpy() for image in pixels]
+
+
+def _as_png(pixels: Any) -> Any:
+    return import_tensorflow().io.encode_png(pixels).numpy()
+
+
+def _decoder(spec: ImageSpec) -> Any:
+    """The graph from encoded images to pixels, traced once in a Python worker."""
+    if spec not in _decoders:
+        tf = import_tensorflow()
+        _decoders[spec] = tf.function(
+            lambda encoded: decode_pixel_batch(encoded, spec),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+            autograph=False,
+        )
+    return _decoders[spec]
+
+
+def _use_one_thread() -> None:
+    # Spark runs a worker for each core; threads of their own would only get into each other's way.
+    threading = import_tensorflow().config.threading
+    try:
+        threading.set_intra_op_parallelism_threads(1)
+        threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:  # already in use in this process
+        pass
+
+
+def _first_words(error: Exception) -> str:
+    """The sentence of a TensorFlow error, without the names of nodes around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0].rpartition("}} ")[2] if lines else type(error).__name__)[:300]
