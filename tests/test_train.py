@@ -350,6 +350,7 @@ def test_hyperparameters_are_airflow_params_that_a_runs_conf_overrides(tmp_path:
         "np": 3,
         "seed": 0,
         "stall_timeout_s": 300.0,
+        "tensorboard": False,
     }
     operator.examples = _reference("transformed_examples").to_dict()
     ti = SimpleNamespace(dag_id="training", run_id="r", task_id="train", map_index=None, try_number=2)

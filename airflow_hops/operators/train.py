@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import TensorBoardLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -29,12 +30,15 @@ class HorovodTrainOperator(HopsOperator):
         seed: Seeds weights and the order of rows.
         stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended. Reading a shard,
             tracing the model and exporting it must each take less.
+        tensorboard: Whether a TensorBoard of this training is served on the worker, too, for as long as it runs; its
+            address is logged. The link of the task does not need it.
         kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
     """
 
     entry = "airflow_hops.runtime.train:run"
     output_kind = "model"
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "train", "examples")
+    operator_extra_links = (TensorBoardLink(),)
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class HorovodTrainOperator(HopsOperator):
         np: int = 2,
         seed: int = 0,
         stall_timeout_s: float = 300.0,
+        tensorboard: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(params=dict(params or {}), **kwargs)
@@ -54,6 +59,13 @@ class HorovodTrainOperator(HopsOperator):
         self.np = np
         self.seed = seed
         self.stall_timeout_s = stall_timeout_s
+        self.tensorboard = tensorboard
+
+    def pre_execute(self, context: Context) -> None:
+        """Shows the link from the start: Airflow itself adds a task's links when it has ended."""
+        super().pre_execute(context)
+        for link in self.operator_extra_links:
+            context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of :func:`airflow_hops.runtime.train.run`."""
@@ -63,6 +75,7 @@ class HorovodTrainOperator(HopsOperator):
             "np": self.np,
             "seed": self.seed,
             "stall_timeout_s": self.stall_timeout_s,
+            "tensorboard": self.tensorboard,
         }
 
     def step_inputs(self) -> Mapping[str, Any]:

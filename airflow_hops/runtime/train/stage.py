@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from airflow_hops.hops.examples import row_count
 from airflow_hops.protocol import format_record
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.feature_specs import FeatureSpecs
+from airflow_hops.runtime.tensorboard import serving
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 from airflow_hops.runtime.train.training import Training, train_model
 from airflow_hops.runtime.transform_graph import SIGNATURE
@@ -26,6 +28,7 @@ def run(
     np: int = 2,
     seed: int | None = None,
     stall_timeout_s: float = 300.0,
+    tensorboard: bool = False,
 ) -> Artifact:
     """The step: trains on the artifact in the role ``examples``, from the last checkpoint of an earlier try.
 
@@ -36,6 +39,7 @@ def run(
         np: Number of ranks.
         seed: Seed of weights and of the order of rows; None means 0.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
+        tensorboard: Whether to serve a TensorBoard for as long as the training runs.
 
     Raises:
         BadInput: the function, the examples or the hyperparameters cannot be used; a retry would fail again.
@@ -72,7 +76,8 @@ def run(
             code_paths=context.spec.code_paths,
         )
         try:
-            summary = train_model(training, on_message=on_message)
+            with serving(writer.path / "tensorboard") if tensorboard else nullcontext():
+                summary = train_model(training, on_message=on_message)
         except HopsError as error:
             kept = state.fetch(context.scratch / "kept")
             if kept is None:

@@ -1,0 +1,165 @@
+"""TensorBoard of a training, through Airflow's API server: who may look, what they see, that none is left running."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+import pytest
+from fastapi.testclient import TestClient
+
+pytestmark = pytest.mark.runtime
+CHECKS = Path(__file__).parent / "runtime_checks"
+
+
+@pytest.fixture(scope="module")
+def log() -> Iterator[list[str]]:
+    """The task's log."""
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Keep()
+    logging.getLogger().addHandler(handler)
+    yield lines
+    logging.getLogger().removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def training(shared_run_step: Any, warm_launcher: Any, run_dag: Any) -> Iterator[Any]:
+    """A finished DAG run that has trained."""
+    examples = shared_run_step(
+        "transformed_examples:write",
+        params={"rows": {"train": [300], "eval": [100]}},
+        kind="transformed_examples",
+        code_paths=(str(CHECKS),),
+        launcher=warm_launcher,
+    )
+    patch = pytest.MonkeyPatch()
+    patch.setenv(
+        "AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": shared_run_step.store.root}})
+    )
+    patch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    patch.setenv(
+        "AIRFLOW__API_AUTH__JWT_SECRET",
+        "a secret of these tests that is as long as the algorithm it signs with wants it",
+    )
+    run = run_dag("train_board", {"examples": examples.to_dict()})
+    yield run
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def client(training: Any) -> Iterator[TestClient]:
+    """A client of Airflow's API server with this plugin."""
+    from airflow.api_fastapi.app import create_app
+
+    with TestClient(create_app(), raise_server_exceptions=True) as client:
+        yield client
+    from airflow_hops.api import tensorboard
+
+    tensorboard._servers.end()
+
+
+def _as(role: str | None) -> dict[str, str]:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="someone", role=role))
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _address(training: Any, **other: str) -> str:
+    names = {"dag": "train_board", "run": training.run_id, "task": "train", "map": "-1", **other}
+    return "/hops/tensorboard/" + "/".join(quote(names[part], safe="") for part in ("dag", "run", "task", "map")) + "/"
+
+
+def _boards() -> list[int]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # ended meanwhile
+            if "airflow_hops.runtime.tensorboard" in child.cmdline():
+                found.append(child.pid)
+    return found
+
+
+def test_the_curves_of_a_finished_training_are_served_to_who_may_read_its_logs(
+    training: Any, client: TestClient
+) -> None:
+    assert str(training.state) == "success"
+    page = client.get(_address(training), headers=_as("viewer"))
+    assert page.status_code == 200, page.text
+    assert "<title>TensorBoard</title>" in page.text
+    deadline = time.monotonic() + 30
+    tags: dict[str, Any] = {}
+    while not tags and time.monotonic() < deadline:
+        tags = client.get(_address(training) + "data/plugin/scalars/tags", headers=_as("viewer")).json()
+        time.sleep(0.2)
+    assert {"loss", "auc"} <= set(tags["train"])
+    assert {"loss", "auc"} <= set(tags["validation"])
+    series = client.post(
+        _address(training) + "data/plugin/scalars/scalars_multirun",
+        data={"tag": "loss", "runs": ["train"]},
+        headers=_as("viewer"),
+    )
+    assert len(series.json()["train"]) == 2
+    assert len(_boards()) == 1
+
+
+def test_the_task_links_to_it(training: Any, client: TestClient) -> None:
+    links = client.get(
+        f"/api/v2/dags/train_board/dagRuns/{quote(training.run_id, safe='')}/taskInstances/train/links",
+        headers=_as("viewer"),
+    )
+    assert links.json()["extra_links"]["TensorBoard"] == _address(training)
+
+
+@pytest.mark.parametrize(
+    ("other", "status", "says"),
+    [
+        ({"dag": "no_such"}, 404, "there is no task 'train'"),
+        ({"run": "no_such"}, 404, "of DAG 'train_board'"),
+        ({"run": ".."}, 404, ""),
+        ({"task": "../train"}, 422, "map_index"),
+        ({"map": "-2"}, 422, "map_index"),
+        ({"map": "7"}, 404, "has no event files yet"),
+    ],
+)
+def test_what_is_not_there_is_not_found(
+    training: Any, client: TestClient, other: dict[str, str], status: int, says: str
+) -> None:
+    answer = client.get(_address(training, **other), headers=_as("admin"))
+    assert answer.status_code == status
+    assert says in answer.text
+
+
+def test_nobody_looks_without_a_login_or_a_right(training: Any, client: TestClient) -> None:
+    assert client.get(_address(training)).status_code == 401
+    assert client.get(_address(training), headers=_as(None)).status_code == 403
+    assert client.post(_address(training) + "data/runs", headers=_as(None)).status_code == 403
+
+
+def test_one_is_ended_when_nobody_has_looked_for_a_while(runtime: Path, tmp_path: Path) -> None:
+    from airflow_hops.api.tensorboard_servers import TensorBoardServers
+
+    servers = TensorBoardServers(idle_timeout_s=1)
+    before = len(_boards())
+    address = servers.address(tmp_path, runtime)
+    assert servers.address(tmp_path, runtime) == address
+    assert len(_boards()) == before + 1
+    deadline = time.monotonic() + 20
+    while len(_boards()) > before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(_boards()) == before
+    assert servers.address(tmp_path, runtime) != address
+    servers.end()
+    assert len(_boards()) == before
