@@ -13,7 +13,7 @@ from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.protocol import StepSpec
 
 SPARK = "spark"
-_TEXTS = ("hosts", "key_file", "python")
+_TEXTS = ("hosts", "key_file", "config_file", "python")
 
 
 class RanksHook(BaseHook):
@@ -61,8 +61,7 @@ class RanksHook(BaseHook):
             "hosts_from": "argument 'hosts'" if hosts else f"connection {self.ranks_conn_id!r}, field 'hosts'",
             "user": connection.login or None,
             "port": connection.port,
-            "key_file": extra.get("key_file") or None,
-            "python": extra.get("python") or None,
+            **{name: extra.get(name) for name in ("key_file", "config_file", "python")},
         }
 
     def test_connection(self) -> tuple[bool, str]:
