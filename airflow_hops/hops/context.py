@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from airflow_hops.artifacts import BadInput
 from airflow_hops.hops.checkpoints import Checkpoint, restore_checkpoint, save_checkpoint
-from airflow_hops.hops.examples import Shard, batches, read_shard, row_count
+from airflow_hops.hops.reader import SplitReader, open_split, row_count
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -66,7 +64,7 @@ class TrainContext:
     rows: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     rows_trained: int = 0
-    _shards: dict[str, Shard] = field(default_factory=dict)
+    _shards: dict[str, SplitReader] = field(default_factory=dict)
     _passes: int = 0
     _stop: bool = False
     _events: Any = None
@@ -81,7 +79,7 @@ class TrainContext:
         """Epochs that an earlier try has done; 0 for a first try."""
         return self.resumed_from.epochs if self.resumed_from else 0
 
-    def shard(self, split: str) -> Shard:
+    def shard(self, split: str) -> SplitReader:
         """This rank's rows of a split, read once.
 
         Raises:
@@ -92,8 +90,8 @@ class TrainContext:
             if not folder.is_dir():
                 raise BadInput(f"{self.examples_dir}: there is no split {split!r} among the transformed examples")
             self.on_alive(f"reading {split}")
-            self._shards[split] = read_shard(
-                folder, [*self.feature_outputs, self.label], rank=self.rank, size=self.size
+            self._shards[split] = open_split(
+                folder, self.feature_outputs, rank=self.rank, size=self.size, label=self.label
             )
             self.rows[split] = self._shards[split].rows
         return self._shards[split]
@@ -121,8 +119,9 @@ class TrainContext:
         """
         if batch_size < self.size:
             raise BadInput(f"batch_size is {batch_size}, fewer rows than the {self.size} ranks that share them")
-        shard = self.shard(split)
-        dataset = batches(shard, self.label, shard.steps(batch_size), order=self._order(shard) if shuffle else None)
+        dataset = self.shard(split).dataset(
+            batch_size, shuffle_seed=self.seed if shuffle else None, epoch=self._next_pass
+        )
         return dataset.repeat() if repeat else dataset
 
     def begin_epoch(self, epoch: int) -> None:
@@ -275,11 +274,8 @@ class TrainContext:
             log.warning("split %r holds %d rows for %d ranks: it is not measured", split, rows, self.size)
         return rows >= self.size
 
-    def _order(self, shard: Shard) -> Callable[[], np.ndarray[Any, Any]]:
-        def order() -> np.ndarray[Any, Any]:
-            generator = np.random.default_rng([self.seed, self.rank, self.epoch, self._passes])
-            self._passes += 1
-            rows: np.ndarray[Any, Any] = generator.permutation(shard.rows)
-            return rows
-
-        return order
+    def _next_pass(self) -> int:
+        """The epoch; further passes within one have the numbers after it."""
+        number = self.epoch + self._passes
+        self._passes += 1
+        return number

@@ -1,0 +1,113 @@
+"""Whole files of other machines, kept on this one: fetched once for all its ranks, the least recently used go first."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.sources import Source, SourceFile, list_files
+
+_LOCKS = 64
+_PART = ".part"
+
+
+class FileCache:
+    """A folder of fetched files, which processes share.
+
+    A file is named by its address, size and version, so that one that has changed is fetched anew. Who fetches holds a
+    lock, which its death releases; what it had begun is overwritten by the next.
+
+    Args:
+        fs: The fsspec file system that the files are on.
+        folder: The cache.
+        max_bytes: How much it may hold.
+    """
+
+    def __init__(self, fs: Any, folder: str | Path, max_bytes: int) -> None:
+        self._fs, self._folder, self._max_bytes = fs, Path(folder), max_bytes
+
+    def find(self, file: SourceFile) -> Path | None:
+        """The local copy, if there is one."""
+        path = self._path(file)
+        try:
+            if path.stat().st_size != file.size_bytes:
+                return None
+            os.utime(path)  # how the least recently used is told
+        except FileNotFoundError:
+            return None
+        return path
+
+    def fetch(self, file: SourceFile) -> Path:
+        """The local copy, which is made if there is none.
+
+        Raises:
+            BadInput: the file is larger than the whole cache.
+            HopsError: it cannot be fetched, or has changed meanwhile.
+        """
+        if (path := self.find(file)) is not None:
+            return path
+        if file.size_bytes > self._max_bytes:
+            raise BadInput(
+                f"{file.name} has {file.size_bytes} bytes, more than the {self._max_bytes} of the cache in "
+                f"{self._folder} (cache_bytes)"
+            )
+        path = self._path(file)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._lock(path.name):
+                if (found := self.find(file)) is not None:
+                    return found
+                with self._lock("room"):
+                    self._make_room(file.size_bytes)
+                part = path.with_name(path.name + _PART)
+                try:
+                    self._fs.get_file(file.path, str(part))
+                    self._check(file, part)
+                    part.replace(path)
+                finally:
+                    part.unlink(missing_ok=True)
+        except OSError as error:
+            raise HopsError(f"{file.name} cannot be fetched to {self._folder}: {error}") from error
+        return path
+
+    def _check(self, file: SourceFile, part: Path) -> None:
+        source = Source(file.name, storage_options=self._fs.storage_options)
+        now = list_files(source)[1][0]
+        size = part.stat().st_size
+        if size != file.size_bytes or now.version != file.version:
+            raise HopsError(
+                f"{file.name} was changed while it was fetched: {size} bytes came, {file.size_bytes} were expected"
+            )
+
+    def _path(self, file: SourceFile) -> Path:
+        key = hashlib.sha256(f"{file.name} {file.size_bytes} {file.version}".encode()).hexdigest()[:32]
+        return self._folder / key
+
+    @contextlib.contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        """Holds one of a fixed number of locks, so that none is ever to be removed."""
+        number = "room" if name == "room" else f"{int(name[:8], 16) % _LOCKS:02d}"
+        with (self._folder / f".lock-{number}").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+    def _make_room(self, size_bytes: int) -> None:
+        files = []
+        for path in self._folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if not path.name.startswith("."):
+                    state = path.stat()
+                    files.append((state.st_mtime_ns, state.st_size, path))
+        excess = sum(size for _, size, _ in files) + size_bytes - self._max_bytes
+        for _, size, path in sorted(files):
+            if excess <= 0:
+                break
+            if not path.name.endswith(_PART):
+                path.unlink(missing_ok=True)
+                excess -= size

@@ -1,0 +1,148 @@
+"""The files of a split: read in place where they are local, else through a cache of whole files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hops.reader.cache import FileCache
+from airflow_hops.sources import Source, SourceFile, list_files
+
+CACHE_BYTES = 50 << 30
+_SUFFIXES = {"parquet": (".parquet",), "tfrecord": (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")}
+
+
+class SplitFiles:
+    """The files below a folder that are in one format, in the order of their names.
+
+    Args:
+        source: Folder, file or glob: a local path, or any URI that fsspec opens.
+        format: ``parquet`` or ``tfrecord``; None takes Parquet where there are files of both.
+        storage_options: For fsspec.
+        cache_dir: Where files of other machines are kept.
+        cache_bytes: How much of them at most.
+
+    Attributes:
+        source: As given.
+        format: Of the files.
+
+    Raises:
+        BadInput: there are none.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        format: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        if format is not None and format not in _SUFFIXES:
+            raise BadInput(f"format is {format!r}, expected one of {', '.join(_SUFFIXES)}")
+        self.source = str(source)
+        uri = self.source if "://" in self.source else str(Path(source).expanduser().absolute())
+        try:
+            self._fs, found = list_files(Source(uri, storage_options=storage_options or {}))
+        except BadInput as error:
+            raise BadInput(f"{error}; expected the examples of a split{_neighbours(uri, storage_options)}") from None
+        self.format, self._files = _of_one_format(self.source, found, format)
+        self._is_local = "file" in ([self._fs.protocol] if isinstance(self._fs.protocol, str) else self._fs.protocol)
+        self._cache = None if self._is_local else FileCache(self._fs, cache_dir or default_cache_dir(), cache_bytes)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def name(self, number: int) -> str:
+        """A file's name, for messages."""
+        return self._files[number].name
+
+    def size_bytes(self, number: int) -> int:
+        """A file's size."""
+        return self._files[number].size_bytes
+
+    def local(self, number: int) -> str:
+        """A local path of a file, which is fetched first where it is not local.
+
+        Another process may clear the cache at any time: open it at once.
+        """
+        file = self._files[number]
+        return file.path if self._cache is None else str(self._cache.fetch(file))
+
+    def open(self, number: int) -> Any:
+        """Opens a file where it lies, to read some of its bytes; from the cache if it is there already."""
+        file = self._files[number]
+        kept = file.path if self._cache is None else self._cache.find(file)
+        return self._fs.open(file.path, "rb") if kept is None else Path(kept).open("rb")
+
+    def beside(self, number: int, suffix: str) -> bytes | None:
+        """The content of a small file beside one, named like it with a suffix; None if there is none."""
+        try:
+            content: bytes = self._fs.cat_file(self._files[number].path + suffix)
+        except FileNotFoundError:
+            return None
+        return content
+
+    def version(self, number: int) -> str:
+        """What changes when a file does."""
+        file = self._files[number]
+        return f"{file.name} {file.size_bytes} {file.version}"
+
+
+def default_cache_dir() -> Path:
+    """Folder of fetched files: below ``HOPS_LOCAL_CACHE``, or the temporary folder."""
+    return Path(os.environ.get("HOPS_LOCAL_CACHE") or Path(tempfile.gettempdir()) / "hops-cache") / "files"
+
+
+def fetch_folder(uri: str, target: Path, *, storage_options: Mapping[str, Any] | None = None) -> Path:
+    """A local folder with the files below a URI: itself where it is local, else a copy.
+
+    Args:
+        uri: The folder.
+        target: Where the copy goes.
+        storage_options: For fsspec.
+
+    Raises:
+        BadInput: there are no files.
+    """
+    fs, found = list_files(Source(uri, storage_options=storage_options or {}))
+    if "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
+        return Path(fs._strip_protocol(uri))
+    root = str(fs._strip_protocol(uri)).rstrip("/")
+    for file in found:
+        path = target / file.path.removeprefix(root).lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fs.get_file(file.path, str(path))
+    return target
+
+
+def _of_one_format(
+    source: str, found: tuple[SourceFile, ...], wanted: str | None
+) -> tuple[str, tuple[SourceFile, ...]]:
+    for format in [wanted] if wanted else _SUFFIXES:
+        if files := tuple(file for file in found if file.path.endswith(_SUFFIXES[format])):
+            return format, files
+    suffixes = ", ".join(suffix for format in ([wanted] if wanted else _SUFFIXES) for suffix in _SUFFIXES[format])
+    raise BadInput(f"{source}: there are no files that end in {suffixes}; expected the examples of a split")
+
+
+def _neighbours(uri: str, storage_options: Mapping[str, Any] | None) -> str:
+    """For a message: the splits that there are beside one that there is not."""
+    import fsspec
+
+    try:
+        fs, path = fsspec.url_to_fs(uri, **(storage_options or {}))
+        parent = path.rstrip("/").rpartition("/")[0]
+        names = [
+            item["name"].rstrip("/").rpartition("/")[2]
+            for item in fs.ls(parent, detail=True)
+            if item["type"] == "directory"
+        ]
+    except (OSError, ImportError, ValueError):
+        return ""
+    return f"; {parent} holds {', '.join(sorted(names))}" if names else ""

@@ -1,0 +1,238 @@
+"""A rank's share of a split as ``tf.data``: held in memory where it fits, else read window by window."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hops.reader.columns import ColumnType, take, to_arrays
+from airflow_hops.hops.reader.files import CACHE_BYTES, SplitFiles
+from airflow_hops.hops.reader.parquet import ParquetUnits, parquet_rows
+from airflow_hops.hops.reader.pipeline import batches
+from airflow_hops.hops.reader.plan import PassPlan
+from airflow_hops.hops.reader.units import Piece, Share, Unit, share
+from airflow_hops.runtime.feature_specs import OutputSpec
+
+BUFFER_BYTES = 64 << 20
+_MEMORY_SHARE = 4
+
+
+class SplitReader:
+    """A rank's share of a split; see :func:`open_split`.
+
+    Attributes:
+        rows: Rows of this rank.
+        total_rows: Rows of the split, over all ranks.
+        smallest_rows: Rows of the rank that has the fewest; ranks differ by one row at most.
+        in_memory: Whether the share is held in memory.
+        kinds: What the columns hold.
+        failure: What went wrong while a dataset was read: TensorFlow's own error does not tell whether a retry may mend
+            it.
+    """
+
+    def __init__(
+        self,
+        units: Any,
+        share: Share,
+        *,
+        rank: int,
+        label: str | None,
+        fill_values: Mapping[str, Any],
+        where: str,
+        in_memory: bool,
+        buffer_bytes: int,
+    ) -> None:
+        self.kinds: dict[str, ColumnType] = units.kinds
+        self.rows, self.total_rows, self.smallest_rows = share.rows, share.total_rows, share.smallest_rows
+        self.in_memory = in_memory
+        self.failure: Exception | None = None
+        self._units, self._share, self._rank, self._label = units, share, rank, label
+        self._fill, self._where, self._buffer_bytes = dict(fill_values), where, buffer_bytes
+        self._kept: tuple[Unit, pa.Table] | None = None
+        self._lock = threading.Lock()
+        with tf.device("/CPU:0"):
+            self._given = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._columns = self._read(share.pieces) if in_memory else None
+
+    def steps(self, batch_size: int) -> int:
+        """Steps of an epoch: the same on every rank.
+
+        Args:
+            batch_size: Rows of a step over all ranks.
+        """
+        return self._share.steps(batch_size)
+
+    def rows_given(self) -> int:
+        """Rows of the present pass that have been handed out, those before its first step included."""
+        return int(self._given.numpy())
+
+    def dataset(
+        self,
+        batch_size: int,
+        *,
+        shuffle_seed: int | None = None,
+        epoch: Callable[[], int] | None = None,
+        first_step: Callable[[], int] | None = None,
+    ) -> tf.data.Dataset:
+        """This rank's batches of a pass, which gives each of its rows once.
+
+        Args:
+            batch_size: Rows of a step over all ranks; this rank's batches have a ``size``-th of them.
+            shuffle_seed: Seeds the order; None: as the rows lie. The order depends on this seed, the rank and the epoch
+                alone.
+            epoch: Called at the beginning of each pass: its number. None: passes are counted from 0.
+            first_step: Called at the beginning of each pass: the batch to begin with; those that follow are what the
+                whole pass would have given. None: 0; only then is the dataset's cardinality known beforehand.
+
+        Returns:
+            A finite dataset of features by name, with the label if there is one: ``[batch]``, ``[batch, width]``, or
+            ragged.
+
+        Raises:
+            BadInput: ``batch_size`` is no number of rows.
+        """
+        if batch_size < 1:
+            raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
+        plan = PassPlan(self._share, self._rank, self.steps(batch_size), shuffle_seed, self._rows_of_window())
+        passes = _count_up()
+
+        def begin() -> tuple[np.int64, np.int64]:
+            number = passes() if epoch is None else epoch()
+            step = 0 if first_step is None else first_step()
+            if not 0 <= step <= plan.steps:
+                raise self._fail(BadInput(f"first_step is {step}, but a pass has {plan.steps} steps"))
+            return np.int64(number), np.int64(step)
+
+        def load(number: Any, window: Any) -> list[Any]:
+            try:
+                return self._window(plan, int(number), int(window))
+            except Exception as error:
+                raise self._fail(error) from error
+
+        dataset = batches(plan, self.kinds, self._label, begin, load, self._given)
+        if first_step is None:
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
+        return dataset
+
+    def _fail(self, error: Exception) -> Exception:
+        self.failure = error
+        return error
+
+    def _rows_of_window(self) -> int:
+        return max(1, int(self._buffer_bytes * self.rows / max(self._share.size_bytes, 1)))
+
+    def _window(self, plan: PassPlan, epoch: int, window: int) -> list[np.ndarray[Any, Any]]:
+        """The arrays of a window, in its order."""
+        if self._columns is not None:
+            columns, rows = self._columns, plan.rows_in_memory(epoch, window)
+        else:
+            columns, rows = self._read(plan.pieces(epoch, window)), plan.rows_of_pieces(epoch, window)
+        return [array for name, kind in self.kinds.items() for array in take(columns[name], kind, rows)]
+
+    def _read(self, pieces: Sequence[Piece]) -> dict[str, list[np.ndarray[Any, Any]]]:
+        table = pa.concat_tables([self._table(piece.unit).slice(piece.first, piece.rows) for piece in pieces])
+        return {
+            name: to_arrays(table.column(name), kind, f"{self._where}: column {name!r}", fill=self._fill.get(name))
+            for name, kind in self.kinds.items()
+        }
+
+    def _table(self, unit: Unit) -> pa.Table:
+        """A unit, decoded; the last one is kept, since the next window may begin in it."""
+        if self.in_memory:
+            return self._units.read(unit)
+        with self._lock:
+            if self._kept is None or self._kept[0] != unit:
+                self._kept = None
+                self._kept = (unit, self._units.read(unit))
+            return self._kept[1]
+
+
+def open_split(
+    source: str | Path,
+    columns: Sequence[str] | Mapping[str, OutputSpec | None],
+    *,
+    rank: int = 0,
+    size: int = 1,
+    label: str | None = None,
+    format: str | None = None,
+    fill_values: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | Path | None = None,
+    cache_bytes: int = CACHE_BYTES,
+    memory_bytes: int | None = None,
+    buffer_bytes: int = BUFFER_BYTES,
+) -> SplitReader:
+    """Opens one of ``size`` equal shares of the rows of a split.
+
+    Args:
+        source: Folder, file or glob of Parquet or TFRecord files: a local path, or any URI that fsspec opens.
+        columns: The features to read; by name, what is expected of them, as ``features.json`` says it.
+        rank: Which share.
+        size: How many shares there are.
+        label: The column that is the label; None for none.
+        format: ``parquet`` or ``tfrecord``; None takes Parquet where there are files of both.
+        fill_values: By column, what stands for a missing value; where there is none, a missing value is an error.
+        storage_options: For fsspec.
+        cache_dir: Where files of other machines are kept; None: below ``HOPS_LOCAL_CACHE``, or the temporary folder.
+        cache_bytes: How much of them at most.
+        memory_bytes: A share is held in memory if the split, divided by ``size``, takes no more than this when decoded.
+            None: a quarter of the memory of the machine, or of the control group, divided by ``size``. (Not of what is
+            free at the moment: a resumed training must have the order that it had.)
+        buffer_bytes: Decoded bytes of a window. Of a share that is not held in memory, a window is what is shuffled at
+            once, and about three windows and one row group are in memory.
+
+    Raises:
+        BadInput: there are no files or fewer rows than ranks; a file cannot be read, lacks a column, or has one of
+            another type than the first file; there are missing values, or rows of another width.
+    """
+    wanted = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
+    if label is not None:
+        wanted.setdefault(label, None)
+    files = SplitFiles(
+        source, format=format, storage_options=storage_options, cache_dir=cache_dir, cache_bytes=cache_bytes
+    )
+    units = ParquetUnits(files, wanted, use_threads=True)
+    split_bytes = sum(unit.size_bytes for unit in units.units)
+    budget = _memory_bytes() // _MEMORY_SHARE // size if memory_bytes is None else memory_bytes
+    return SplitReader(
+        units,
+        share(units.units, rank, size, str(source)),
+        rank=rank,
+        label=label,
+        fill_values=fill_values or {},
+        where=str(source),
+        in_memory=split_bytes // size <= budget,
+        buffer_bytes=buffer_bytes,
+    )
+
+
+def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> int:
+    """Rows of a split, without reading them.
+
+    Raises:
+        BadInput: there are no files, or one cannot be read.
+    """
+    return parquet_rows(SplitFiles(source, storage_options=storage_options))
+
+
+def _memory_bytes() -> int:
+    """Memory of the machine, or what the control group allows if that is less."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        path = Path(limit)
+        if path.exists() and (text := path.read_text().strip()).isdecimal():
+            found = min(found, int(text))
+    return found
+
+
+def _count_up() -> Callable[[], int]:
+    passes = iter(range(1 << 62))
+    return lambda: next(passes)
