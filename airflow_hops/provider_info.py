@@ -75,6 +75,9 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Hosts", "Hosts and the ranks that each takes: gpu-1:4,gpu-2:4. Empty: the worker's own machine"
                 ),
                 "key_file": _field("Key file", "Path on the worker of the private key; empty: what ssh finds itself"),
+                "config_file": _field(
+                    "SSH config file", "Path on the worker, in the place of ~/.ssh/config; empty: the user's own"
+                ),
                 "python": _field(
                     "Python of the hosts",
                     "Path of bin/python of the runtime environment on each host; empty: the same as on the worker",
@@ -123,6 +126,13 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Whether local steps are forked from a warm process that has TensorFlow and TFDV imported already.",
                     "boolean",
                     "True",
+                ),
+                "orphan_timeout": _option(
+                    "Seconds after which a training that has outlived its worker ends by itself, unless a retry has "
+                    "gone on with it. More than Airflow takes to see that the worker is gone ([scheduler] "
+                    "task_instance_heartbeat_timeout), and the task's retry_delay.",
+                    "float",
+                    "1800",
                 ),
             },
         }

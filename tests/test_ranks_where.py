@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
+from airflow_hops.hooks.ranks import where_ranks_run
 
 CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
 
@@ -33,7 +33,7 @@ def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
     assert hook is not None and hook.hook_class_name == "airflow_hops.hooks.ranks.RanksHook"
     assert hook.connection_testable
     widgets = manager.connection_form_widgets
-    assert {"hosts", "key_file", "python", "slots"} == {
+    assert {"hosts", "key_file", "config_file", "python", "slots"} == {
         name.removeprefix("extra__horovod__") for name in widgets if name.startswith("extra__horovod__")
     }
     assert widgets["extra__horovod__slots"].field["schema"]["type"] == ["integer", "null"]
@@ -50,6 +50,7 @@ def test_all_fields_reach_the_step(connection: Any) -> None:
         "user": "train",
         "port": 2222,
         "key_file": "/keys/train",
+        "config_file": None,
         "python": "/opt/runtime/bin/python",
     }
     assert where_ranks_run("gpus", None) == expected

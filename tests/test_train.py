@@ -348,6 +348,7 @@ def test_hyperparameters_are_airflow_params_that_a_runs_conf_overrides(tmp_path:
         "train": "flights.model:train",
         "params": {"lr": 0.5, "epochs": 2},
         "np": 3,
+        "where": None,
         "seed": 0,
         "stall_timeout_s": 300.0,
         "tensorboard": False,

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.definitions.param import ParamsDict
 
+from airflow_hops.hooks.ranks import where_ranks_run
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import TensorBoardLink
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HorovodTrainOperator(HopsOperator):
-    """Runs a training function on ``np`` Horovod ranks of this machine, and publishes the model.
+    """Runs a training function on ``np`` Horovod ranks, and publishes the model.
 
     All ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
     complete checkpoint.
@@ -26,7 +29,11 @@ class HorovodTrainOperator(HopsOperator):
         examples: The ``transformed_examples`` artifact to train on (templated).
         params: Hyperparameters, JSON values, which the function finds in ``context.params``. They are Airflow params of
             the task: a DAG run's ``conf`` overrides their values.
-        np: Number of ranks; the cores are divided among them.
+        np: Number of ranks; a host's cores are divided among those that it has.
+        hosts: Hosts that the ranks run on, reached over SSH, and how many each takes: ``gpu-1:4,gpu-2:4`` (templated).
+            It takes the place of the connection's.
+        ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
+            With neither this nor ``hosts``, they run on the worker's machine. (templated)
         seed: Seeds weights and the order of rows.
         stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended. Reading a shard,
             tracing the model and exporting it must each take less.
@@ -37,7 +44,7 @@ class HorovodTrainOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.train:run"
     output_kind = "model"
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "train", "examples")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "train", "examples", "hosts", "ranks_conn_id")
     operator_extra_links = (TensorBoardLink(),)
 
     def __init__(
@@ -47,6 +54,8 @@ class HorovodTrainOperator(HopsOperator):
         examples: Any,
         params: Mapping[str, Any] | None = None,
         np: int = 2,
+        hosts: str | None = None,
+        ranks_conn_id: str | None = None,
         seed: int = 0,
         stall_timeout_s: float = 300.0,
         tensorboard: bool = False,
@@ -57,6 +66,8 @@ class HorovodTrainOperator(HopsOperator):
         self.examples = examples
         self.hyperparameters = _own(params or {})
         self.np = np
+        self.hosts = hosts
+        self.ranks_conn_id = ranks_conn_id
         self.seed = seed
         self.stall_timeout_s = stall_timeout_s
         self.tensorboard = tensorboard
@@ -73,14 +84,27 @@ class HorovodTrainOperator(HopsOperator):
             "train": self.train,
             "params": {name: context["params"][name] for name in self.hyperparameters},
             "np": self.np,
+            "where": self._where(),
             "seed": self.seed,
             "stall_timeout_s": self.stall_timeout_s,
             "tensorboard": self.tensorboard,
         }
 
+    def launcher(self, hook: RuntimeHook) -> Launcher | None:
+        """Spark, where the ranks run on its executors; else this machine."""
+        if self._where() != {"kind": "spark"}:
+            return None
+        assert self.ranks_conn_id is not None
+        # A barrier job, which the ranks are, needs executors that stay.
+        conf = {"spark.dynamicAllocation.enabled": "false"}
+        return SparkLauncher(hook.settings.runtime, self.ranks_conn_id, conf, hook.warm_start())
+
     def step_inputs(self) -> Mapping[str, Any]:
         """The examples."""
         return {"examples": self.examples}
+
+    def _where(self) -> dict[str, Any] | None:
+        return where_ranks_run(self.ranks_conn_id, self.hosts)
 
 
 def _own(params: Mapping[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from airflow_hops.hops.examples import row_count
 from airflow_hops.protocol import format_record
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.feature_specs import FeatureSpecs
+from airflow_hops.runtime.gang.where import Where, rank_launcher
 from airflow_hops.runtime.tensorboard import serving
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 from airflow_hops.runtime.train.training import Training, train_model
@@ -26,7 +27,11 @@ def run(
     train: str,
     params: dict[str, Any] | None = None,
     np: int = 2,
+    where: Where | None = None,
     seed: int | None = None,
+    deterministic: bool = False,
+    checkpoint_every_steps: int = 0,
+    guard_every_steps: int | None = None,
     stall_timeout_s: float = 300.0,
     tensorboard: bool = False,
 ) -> Artifact:
@@ -37,7 +42,11 @@ def run(
         train: ``module:function`` of the user.
         params: Hyperparameters.
         np: Number of ranks.
+        where: Where they run: see :func:`airflow_hops.runtime.gang.where.rank_launcher`.
         seed: Seed of weights and of the order of rows; None means 0.
+        deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
+        guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         tensorboard: Whether to serve a TensorBoard for as long as the training runs.
 
@@ -45,6 +54,8 @@ def run(
         BadInput: the function, the examples or the hyperparameters cannot be used; a retry would fail again.
         HopsError: a rank died or stalled.
     """
+    launcher = rank_launcher(where, context)
+    launcher.place(np)  # too few slots are found before anything is read
     examples = context.input("examples")
     manifest = context.store.manifest(examples.uri)
     _check_examples(context.store.local(examples), manifest, np)
@@ -52,7 +63,7 @@ def run(
     with context.output() as writer:
         resume_from = state.fetch(context.scratch / "resumed")
         if resume_from is not None:
-            context.progress(0.0, f"resuming after epoch {resume_from.epochs}, from the checkpoint of an earlier try")
+            context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
         checkpoints = writer.path / "checkpoints"
 
         def on_message(rank: int, message: Mapping[str, Any]) -> None:
@@ -71,19 +82,23 @@ def run(
             params=params or {},
             ranks=np,
             seed=seed or 0,
+            deterministic=deterministic,
+            checkpoint_every_steps=checkpoint_every_steps,
+            guard_every_steps=guard_every_steps,
             stall_timeout_s=stall_timeout_s,
             resume_from=resume_from.path if resume_from else None,
+            launcher=launcher,
             code_paths=context.spec.code_paths,
         )
         try:
             with serving(writer.path / "tensorboard") if tensorboard else nullcontext():
                 summary = train_model(training, on_message=on_message)
         except HopsError as error:
-            kept = state.fetch(context.scratch / "kept")
+            kept = state.latest()
             if kept is None:
                 raise
             raise type(error)(
-                f"{error}\nThe checkpoint after epoch {kept.epochs} is kept in {state.uri}; a retry resumes from it."
+                f"{error}\nThe checkpoint {kept} is kept in {state.uri}; a retry resumes from it."
             ) from error
         artifact = writer.commit(
             rows=_row_counts(summary, manifest),
@@ -100,6 +115,7 @@ def run(
                 "window": manifest.properties.get("window"),
                 "train": train,
                 "ranks": np,
+                "synchronized": summary["synchronized"],
             },
         )
     state.clear()
