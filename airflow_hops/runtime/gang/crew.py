@@ -82,6 +82,13 @@ class Crew(ABC):
     def ask_for_stack(self, rank: int) -> None:
         """Has a rank write its stack to its output."""
 
+    def kill(self, rank: int) -> None:
+        """Kills one rank with its descendants, if it still runs; its exit is an event.
+
+        Only launchers whose ``elastic`` is true have crews that can.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def end(self) -> None:
         """Kills every rank on every host, with its descendants, within 5 seconds; what they wrote remains to be read.

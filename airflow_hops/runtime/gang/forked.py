@@ -92,19 +92,25 @@ class ForkedCrew(Crew):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._processes[rank].pid, signal.SIGUSR1)
 
-    def end(self) -> None:
-        """Kills the ranks and what they have started."""
+    def kill(self, rank: int) -> None:
+        """Kills the rank and what it has started."""
         import psutil
 
-        running = [process for process in self._processes.values() if process.exit_code is None]
-        for process in running:
+        process = self._processes[rank]
+        if process.exit_code is None:
             with contextlib.suppress(psutil.Error):
                 for child in psutil.Process(process.pid).children(recursive=True):
                     with contextlib.suppress(psutil.Error):
                         child.kill()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
-        for process in running:
+
+    def end(self) -> None:
+        """Kills the ranks and what they have started."""
+        running = [(rank, process) for rank, process in self._processes.items() if process.exit_code is None]
+        for rank, _ in running:
+            self.kill(rank)
+        for _, process in running:
             process.exit_code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
 
     def _fork(self, placement: Placement, work: Work, environment: dict[str, str]) -> None:

@@ -24,6 +24,8 @@ class LocalRanks:
         slots: How many there is room for; by default as many as cores.
     """
 
+    elastic = True
+
     def __init__(self, slots: int | None = None) -> None:
         self.slots = slots or len(os.sched_getaffinity(0))
 

@@ -20,7 +20,7 @@ from airflow_hops.runtime.gang.placement import Placement
 from airflow_hops.runtime.gang.rendezvous import stall_environment
 
 _LAST_LINES = 20
-_POLL_S = 0.05
+POLL_S = 0.05
 _STACK_S = 0.5
 _CAUSE_GRACE_S = 1.0
 _SECOND_HAND_GRACE_S = 5.0
@@ -37,8 +37,15 @@ OnMessage = Callable[[int, Mapping[str, Any]], None]
 
 @dataclass
 class WatchedRank:
-    """What is known of a rank."""
+    """What is known of a rank.
 
+    Attributes:
+        number: By which its crew knows it.
+        placement: Where it stands at present.
+        log: Its log file.
+    """
+
+    number: int
     placement: Placement
     log: TextIO
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
@@ -142,9 +149,10 @@ class Supervisor:
         self._crew, self._stall_timeout_s, self._on_message = crew, stall_timeout_s, on_message
         self._oom_kills = oom_kills
         self.ranks = [
-            WatchedRank(placement, (logs / f"rank-{placement.rank}.log").open("w", buffering=1))
+            WatchedRank(placement.rank, placement, (logs / f"rank-{placement.rank}.log").open("w", buffering=1))
             for placement in crew.placements
         ]
+        self.watched = list(self.ranks)
 
     def watch(self) -> list[Any]:
         """Waits for all ranks to finish, or raises for the one that did not.
@@ -152,17 +160,15 @@ class Supervisor:
         Returns:
             What the ranks returned.
         """
-        while not all(rank.ended for rank in self.ranks):
-            self._take_in(_POLL_S)
-            if any(rank.failed for rank in self.ranks):
+        while not all(rank.ended for rank in self.watched):
+            self._take_in(POLL_S)
+            if any(rank.failed for rank in self.watched):
                 culprit = self._find_culprit()
                 self.end()
                 raise self._failure(culprit)
-            now = time.monotonic()
-            stalled = [r for r in self.ranks if not r.ended and now - r.last_alive > self._stall_timeout_s]
+            stalled = self._find_stalled()
             if stalled:
-                self._ask_for_stacks()
-                error = self._stall(stalled)
+                _, error = self._stall(stalled)
                 self.end()
                 raise error
         return [rank.result for rank in self.ranks]
@@ -206,36 +212,42 @@ class Supervisor:
         began = time.monotonic()
         while True:
             waited_s = time.monotonic() - began
-            failed = [rank for rank in self.ranks if rank.failed]
+            failed = [rank for rank in self.watched if rank.failed]
             first_hand = [rank for rank in failed if not rank.second_hand]
             # A rank that was killed says nothing; its peers' complaints may come first.
             killed = [rank for rank in first_hand if rank.killed]
             if killed or (first_hand and waited_s > _CAUSE_GRACE_S):
                 return (killed or first_hand)[0]
-            if waited_s > _SECOND_HAND_GRACE_S or all(rank.ended for rank in self.ranks):
+            if waited_s > _SECOND_HAND_GRACE_S or all(rank.ended for rank in self.watched):
                 return (first_hand or failed)[0]
-            self._take_in(_POLL_S)
+            self._take_in(POLL_S)
 
     def _ask_for_stacks(self) -> None:
-        for rank in self.ranks:
+        for rank in self.watched:
             if not rank.ended:
-                self._crew.ask_for_stack(rank.placement.rank)
+                self._crew.ask_for_stack(rank.number)
         until = time.monotonic() + _STACK_S
         while time.monotonic() < until:
-            self._take_in(_POLL_S)
+            self._take_in(POLL_S)
 
-    def _stall(self, stalled: list[WatchedRank]) -> HopsError:
+    def _find_stalled(self) -> list[WatchedRank]:
+        now = time.monotonic()
+        return [r for r in self.watched if not r.ended and now - r.last_alive > self._stall_timeout_s]
+
+    def _stall(self, stalled: list[WatchedRank]) -> tuple[WatchedRank, HopsError]:
+        """Whom the others wait for, and what to say of it."""
+        self._ask_for_stacks()
         # Who waits in a collective waits for one who does not.
         others_wait = [rank for rank in stalled if not rank.in_collective]
         culprit = (others_wait or sorted(stalled, key=lambda rank: rank.last_alive))[0]
-        others = [r for r in self.ranks if r is not culprit]
+        others = [r for r in self.watched if r is not culprit]
         seen = "; ".join(
             f"rank {r.placement.rank} was last seen after {r.where}"
             + (", and waits for the others" if r.in_collective and others_wait else "")
             for r in others
         )
         stack = "\n".join(f"  {line}" for line in culprit.stack[1 : _STACK_LINES + 1])
-        return HopsError(
+        return culprit, HopsError(
             f"{culprit.placement} made no progress for {self._stall_timeout_s:g} s (stall_timeout_s) after "
             f"{culprit.where}"
             + (f" ({seen})" if seen else "")
