@@ -194,7 +194,7 @@ class ElasticSupervisor(Supervisor):
         self._free = [Slot(0.0, host, number) for host in self._hosts for number in self._never_taken(host)]
         self._slots = {rank.number: rank.placement.local_rank for rank in self.watched}
         self._invited: list[WatchedRank] = []
-        self._waiting: dict[int, str] = {}
+        self._waiting: dict[int, Mapping[str, Any]] = {}
         self._meetings = 0
         self._losses: list[tuple[WatchedRank, str]] = []
         self._told = 0
@@ -227,7 +227,7 @@ class ElasticSupervisor(Supervisor):
 
     def _hear(self, number: int, message: Mapping[str, Any]) -> None:
         if message["type"] == "meet":
-            self._waiting[number] = message["why"]
+            self._waiting[number] = message
         else:
             self._tell(self.ranks[number].placement.rank, message)
 
@@ -285,15 +285,14 @@ class ElasticSupervisor(Supervisor):
         if not members or not all(rank.number in self._waiting for rank in members):
             self._unmet_since = None
             return
-        joining = [rank for rank in self._invited if not rank.ended]
+        closed = any(message["closed"] for message in self._waiting.values())
+        joining = [rank for rank in self._invited if not rank.ended and not closed]
         lost = self._losses[self._told :]
         if not lost and not joining:
             self._give_up_without_cause()
             return
         before = members[0].placement.size
-        gang = sorted([*members, *joining], key=lambda r: (self._hosts.index(r.placement.host), self._slots[r.number]))
-        counts = Counter(rank.placement.host for rank in gang)
-        places = place([Host(host, counts[host]) for host in self._hosts], len(gang))
+        gang, places = self._number(members, joining)
         gone = [{"rank": rank.placement.rank, "host": rank.placement.host, "how": how} for rank, how in lost]
         for rank, placement in zip(gang, places, strict=True):
             rank.placement, rank.last_alive = placement, time.monotonic()
@@ -315,12 +314,22 @@ class ElasticSupervisor(Supervisor):
             },
         )
 
+    def _number(
+        self, members: list[WatchedRank], joining: list[WatchedRank]
+    ) -> tuple[list[WatchedRank], list[Placement]]:
+        """Places for ranks, those first that know the training: rank 0 tells of it."""
+        known = {rank.placement.host for rank in members}
+        hosts = sorted(self._hosts, key=lambda host: host not in known)
+        gang = [rank for host in hosts for rank in (*members, *joining) if rank.placement.host == host]
+        counts = Counter(rank.placement.host for rank in gang)
+        return gang, place([Host(host, counts[host]) for host in hosts], len(gang))
+
     def _give_up_without_cause(self) -> None:
         """All ranks have lost one another, but none has ended: what they say is all that is known."""
         now = time.monotonic()
         self._unmet_since = self._unmet_since or now
         if now - self._unmet_since > _CAUSE_S:
-            why = next((why for why in self._waiting.values() if why), "")
+            why = next((message["why"] for message in self._waiting.values() if message["why"]), "")
             self.end()
             raise HopsError(f"the ranks lost their connections, though none of them has ended: {why}")
 

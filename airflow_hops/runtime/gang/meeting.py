@@ -139,19 +139,20 @@ class Membership:
         everywhere = hvd.allreduce(tf.constant(wanted), op=hvd.Max, name="hops_wanted")
         return bool(everywhere.numpy() > self.meetings)
 
-    def meet(self, why: str) -> None:
+    def meet(self, why: str, *, closed: bool = False) -> None:
         """Leaves Horovod, waits for a new place among those that are left or join, and initializes it there.
 
         It returns in a gang that is whole; a loss meanwhile leads to the next meeting.
 
         Args:
             why: What made it leave; empty where it was asked to.
+            closed: Whether it is too late for ranks to join.
         """
         from horovod.common.exceptions import HorovodInternalError
 
         while True:
             self._leave(cut=bool(why))
-            self._channel.send("meet", number=self.meetings + 1, why=why, where="the loss of a rank" if why else "")
+            self._channel.send("meet", why=why, closed=closed, where="the loss of a rank" if why else "a pause")
             self._await_place(_LOOK_S)
             try:
                 self._enter()
