@@ -101,7 +101,7 @@ class FileCache:
         files = []
         for path in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
-                if not path.name.startswith("."):
+                if not path.name.startswith(".") and path.is_file():
                     state = path.stat()
                     files.append((state.st_mtime_ns, state.st_size, path))
         excess = sum(size for _, size, _ in files) + size_bytes - self._max_bytes

@@ -29,6 +29,7 @@ class SplitFiles:
     Attributes:
         source: As given.
         format: Of the files.
+        cache_dir: Where files of other machines are kept.
 
     Raises:
         BadInput: there are none.
@@ -53,7 +54,8 @@ class SplitFiles:
             raise BadInput(f"{error}; expected the examples of a split{_neighbours(uri, storage_options)}") from None
         self.format, self._files = _of_one_format(self.source, found, format)
         self._is_local = "file" in ([self._fs.protocol] if isinstance(self._fs.protocol, str) else self._fs.protocol)
-        self._cache = None if self._is_local else FileCache(self._fs, cache_dir or default_cache_dir(), cache_bytes)
+        self.cache_dir = Path(cache_dir or default_cache_dir())
+        self._cache = None if self._is_local else FileCache(self._fs, self.cache_dir, cache_bytes)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -80,10 +82,10 @@ class SplitFiles:
         kept = file.path if self._cache is None else self._cache.find(file)
         return self._fs.open(file.path, "rb") if kept is None else Path(kept).open("rb")
 
-    def beside(self, number: int, suffix: str) -> bytes | None:
-        """The content of a small file beside one, named like it with a suffix; None if there is none."""
+    def beside(self, name: str) -> bytes | None:
+        """The content of a small file in the folder of the first file; None if there is none."""
         try:
-            content: bytes = self._fs.cat_file(self._files[number].path + suffix)
+            content: bytes = self._fs.cat_file(f"{self._files[0].path.rpartition('/')[0]}/{name}")
         except FileNotFoundError:
             return None
         return content

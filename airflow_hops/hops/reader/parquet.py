@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tensorflow as tf
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.hops.reader.columns import ColumnType, column_type, plain_types
@@ -26,7 +27,6 @@ class ParquetUnits:
     Args:
         files: The files.
         columns: The columns to read, with what is expected of them, or None.
-        use_threads: Whether the columns of a row group are decoded at once.
 
     Attributes:
         units: The row groups, in the order of the files; empty ones left out.
@@ -36,8 +36,8 @@ class ParquetUnits:
         BadInput: a file cannot be read, lacks a column, or has one of another type than the first file.
     """
 
-    def __init__(self, files: SplitFiles, columns: Mapping[str, OutputSpec | None], *, use_threads: bool) -> None:
-        self._files, self._use_threads = files, use_threads
+    def __init__(self, files: SplitFiles, columns: Mapping[str, OutputSpec | None]) -> None:
+        self._files = files
         self._opened: tuple[int, Any] | None = None
         self._lock = threading.Lock()
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
@@ -61,11 +61,13 @@ class ParquetUnits:
             try:
                 opened = self._open(unit.file)
                 names = list(self.kinds)
-                return plain_types(opened.read_row_group(unit.index, names, use_threads=self._use_threads), self.kinds)
+                return plain_types(opened.read_row_group(unit.index, names, use_threads=True), self.kinds)
             except (OSError, pa.ArrowException) as error:
-                raise BadInput(
-                    f"{self._files.name(unit.file)}: row group {unit.index} cannot be read ({error})"
-                ) from None
+                raise BadInput(f"{self.where(unit)}: it cannot be read ({error})") from None
+
+    def where(self, unit: Unit) -> str:
+        """A unit's name, for messages."""
+        return f"{self._files.name(unit.file)}, row group {unit.index}"
 
     def _open(self, number: int) -> Any:
         if self._opened is None or self._opened[0] != number:
@@ -100,13 +102,23 @@ def _kinds(
                 f"{name}: there is no column {column!r}; it has {', '.join(schema.names)}. Give columns that all files "
                 "have; a features.json belongs to the examples that were written with it"
             )
-        kinds[column] = column_type(
+        kinds[column] = kind = column_type(
             schema.field(column).type,
             f"{name}: column {column!r}",
             width=spec.width if spec else None,
-            is_coded=column in coded,
+            is_coded=column in coded and (spec is None or spec.image is None),
         )
+        expected = _expected(spec)
+        if expected is not None and str(expected) != str(kind):
+            raise BadInput(f"{name}: column {column!r} is {kind}, but features.json says {expected}")
     return kinds
+
+
+def _expected(spec: OutputSpec | None) -> ColumnType | None:
+    if spec is None or spec.image is not None:
+        return None
+    dtype = tf.as_dtype(spec.dtype)
+    return ColumnType(pa.binary() if dtype == tf.string else pa.from_numpy_dtype(dtype.as_numpy_dtype), spec.width)
 
 
 def _check_same(expected: Mapping[str, ColumnType], found: Mapping[str, ColumnType], first: str, other: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from airflow_hops.hops.images import ImageSpec, decode_images
 from airflow_hops.hops.reader.columns import ColumnType
 from airflow_hops.hops.reader.plan import PassPlan
 
@@ -20,6 +21,9 @@ def batches(
     begin: Callable[[], tuple[Any, Any]],
     load: Callable[[Any, Any], list[Any]],
     rows_given: tf.Variable,
+    *,
+    images: Mapping[str, ImageSpec],
+    threads: int,
 ) -> tf.data.Dataset:
     """The batches of a pass.
 
@@ -30,6 +34,8 @@ def batches(
         begin: Called at the beginning of each pass; returns its epoch and the step to begin with, int64.
         load: Called with epoch and window; returns the window's arrays, in the order of :attr:`ColumnType.tensors`.
         rows_given: int64; counts the rows that have been handed out in this pass.
+        images: Columns of encoded images, and what is made of them.
+        threads: How many batches of them are decoded at once.
     """
     bounds = tf.constant(plan.bounds)
     per_window = plan.steps_per_window
@@ -62,10 +68,18 @@ def batches(
         rows_given.assign_add(rows)
         return element if label is not None else element[0]
 
+    def decode(*element: Any) -> Any:
+        decoded = {name: decode_images(element[0][name], spec) for name, spec in images.items()}
+        features = {**element[0], **decoded}
+        return (features, element[1]) if label is not None else features
+
     unconverted = tf.autograph.experimental.do_not_convert
-    dataset = tf.data.Dataset.range(1).flat_map(unconverted(one_pass)).prefetch(_PREFETCHED_BATCHES)
+    dataset = tf.data.Dataset.range(1).flat_map(unconverted(one_pass))
+    if images:
+        dataset = dataset.map(unconverted(decode), num_parallel_calls=threads, deterministic=True)
+    dataset = dataset.prefetch(_PREFETCHED_BATCHES)
     # Counted behind the prefetch: what has been handed out, not what is ready.
-    return dataset.map(unconverted(count)).with_options(_options())
+    return dataset.map(unconverted(count)).with_options(_options(threads if images else 1))
 
 
 def _batch(kinds: Mapping[str, ColumnType], label: str | None, tensors: Sequence[Any], begin: Any, end: Any) -> Any:
@@ -87,10 +101,10 @@ def _rows(kind: ColumnType, tensors: Sequence[Any], begin: Any, end: Any) -> Any
     return tf.RaggedTensor.from_row_splits(first[splits[0] : splits[-1]], splits - splits[0], validate=False)
 
 
-def _options() -> tf.data.Options:
+def _options(threads: int) -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
-    options.threading.private_threadpool_size = 1
+    options.threading.private_threadpool_size = threads
     options.autotune.enabled = False
     options.experimental_optimization.inject_prefetch = False
     return options

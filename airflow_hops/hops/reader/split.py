@@ -13,11 +13,14 @@ import pyarrow as pa
 import tensorflow as tf
 
 from airflow_hops.artifacts import BadInput
+from airflow_hops.hops.images import ImageSpec
 from airflow_hops.hops.reader.columns import ColumnType, take, to_arrays
+from airflow_hops.hops.reader.encoded import check_images
 from airflow_hops.hops.reader.files import CACHE_BYTES, SplitFiles
 from airflow_hops.hops.reader.parquet import ParquetUnits, parquet_rows
 from airflow_hops.hops.reader.pipeline import batches
 from airflow_hops.hops.reader.plan import PassPlan
+from airflow_hops.hops.reader.tfrecord import TFRecordUnits, record_counts
 from airflow_hops.hops.reader.units import Piece, Share, Unit, share
 from airflow_hops.runtime.feature_specs import OutputSpec
 
@@ -49,6 +52,8 @@ class SplitReader:
         where: str,
         in_memory: bool,
         buffer_bytes: int,
+        images: Mapping[str, ImageSpec],
+        threads: int,
     ) -> None:
         self.kinds: dict[str, ColumnType] = units.kinds
         self.rows, self.total_rows, self.smallest_rows = share.rows, share.total_rows, share.smallest_rows
@@ -56,6 +61,7 @@ class SplitReader:
         self.failure: Exception | None = None
         self._units, self._share, self._rank, self._label = units, share, rank, label
         self._fill, self._where, self._buffer_bytes = dict(fill_values), where, buffer_bytes
+        self._images, self._threads = dict(images), threads
         self._kept: tuple[Unit, pa.Table] | None = None
         self._lock = threading.Lock()
         with tf.device("/CPU:0"):
@@ -117,7 +123,9 @@ class SplitReader:
             except Exception as error:
                 raise self._fail(error) from error
 
-        dataset = batches(plan, self.kinds, self._label, begin, load, self._given)
+        dataset = batches(
+            plan, self.kinds, self._label, begin, load, self._given, images=self._images, threads=self._threads
+        )
         if first_step is None:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
         return dataset
@@ -147,12 +155,18 @@ class SplitReader:
     def _table(self, unit: Unit) -> pa.Table:
         """A unit, decoded; the last one is kept, since the next window may begin in it."""
         if self.in_memory:
-            return self._units.read(unit)
+            return self._checked(unit)
         with self._lock:
             if self._kept is None or self._kept[0] != unit:
                 self._kept = None
-                self._kept = (unit, self._units.read(unit))
+                self._kept = (unit, self._checked(unit))
             return self._kept[1]
+
+    def _checked(self, unit: Unit) -> pa.Table:
+        table = self._units.read(unit)
+        for name in self._images:
+            check_images(table.column(name), f"{self._units.where(unit)}: column {name!r}")
+        return table
 
 
 def open_split(
@@ -169,6 +183,7 @@ def open_split(
     cache_bytes: int = CACHE_BYTES,
     memory_bytes: int | None = None,
     buffer_bytes: int = BUFFER_BYTES,
+    threads: int | None = None,
 ) -> SplitReader:
     """Opens one of ``size`` equal shares of the rows of a split.
 
@@ -188,6 +203,7 @@ def open_split(
             free at the moment: a resumed training must have the order that it had.)
         buffer_bytes: Decoded bytes of a window. Of a share that is not held in memory, a window is what is shuffled at
             once, and about three windows and one row group are in memory.
+        threads: How many batches of images are decoded at once. None: as many as TensorFlow's threads.
 
     Raises:
         BadInput: there are no files or fewer rows than ranks; a file cannot be read, lacks a column, or has one of
@@ -199,7 +215,7 @@ def open_split(
     files = SplitFiles(
         source, format=format, storage_options=storage_options, cache_dir=cache_dir, cache_bytes=cache_bytes
     )
-    units = ParquetUnits(files, wanted, use_threads=True)
+    units: Any = ParquetUnits(files, wanted) if files.format == "parquet" else TFRecordUnits(files, wanted)
     split_bytes = sum(unit.size_bytes for unit in units.units)
     budget = _memory_bytes() // _MEMORY_SHARE // size if memory_bytes is None else memory_bytes
     return SplitReader(
@@ -211,6 +227,8 @@ def open_split(
         where=str(source),
         in_memory=split_bytes // size <= budget,
         buffer_bytes=buffer_bytes,
+        images={name: spec.image for name, spec in wanted.items() if spec is not None and spec.image is not None},
+        threads=threads or tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0)),
     )
 
 
@@ -220,7 +238,8 @@ def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None =
     Raises:
         BadInput: there are no files, or one cannot be read.
     """
-    return parquet_rows(SplitFiles(source, storage_options=storage_options))
+    files = SplitFiles(source, storage_options=storage_options)
+    return parquet_rows(files) if files.format == "parquet" else sum(record_counts(files))
 
 
 def _memory_bytes() -> int:
