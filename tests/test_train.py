@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 import time
@@ -89,9 +90,9 @@ def test_two_ranks_make_a_model_artifact_with_lineage(model: Any, examples: Arti
     assert artifact.properties["schema"] == "file:///store/schema"
     assert artifact.properties["window"] == examples.properties["window"]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
-        "epoch-0002",
-        "epoch-0003",
-        "epoch-0004",
+        "step-00000022",
+        "step-00000033",
+        "step-00000044",
     ]
     assert {path.name for path in (folder / "logs").iterdir()} == {"rank-0.log", "rank-1.log"}
 
@@ -100,8 +101,11 @@ def test_training_json_tells_what_was_done(model: Any) -> None:
     summary = json.loads((model[1] / "training.json").read_text())
     assert (summary["ranks"], summary["seed"], summary["params"]) == (2, 0, {"epochs": 4})
     assert [set(epoch) for epoch in summary["epochs"]] == [{"loss", "auc", "val_loss", "val_auc", "seconds"}] * 4
-    assert len(set(summary["checksums"])) == 4
-    assert summary["checksum"] == summary["checksums"][-1]
+    assert len(set(summary["guard"]["checksums"])) == 4
+    assert summary["guard"]["rows"] == [1001] * 4
+    assert summary["guard"]["checks"] >= 4 * 6
+    assert summary["synchronized"] is True and model[0].properties["synchronized"] is True
+    assert 0 < summary["scaling_efficiency"] < 1
     assert summary["rows_by_rank"] == [{"train": 500, "eval": 100}, {"train": 501, "eval": 101}]
     assert summary["versions"]["horovod"] == "0.28.1"
 
@@ -136,7 +140,7 @@ def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_th
     assert "rank 1 of 2 on" in str(failure.value)
     assert "was ended by SIGKILL" in str(failure.value)
     assert "rank 1 is about to have an accident" in str(failure.value)
-    assert "The checkpoint after epoch 2 is kept in" in str(failure.value) or "after epoch 3" in str(failure.value)
+    assert re.search(r"The checkpoint after epoch (2 \(step 22|3 \(step 33)\) is kept in", str(failure.value))
     assert failure.value.retryable
     alone = train(epochs=1, run_id="interrupted", np=1, seed=4)
     assert not any("resuming" in line.text for line in shared_run_step.lines), "the checkpoint is of other params"
@@ -169,17 +173,19 @@ def test_ranks_that_are_faster_than_the_store_go_on(run: Any, examples: Artifact
 def test_checkpoints_outlive_a_try_on_an_object_store_too(run: Any) -> None:
     found = run("model_checks:keep_checkpoints_on_an_object_store")
     assert found["before"] is None
-    assert found["fetched"] == [2, [{"loss": 1.0}, {"loss": 0.5}], ["checkpoint.json", "variables.npz"]]
+    assert found["fetched"] == [2, [{"loss": 1.0}, {"loss": 0.5}]]
+    assert found["damaged"] == [1, [{"loss": 1.0}]]
     assert "variable 'kernel' has shape (2, 1) there and (3, 1) in the model" in found["other_architecture"]
+    assert "a checkpoint of format 1, written by airflow-hops an earlier version" in found["other_version"]
     assert found["after"] is None
 
 
 @pytest.mark.parametrize(
     ("function", "given", "expected", "retryable"),
     [
-        ("train_without_wrapper", {}, "the ranks' weights differ at the end of epoch 1", False),
+        ("train_without_wrapper", {}, "the ranks' weights differ after step 1 of epoch 1", False),
         ("train", {"poison_after": 2, "run_id": "poisoned"}, "the loss is nan at step 1 of epoch 3", False),
-        ("train", {"poison_after": 2, "run_id": "poisoned"}, "The checkpoint after epoch 2 is kept in", False),
+        ("train", {"poison_after": 2, "run_id": "poisoned"}, "The checkpoint after epoch 2 (step 22) is kept in", False),
         ("return_nothing", {}, "returned builtins.NoneType, expected a keras.Model", False),
         ("fail", {}, "KeyError: 'learning_rate' (rank 1 of 2 on", True),
         ("exhaust_memory", {}, "MemoryError: Unable to allocate", True),

@@ -5,20 +5,32 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.hops.checkpoints import Checkpoint, restore_checkpoint, save_checkpoint
+from airflow_hops.hops.checkpoints import (
+    Checkpoint,
+    CheckpointWriter,
+    Position,
+    Snapshot,
+    copy_variables,
+    load_snapshot,
+    restore_variables,
+)
 from airflow_hops.hops.reader import SplitReader, open_split, row_count
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from airflow_hops.hops.elastic import Elasticity
+    from airflow_hops.hops.keras import Guard
     from airflow_hops.runtime.feature_specs import OutputSpec
+    from airflow_hops.runtime.gang import Placement
 
 _EVALUATION_BATCH = 8192
+_PASSES_OF_AN_EPOCH = 1 << 20
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +44,21 @@ class TrainContext:
         size: Ranks of the gang.
         local_rank: Number among the ranks of its host.
         params: Hyperparameters.
-        seed: Seeds weights and the order of rows; ``keras.utils.set_random_seed`` has been called with it.
+        seed: Seeds weights and the order of rows; all generators have been seeded with it and the rank.
         feature_outputs: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
         label: Name of the label column.
         examples_dir: Folder of the transformed examples.
         checkpoint_dir: Folder that outlives this try.
         tensorboard_dir: Where rank 0 writes event files.
         resumed_from: The checkpoint of an earlier try, or None.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
+        guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
         keep_checkpoints: How many checkpoints are kept.
         history: Metrics of each epoch, those before the checkpoint included.
-        checksums: Checksum of the weights after each epoch of this try.
+        position: Where the training stands.
+        snapshot: What is restored from, once :meth:`restore` has read it.
+        guards: What guarded each training of this try.
+        elasticity: What is done when the gang loses ranks or takes in others, in an elastic one.
     """
 
     rank: int
@@ -55,46 +72,57 @@ class TrainContext:
     checkpoint_dir: Path
     tensorboard_dir: Path
     resumed_from: Checkpoint | None = None
+    checkpoint_every_steps: int = 0
+    guard_every_steps: int | None = None
     keep_checkpoints: int = 3
     history: list[dict[str, float]] = field(default_factory=list)
-    checksums: list[str] = field(default_factory=list)
+    position: Position = field(default_factory=Position)
+    snapshot: Snapshot | None = None
+    guards: list[Guard] = field(default_factory=list)
+    elasticity: Elasticity | None = None
     on_message: Callable[..., None] = lambda kind, **fields: None
     on_alive: Callable[[str], None] = lambda _: None
+    bring_back: Callable[[str], None] = lambda _: None
     epoch: int = 0
+    first_batch: int = 0
     rows: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    exchange_seconds: float = 0.0
     rows_trained: int = 0
-    _shards: dict[str, SplitReader] = field(default_factory=dict)
-    _passes: int = 0
-    _stop: bool = False
+    _readers: dict[str, SplitReader] = field(default_factory=dict)
+    _epochs_begun: int = 0
+    _fits: int = 0
+    _is_restored: bool = False
+    stop_requested: bool = False
+    _agreed_stop: bool = False
+    _stop_calls: int = 0
+    _writer: CheckpointWriter | None = None
     _events: Any = None
 
     def __post_init__(self) -> None:
         if self.resumed_from is not None:
-            self.epoch = self.resumed_from.epochs
+            self.position = self.resumed_from.position
+            self.epoch = self.position.epoch
             self.history.extend(dict(metrics) for metrics in self.resumed_from.history)
 
     @property
     def initial_epoch(self) -> int:
         """Epochs that an earlier try has done; 0 for a first try."""
-        return self.resumed_from.epochs if self.resumed_from else 0
+        return self.resumed_from.position.epoch if self.resumed_from else 0
 
-    def shard(self, split: str) -> SplitReader:
-        """This rank's rows of a split, read once.
+    def reader(self, split: str) -> SplitReader:
+        """This rank's rows of a split.
 
         Raises:
             BadInput: there is no such split, or it cannot be read.
         """
-        if split not in self._shards:
-            folder = self.examples_dir / split
-            if not folder.is_dir():
-                raise BadInput(f"{self.examples_dir}: there is no split {split!r} among the transformed examples")
+        if split not in self._readers:
             self.on_alive(f"reading {split}")
-            self._shards[split] = open_split(
-                folder, self.feature_outputs, rank=self.rank, size=self.size, label=self.label
+            self._readers[split] = open_split(
+                self._folder(split), self.feature_outputs, rank=self.rank, size=self.size, label=self.label
             )
-            self.rows[split] = self._shards[split].rows
-        return self._shards[split]
+            self.rows[split] = self._readers[split].rows
+        return self._readers[split]
 
     def steps(self, split: str, batch_size: int) -> int:
         """Steps of an epoch, the same on every rank.
@@ -103,9 +131,11 @@ class TrainContext:
             split: ``train``, ``eval``.
             batch_size: Rows of a step over all ranks.
         """
-        return self.shard(split).steps(batch_size)
+        return self.reader(split).steps(batch_size)
 
-    def examples(self, split: str, batch_size: int, *, shuffle: bool = False, repeat: bool = False) -> tf.data.Dataset:
+    def examples(
+        self, split: str, batch_size: int, *, shuffle: bool = False, repeat: bool = False, first_step: int = 0
+    ) -> tf.data.Dataset:
         """This rank's share of a split, as pairs of features by name and labels.
 
         Each rank gets its own rows, every row is given once an epoch, and all ranks take the same number of steps,
@@ -116,17 +146,23 @@ class TrainContext:
             batch_size: Rows of a step over all ranks; this rank's batches are a ``size``-th of it.
             shuffle: Whether each pass has an order of its own, from seed, rank and epoch.
             repeat: Whether the dataset begins anew when it ends.
+            first_step: The batch to begin with, in an epoch that is resumed; those that follow are what the whole epoch
+                would have given.
         """
         if batch_size < self.size:
             raise BadInput(f"batch_size is {batch_size}, fewer rows than the {self.size} ranks that share them")
-        dataset = self.shard(split).dataset(
-            batch_size, shuffle_seed=self.seed if shuffle else None, epoch=self._next_pass
+        dataset = self.reader(split).dataset(
+            batch_size,
+            shuffle_seed=self.seed if shuffle else None,
+            epoch=self._count_passes(),
+            first_step=(lambda: first_step) if first_step else None,
         )
         return dataset.repeat() if repeat else dataset
 
     def begin_epoch(self, epoch: int) -> None:
         """Tells the data which epoch it is; :meth:`fit` does. A resumed epoch has the order that it had."""
-        self.epoch, self._passes = epoch, 0
+        self.epoch = epoch
+        self._epochs_begun += 1
 
     def report(self, step: int, **metrics: float) -> None:
         """Streams metrics to the task's log and to TensorBoard; rank 0's count, the others' are ignored.
@@ -155,61 +191,129 @@ class TrainContext:
         self._events[run].flush()
 
     def request_stop(self) -> None:
-        """Asks all ranks to stop after this epoch."""
-        self._stop = True
+        """Asks all ranks to stop when they next look; :meth:`fit` looks after each epoch."""
+        self.stop_requested = True
 
-    def should_stop(self) -> bool:
-        """Whether any rank has asked to stop. Every rank must call it, and all get the same answer."""
+    def should_stop(self, every: int = 1) -> bool:
+        """Whether any rank has asked to stop. Every rank must call it equally often, and all get the same answer.
+
+        Asking the others takes Horovod's cycle time, about 5 ms. In a loop over steps let it do so at every hundredth
+        call only; between them the answer is the last one.
+
+        Args:
+            every: Calls of which the first asks the other ranks.
+        """
+        if self._stop_calls % every == 0:
+            self._agreed_stop = self.any_rank(self.stop_requested)
+        self._stop_calls += 1
+        return self._agreed_stop
+
+    def any_rank(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; every rank must call it."""
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
         if self.size == 1:
-            return self._stop
-        asked = hvd.allreduce(tf.constant(int(self._stop)), op=hvd.Max, name="hops_stop")
-        self._stop = bool(asked.numpy())
-        return self._stop
+            return flag
+        return bool(hvd.allreduce(tf.constant(int(flag)), op=hvd.Max, name="hops_any_rank").numpy())
 
-    def restore(self, model: Any) -> int:
-        """Restores the checkpoint of an earlier try, if there is one, and gives all ranks rank 0's weights.
+    def restore(self, model: Any, optimizer: Any = None) -> Position:
+        """Goes back to where an earlier try stood, if there was one, and gives all ranks rank 0's weights.
+
+        Python's, NumPy's, TensorFlow's and Keras's generators, the states of the model's random layers and metrics, and
+        the optimizer come back with the weights. A checkpoint of another number of ranks begins its epoch anew, with
+        the shards that there are now.
 
         Args:
-            model: A compiled Keras model, built.
+            model: A Keras model, built.
+            optimizer: Its optimizer, where it was not compiled with one.
 
         Returns:
-            Epochs done.
+            Where the training stands: how many steps and epochs, and steps of the epoch after them, are done.
+
+        Raises:
+            BadInput: the checkpoint is of another architecture.
         """
         from airflow_hops.hops.keras import broadcast_weights
 
-        if self.resumed_from is not None:
-            restore_checkpoint(self.resumed_from, model)
+        self._is_restored = True
+        if self.resumed_from is not None and self.snapshot is None:
+            self.snapshot = load_snapshot(self.resumed_from)
+        if self.snapshot is not None:
+            where = str(self.resumed_from.path) if self.resumed_from else "the other ranks' state"
+            restore_variables(self.snapshot, model, optimizer, where=where)
+            if len(self.snapshot.rank_states) not in (0, self.size):
+                self._begin_epoch_anew(len(self.snapshot.rank_states))
         broadcast_weights(model)
-        return self.initial_epoch
+        self.restore_own_state(model, optimizer)
+        return self.position
 
-    def checkpoint(self, model: Any, epochs: int, metrics: Mapping[str, float]) -> None:
-        """Notes an epoch's metrics, and lets rank 0 write a checkpoint; :meth:`fit` does.
+    def restore_own_state(self, model: Any, optimizer: Any = None) -> None:
+        """Puts back what of the checkpoint is this rank's own, such as random generators; :meth:`restore` does."""
+        from airflow_hops.hops.rank_state import restore_rank_state
+
+        if self.snapshot is not None and len(self.snapshot.rank_states) == self.size:
+            restore_rank_state(self.snapshot.rank_states[self.rank], model, optimizer)
+
+    def checkpoint(
+        self,
+        model: Any,
+        *,
+        step: int,
+        epoch: int = 0,
+        batch: int = 0,
+        optimizer: Any = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Writes a checkpoint in a training loop of one's own; :meth:`fit` does it by itself. Every rank must call it.
+
+        Training goes on while it is written. That it could not be written is raised by the next call.
 
         Args:
-            model: The model.
-            epochs: Epochs done.
-            metrics: This epoch's.
-        """
-        self.history.append({name: float(value) for name, value in metrics.items()})
-        if self.rank == 0:
-            path = save_checkpoint(
-                self.checkpoint_dir, model, epochs=epochs, history=self.history, keep=self.keep_checkpoints
-            )
-            self.on_message("checkpoint", name=path.name)
+            model: The Keras model.
+            step: Steps done, over all epochs.
+            epoch: Epochs done.
+            batch: Steps done of the epoch after them.
+            optimizer: The optimizer, where the model was not compiled with one.
+            metrics: Of the epoch that has ended, for ``training.json``.
 
-    def callbacks(self, *, epochs: int, checksum_every_steps: int | None = None) -> list[Any]:
-        """The callbacks that :meth:`fit` adds, for a ``model.fit`` of one's own.
+        Raises:
+            HopsError: the checkpoint before could not be written.
+            BadInput: a weight is not a number.
+        """
+        if metrics is not None:
+            self.history.append({name: float(value) for name, value in metrics.items()})
+        self.position = replace(self.position, step=int(step), epoch=int(epoch), batch=int(batch))
+        self.save(model, optimizer)
+
+    def save(self, model: Any, optimizer: Any = None, counters: tuple[Mapping[str, Any], Any] = ({}, {})) -> None:
+        """Writes a checkpoint of where the training stands, by :attr:`position`; :meth:`checkpoint` does."""
+        from airflow_hops.hops.rank_state import gather_rank_states
+
+        self.on_alive(f"the checkpoint {self.position}")
+        states = gather_rank_states(model, optimizer)
+        if self.rank == 0 or self.elasticity is not None:
+            variables = copy_variables(model, optimizer)
+            snapshot = Snapshot(self.position, variables, states, tuple(self.history), *counters)
+        if self.elasticity is not None:
+            self.elasticity.commit(snapshot)
+        if self.rank == 0:
+            if self._writer is None:
+                self._writer = CheckpointWriter(self.checkpoint_dir, self.keep_checkpoints, self._announce)
+            self._writer.write(snapshot)
+        if self.elasticity is not None:
+            self.elasticity.make_way()
+
+    def callbacks(self, *, epochs: int, guard_every_steps: int | None = None) -> list[Any]:
+        """The callbacks that :meth:`fit` adds, for a ``model.fit`` of one's own; checkpoints come after each epoch.
 
         Args:
             epochs: How many there will be, for the progress.
-            checksum_every_steps: Compare the ranks' weights after so many steps, besides after every epoch.
+            guard_every_steps: Compare the ranks' weights after so many steps; the context's own by default.
         """
-        from airflow_hops.hops.callbacks import guarding_callbacks, recording_callbacks
+        from airflow_hops.hops.callbacks import RecordCallback, guarding_callbacks
 
-        return [*guarding_callbacks(self, checksum_every_steps), *recording_callbacks(self, epochs)]
+        return [*guarding_callbacks(self, self._guard(guard_every_steps)), RecordCallback(self, epochs)]
 
     def fit(
         self,
@@ -220,9 +324,12 @@ class TrainContext:
         split: str = "train",
         validation_split: str | None = "eval",
         callbacks: Sequence[Any] = (),
-        checksum_every_steps: int | None = None,
+        guard_every_steps: int | None = None,
+        checkpoint_every_steps: int | None = None,
     ) -> list[dict[str, float]]:
         """``model.fit`` on all ranks: from the last checkpoint, with weights broadcast, checked and saved each epoch.
+
+        A training function may call it several times. When it is resumed, calls that had ended are left out.
 
         Args:
             model: A compiled Keras 3 model whose optimizer is a :func:`airflow_hops.hops.keras.DistributedOptimizer`.
@@ -230,52 +337,191 @@ class TrainContext:
             batch_size: Rows of a step over all ranks.
             split: What to train on.
             validation_split: What to measure after each epoch; None for nothing.
-            callbacks: Callbacks of one's own; they see metrics averaged over the ranks.
-            checksum_every_steps: Compare the ranks' weights after so many steps, besides after every epoch.
+            callbacks: Callbacks of one's own; they see metrics over all ranks. In an epoch that is resumed they see
+                batches counted from 0. Checkpoints hold the counters of Keras's own callbacks, and of those that have
+                methods ``get_state() -> JSON`` and ``set_state(JSON)``.
+            guard_every_steps: Compare the ranks' weights after so many steps; by default as the operator says.
+            checkpoint_every_steps: Write a checkpoint after so many steps, too; by default as the operator says.
 
         Returns:
             Metrics of each epoch, those before the checkpoint included.
         """
-        from airflow_hops.hops.callbacks import guarding_callbacks, recording_callbacks
+        number, self._fits = self._fits, self._fits + 1
 
-        training = self.examples(split, batch_size, shuffle=True)
+        def leave_out() -> list[dict[str, float]]:
+            log.info("call %d of context.fit had ended before the checkpoint: it is left out", number + 1)
+            return self.history
+
+        def train() -> list[dict[str, float]]:
+            return self._fit(
+                model,
+                number,
+                epochs=epochs,
+                batch_size=batch_size,
+                split=split,
+                validation_split=validation_split,
+                callbacks=callbacks,
+                guard_every_steps=guard_every_steps,
+                checkpoint_every_steps=checkpoint_every_steps,
+            )
+
+        if self.elasticity is not None:
+            return self.elasticity.train(model, number, train, leave_out)
+        return leave_out() if number < self.position.fit else train()
+
+    def _fit(
+        self,
+        model: Any,
+        number: int,
+        *,
+        epochs: int,
+        batch_size: int,
+        split: str,
+        validation_split: str | None,
+        callbacks: Sequence[Any],
+        guard_every_steps: int | None,
+        checkpoint_every_steps: int | None,
+    ) -> list[dict[str, float]]:
+        from airflow_hops.hops.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
+        from airflow_hops.hops.keras import exchange_seconds
+
+        reader, steps = self.reader(split), self.steps(split, batch_size)
+        whole = self.examples(split, batch_size, shuffle=True)
         validation = None
         if validation_split is not None and self._can_share(validation_split):
             validation = self.examples(validation_split, max(_EVALUATION_BATCH, self.size))
+        self._prepare(model, whole)
+        if not self._is_restored and (self.resumed_from is not None or self.snapshot is not None):
+            self.restore(model)
+        if self.elasticity is not None:
+            self.elasticity.begin(lambda: Snapshot(self.position, copy_variables(model), (), tuple(self.history)))
+        start = self.position
+        every_steps = self.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
+        guard = self._guard(guard_every_steps, reader)
+        record = RecordCallback(self, epochs, rows=reader.total_rows, users=callbacks, every_steps=every_steps)
+        together = FitCallbacks(
+            [*guarding_callbacks(self, guard), *callbacks, record],
+            add_history=True,
+            model=model,
+            epochs=epochs,
+            steps=steps,
+        )
+        parts = [(start.epoch, epochs, 0)]
+        if start.batch:
+            parts = [(start.epoch, start.epoch + 1, start.batch), (start.epoch + 1, epochs, 0)]
+        together.begin()
+        for first_epoch, last_epoch, first_batch in parts if not start.stopped else []:
+            self.first_batch = first_batch
+            model.fit(
+                self.examples(split, batch_size, shuffle=True, first_step=first_batch) if first_batch else whole,
+                validation_data=validation,
+                initial_epoch=first_epoch,
+                epochs=last_epoch,
+                steps_per_epoch=steps - first_batch if first_batch else None,
+                shuffle=False,
+                verbose=0,
+                callbacks=together,
+            )
+            if model.stop_training:
+                break
+        together.end()
+        self.exchange_seconds += exchange_seconds(model.optimizer)
+        self.position = Position(step=self.position.step, fit=number + 1)
+        if self.elasticity is not None:
+            self.elasticity.end()
+        return self.history
+
+    def go_back_to(self, snapshot: Snapshot) -> None:
+        """Takes a training over as the ranks have agreed on it; the next :meth:`fit` restores it."""
+        self.snapshot, self.position, self._is_restored = snapshot, snapshot.position, False
+        self.history[:] = [dict(metrics) for metrics in snapshot.history]
+
+    def take_place(self, placement: Placement) -> None:
+        """Stands at another place: what is read from now on is another share."""
+        self.rank, self.size, self.local_rank = placement.rank, placement.size, placement.local_rank
+        self._readers.clear()
+        self.rows.clear()
+        self._stop_calls = 0
+
+    def close(self) -> None:
+        """Waits for the last checkpoint, and closes the event files.
+
+        Raises:
+            HopsError: the checkpoint could not be written.
+        """
+        for writer in (self._events or {}).values():
+            with contextlib.suppress(Exception):
+                writer.close()
+        if self._writer is not None:
+            self._writer.finish()
+
+    @property
+    def reading_failure(self) -> Exception | None:
+        """What went wrong while examples were read: TensorFlow's own error does not tell whether a retry may help."""
+        return next((reader.failure for reader in self._readers.values() if reader.failure is not None), None)
+
+    def _announce(self, path: Path) -> None:
+        self.bring_back(f"{self.checkpoint_dir.name}/{path.name}")
+        self.on_message("checkpoint", name=path.name)
+
+    def _prepare(self, model: Any, dataset: tf.data.Dataset) -> None:
+        """Builds a model that knows its inputs from its examples only, and turns off what cannot work."""
+        import tensorflow as tf
+
         if self.size > 1 and model.jit_compile:
             # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
             log.info("jit_compile is off: XLA has no Horovod all-reduce")
             model.jit_compile = False
-        self.restore(model)
-        model.fit(
-            training,
-            validation_data=validation,
-            epochs=epochs,
-            initial_epoch=self.initial_epoch,
-            shuffle=False,
-            verbose=0,
-            callbacks=[
-                *guarding_callbacks(self, checksum_every_steps),
-                *callbacks,
-                *recording_callbacks(self, epochs, rows=self.shard(split).total_rows),
-            ],
-        )
-        return self.history
+        if not model.built:
+            features, _ = dataset.element_spec
+            model(tf.nest.map_structure(lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), features))
 
-    def close(self) -> None:
-        """Closes the event files."""
-        for writer in (self._events or {}).values():
-            with contextlib.suppress(Exception):
-                writer.close()
+    def _begin_epoch_anew(self, ranks: int) -> None:
+        from airflow_hops.hops.rank_state import seed_rank
+
+        self.position = replace(self.position, batch=0)
+        seed_rank(self.seed + self.position.step * self.size, self.rank)
+        log.warning(
+            "the checkpoint is of %d ranks, and there are %d: training goes on %s with new shards and new random "
+            "numbers; its weights will not be those of an uninterrupted training to the last bit",
+            ranks,
+            self.size,
+            self.position,
+        )
+
+    def _guard(self, every_steps: int | None, reader: SplitReader | None = None) -> Guard:
+        from airflow_hops.hops.keras import GUARD_EVERY_STEPS, Guard
+
+        every = self.guard_every_steps if every_steps is None else every_steps
+        guard = Guard(
+            GUARD_EVERY_STEPS if every is None else every,
+            reader.rows_given if reader else None,
+            reader.total_rows if reader else None,
+        )
+        self.guards.append(guard)
+        return guard
+
+    def _count_passes(self) -> Callable[[], int]:
+        """What numbers the passes of a dataset, those of an epoch from 0 on."""
+        epoch, passes = -1, 0
+
+        def number() -> int:
+            nonlocal epoch, passes
+            passes = 0 if self._epochs_begun != epoch else passes + 1
+            epoch = self._epochs_begun
+            return self.epoch * _PASSES_OF_AN_EPOCH + passes
+
+        return number
+
+    def _folder(self, split: str) -> Path:
+        folder = self.examples_dir / split
+        if not folder.is_dir():
+            raise BadInput(f"{self.examples_dir}: there is no split {split!r} among the transformed examples")
+        return folder
 
     def _can_share(self, split: str) -> bool:
-        rows = row_count(self.examples_dir / split)
+        folder = self.examples_dir / split
+        rows = row_count(folder) if folder.is_dir() else 0
         if rows < self.size:
             log.warning("split %r holds %d rows for %d ranks: it is not measured", split, rows, self.size)
         return rows >= self.size
-
-    def _next_pass(self) -> int:
-        """The epoch; further passes within one have the numbers after it."""
-        number = self.epoch + self._passes
-        self._passes += 1
-        return number

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.hops.checkpoints import restore_checkpoint, save_checkpoint
+from airflow_hops.hops.checkpoints import (
+    Position,
+    Snapshot,
+    copy_variables,
+    load_snapshot,
+    restore_variables,
+    write_checkpoint,
+)
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 from airflow_hops.store import ArtifactStore
@@ -34,7 +41,8 @@ def look_at(context: StepContext) -> dict[str, Any]:
 
 
 def keep_checkpoints_on_an_object_store(context: StepContext) -> dict[str, Any]:
-    """Publishes and fetches checkpoints where a folder cannot be renamed."""
+    """Publishes and fetches checkpoints where a folder cannot be renamed; damages the last of them."""
+    import fsspec
     import keras
 
     store = ArtifactStore("memory://hops")
@@ -43,17 +51,31 @@ def keep_checkpoints_on_an_object_store(context: StepContext) -> dict[str, Any]:
     model.compile("adam", "mse")
     found: dict[str, Any] = {"before": state.fetch(context.scratch / "before")}
     for epochs in (1, 2):
-        history = [{"loss": 1.0 / epoch} for epoch in range(1, epochs + 1)]
-        state.publish(save_checkpoint(context.scratch / "local", model, epochs=epochs, history=history, keep=3))
+        history = tuple({"loss": 1.0 / epoch} for epoch in range(1, epochs + 1))
+        snapshot = Snapshot(Position(step=7 * epochs, epoch=epochs), copy_variables(model), history=history)
+        state.publish(write_checkpoint(context.scratch / "local", snapshot, keep=3))
     fetched = state.fetch(context.scratch / "fetched")
     assert fetched is not None
-    found["fetched"] = [fetched.epochs, fetched.history, sorted(path.name for path in fetched.path.iterdir())]
+    found["fetched"] = [fetched.position.epoch, fetched.history]
     other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     other.compile("adam", "mse")
-    try:
-        restore_checkpoint(fetched, other)
-    except BadInput as error:
-        found["other_architecture"] = str(error)
+    found["other_architecture"] = _bad_input(lambda: restore_variables(load_snapshot(fetched), other))
+    memory = fsspec.filesystem("memory")
+    (stored,) = (path for path in memory.find("/") if "step-00000014/variables.npz" in path)
+    memory.pipe_file(stored, memory.cat_file(stored)[:-100])
+    before = state.fetch(context.scratch / "damaged")
+    assert before is not None
+    found["damaged"] = [before.position.epoch, before.history]
+    memory.pipe_file(stored.replace("variables.npz", "checkpoint.json"), b'{"epochs": 2, "history": []}')
+    found["other_version"] = _bad_input(lambda: state.fetch(context.scratch / "other"))
     state.clear()
     found["after"] = state.fetch(context.scratch / "after")
     return found
+
+
+def _bad_input(function: Any) -> str:
+    try:
+        function()
+    except BadInput as error:
+        return str(error)
+    return "no error"

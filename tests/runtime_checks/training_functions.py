@@ -75,7 +75,7 @@ def train(context: TrainContext) -> keras.Model:
     if "poison_after" in context.params:
         callbacks.append(Poison(context.params["poison_after"]))
     context.fit(
-        model, epochs=context.params.get("epochs", 3), batch_size=100, callbacks=callbacks, checksum_every_steps=2
+        model, epochs=context.params.get("epochs", 3), batch_size=100, callbacks=callbacks, guard_every_steps=2
     )
     context.report(7, gradient_norm=0.25)
     return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -13,13 +14,16 @@ import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.hops.checkpoints import read_checkpoint
 from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops.elastic import Elasticity
 from airflow_hops.hops.keras import check_weights
+from airflow_hops.hops.rank_state import seed_rank
 from airflow_hops.runtime.context import resolve
 from airflow_hops.runtime.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import Channel, Placement
+from airflow_hops.runtime.gang.meeting import Membership
 from airflow_hops.runtime.transform_graph import export_serving_model
 
 
@@ -31,6 +35,9 @@ def train_rank(
     function: str,
     params: Mapping[str, Any],
     seed: int,
+    deterministic: bool = False,
+    checkpoint_every_steps: int = 0,
+    guard_every_steps: int | None = None,
 ) -> dict[str, Any]:
     """The work of a rank.
 
@@ -42,6 +49,9 @@ def train_rank(
         function: ``module:function`` of the user.
         params: Hyperparameters.
         seed: Seed of weights and of the order of rows.
+        deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
+        guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
 
     Returns:
         What goes into ``training.json``.
@@ -52,12 +62,18 @@ def train_rank(
     began = time.monotonic()
     examples = folders["examples"]
     channel.alive("Horovod's start")
-    threads = max(1, len(os.sched_getaffinity(0)) // placement.local_size)
+    membership = Membership.of_rank(placement, channel)
+    if membership is None:
+        hvd.init()
+    else:
+        membership.begin()
+        placement = membership.placement
+    threads = 1 if deterministic else max(1, len(os.sched_getaffinity(0)) // placement.local_size)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
-    hvd.init()
-    # The weights of rank 0 are broadcast; what must differ by rank (units that drop out) does.
-    keras.utils.set_random_seed(seed + placement.rank)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    seed_rank(seed, placement.rank)
     specs = FeatureSpecs.read(examples / "features.json")
     context = TrainContext(
         rank=placement.rank,
@@ -71,25 +87,30 @@ def train_rank(
         checkpoint_dir=folders["output"] / "checkpoints",
         tensorboard_dir=folders["output"] / "tensorboard",
         resumed_from=read_checkpoint(folders["resumed"]) if "resumed" in folders else None,
+        checkpoint_every_steps=checkpoint_every_steps,
+        guard_every_steps=guard_every_steps,
         on_message=channel.send,
         on_alive=channel.alive,
+        bring_back=channel.bring_back,
     )
+    channel.send("started")
+    if membership is not None:
+        context.elasticity = Elasticity(membership, context)
     start_up = time.monotonic() - began
     train = resolve(function)
     channel.alive(f"the beginning of {function}")
-    model = train(context)
+    model = _call(train, context)
     training_seconds = time.monotonic() - began - start_up
-    context.close()
     if not isinstance(model, keras.Model):
         raise BadInput(
             f"train function {function!r} returned {type(model).__module__}.{type(model).__name__}, expected "
             "a keras.Model (Keras 3)"
         )
-    checksum = check_weights(model, "at the end of training")
+    checksum = _check(model, context)
     channel.send("alive", where="the end of training")
     hvd.shutdown()
     export_began = time.monotonic()
-    if placement.rank == 0:
+    if context.rank == 0:
         _export(model, examples, folders["output"])
     return {
         "host": placement.host,
@@ -97,13 +118,41 @@ def train_rank(
         "rows": context.rows,
         "history": context.history,
         "resumed_after_epoch": context.initial_epoch,
-        "checksums": context.checksums,
+        "resumed_at_step": context.resumed_from.position.step if context.resumed_from else 0,
         "checksum": checksum,
+        "guard": {
+            "checks": sum(guard.checks for guard in context.guards),
+            "checksums": [checksum for guard in context.guards for checksum in guard.checksums],
+            "rows": [rows for guard in context.guards for rows in guard.rows],
+        },
         "examples_per_second": round(context.rows_trained / context.seconds, 1) if context.seconds else 0.0,
+        "scaling_efficiency": round(1 - context.exchange_seconds / context.seconds, 4) if context.seconds else None,
         "start_up_seconds": round(start_up, 3),
         "training_seconds": round(training_seconds, 3),
         "export_seconds": round(time.monotonic() - export_began, 3),
     }
+
+
+def _call(train: Any, context: TrainContext) -> Any:
+    """Calls the user's function, and waits for its last checkpoint however it ends."""
+    try:
+        model = train(context)
+    except Exception as error:
+        with contextlib.suppress(HopsError):
+            context.close()
+        failure = context.reading_failure
+        if failure is not None and failure is not error:
+            raise failure from error
+        raise
+    context.close()
+    return model
+
+
+def _check(model: keras.Model, context: TrainContext) -> str:
+    """Compares the ranks' weights at the end, with those that are left of them."""
+    if context.elasticity is None:
+        return check_weights(model, "at the end of training")
+    return context.elasticity.finish(lambda: check_weights(model, "at the end of training"))
 
 
 def _export(model: keras.Model, examples: Path, output: Path) -> None:

@@ -10,6 +10,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import tensorflow as tf
 
 from airflow_hops.runtime.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import LocalRanks, RankJob, RankLauncher, run_gang
+from airflow_hops.runtime.gang.elastic import Elastic, note_resize, run_elastic_gang
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,12 @@ class Training:
         examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``.
         output: Folder to write to: ``saved_model/``, ``checkpoints/``, ``tensorboard/``, ``logs/``, ``training.json``.
         params: Hyperparameters.
-        ranks: Number of ranks.
+        ranks: Number of ranks; where they are elastic, with how many they begin.
+        elastic: How far the gang may shrink and grow; None: all ranks or none.
         seed: Seed of weights and of the order of rows.
+        deterministic: Whether the same training gives the same bits.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
+        guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         resume_from: Folder of the checkpoint to begin from, or None.
         launcher: Where the ranks run.
@@ -44,7 +50,11 @@ class Training:
     output: Path
     params: Mapping[str, Any] = field(default_factory=dict)
     ranks: int = 2
+    elastic: Elastic | None = None
     seed: int = 0
+    deterministic: bool = False
+    checkpoint_every_steps: int = 0
+    guard_every_steps: int | None = None
     stall_timeout_s: float = 300.0
     resume_from: Path | None = None
     launcher: RankLauncher = field(default_factory=LocalRanks)
@@ -71,13 +81,24 @@ def train_model(
     FeatureSpecs.read(training.examples / "features.json")
     for name in ("checkpoints", "tensorboard"):
         (training.output / name).mkdir(parents=True, exist_ok=True)
-    ranks = run_gang(
+    resizes: list[dict[str, Any]] = []
+
+    def hear(rank: int, message: Mapping[str, Any]) -> None:
+        note_resize(resizes, message)
+        if on_message is not None:
+            on_message(rank, message)
+
+    run = run_gang if training.elastic is None else partial(run_elastic_gang, elastic=training.elastic)
+    ranks = run(
         RankJob(
             "airflow_hops.runtime.train.rank_program:train_rank",
             {
                 "function": training.function,
                 "params": dict(training.params),
                 "seed": training.seed,
+                "deterministic": training.deterministic,
+                "checkpoint_every_steps": training.checkpoint_every_steps,
+                "guard_every_steps": training.guard_every_steps,
             },
             code_paths=training.code_paths,
             inputs={
@@ -90,19 +111,24 @@ def train_model(
         logs=training.output / "logs",
         launcher=training.launcher,
         stall_timeout_s=training.stall_timeout_s,
-        on_message=on_message,
+        on_message=hear,
     )
     first = ranks[0]
     summary = {
         "train": training.function,
         "params": dict(training.params),
         "seed": training.seed,
+        "deterministic": training.deterministic,
         "ranks": training.ranks,
+        "ranks_at_end": len(ranks),
+        "resizes": resizes,
         "threads_per_rank": first["threads"],
         "hosts": sorted({rank["host"] for rank in ranks}),
         "epochs": first["history"],
         "resumed_after_epoch": first["resumed_after_epoch"],
+        "resumed_at_step": first["resumed_at_step"],
         "examples_per_second": first["examples_per_second"],
+        "scaling_efficiency": first["scaling_efficiency"],
         "seconds": {
             "total": round(time.monotonic() - began, 3),
             "export": first["export_seconds"],
@@ -111,8 +137,9 @@ def train_model(
         },
         "rows": {split: sum(rank["rows"].get(split, 0) for rank in ranks) for split in first["rows"]},
         "rows_by_rank": [rank["rows"] for rank in ranks],
-        "checksums": first["checksums"],
+        "guard": first["guard"],
         "checksum": first["checksum"],
+        "synchronized": len({rank["checksum"] for rank in ranks}) == 1,
         "versions": _versions(),
     }
     (training.output / "training.json").write_text(json.dumps(summary, indent=1) + "\n")
