@@ -46,7 +46,7 @@ def register_twice(context: Any, tracking_uri: str, model_name: str) -> dict[str
     from mlflow.tracking import MlflowClient
 
     from airflow_hops.artifacts import HopsError
-    from airflow_hops.runtime.registry import ModelRegistry
+    from airflow_hops.runtime.tracking import ModelRegistry
 
     class Interrupted(MlflowClient):
         def create_model_version(self, *args: Any, **kwargs: Any) -> Any:
@@ -69,3 +69,49 @@ def register_twice(context: Any, tracking_uri: str, model_name: str) -> dict[str
         "versions": [int(v.version) for v in client.search_model_versions(f"name = '{model_name}'")],
         "created": [version.created for version in registered],
     }
+
+
+def register(context: Any, tracking_uri: str, model_name: str) -> dict[str, Any]:
+    """Registers a model: the version's number and its run."""
+    from airflow_hops.runtime.tracking import ModelRegistry
+
+    version = ModelRegistry(tracking_uri, model_name).register(context.input("model"), context.spec.producer)
+    return {"version": version.version, "run": version.mlflow_run_id}
+
+
+def runs(context: Any, tracking_uri: str, experiment: str) -> list[dict[str, Any]]:
+    """Each run of an experiment, with its inputs, its artifacts and the text of some."""
+    from mlflow.artifacts import load_text
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri)
+    found = client.get_experiment_by_name(experiment)
+    answer = []
+    for run in client.search_runs([found.experiment_id]) if found else []:
+        files = {
+            f"{top.path}/{file.path.rpartition('/')[2]}" if top.is_dir else top.path
+            for top in client.list_artifacts(run.info.run_id)
+            for file in (client.list_artifacts(run.info.run_id, top.path) if top.is_dir else [top])
+        }
+        answer.append(
+            {
+                "id": run.info.run_id,
+                "name": run.info.run_name,
+                "status": run.info.status,
+                "tags": dict(run.data.tags),
+                "params": dict(run.data.params),
+                "metrics": {
+                    name: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, name)]
+                    for name in run.data.metrics
+                },
+                "inputs": [
+                    {"name": each.dataset.name, "source": each.dataset.source, "profile": each.dataset.profile}
+                    for each in run.inputs.dataset_inputs
+                ],
+                "files": sorted(files),
+                "requirements": load_text(f"{run.info.artifact_uri}/environment/requirements.txt")
+                if "environment/requirements.txt" in files
+                else "",
+            }
+        )
+    return answer

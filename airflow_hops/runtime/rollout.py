@@ -20,7 +20,7 @@ from airflow_hops.runtime.canary import Counts, Finding, Limits, compare_errors,
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.model_record import ModelRecord, ServedVersion, now, read_record, write_record
 from airflow_hops.runtime.model_server import ModelServer
-from airflow_hops.runtime.registry import CHALLENGER, CHAMPION, ModelRegistry
+from airflow_hops.runtime.tracking import CHALLENGER, CHAMPION, ModelRegistry
 
 PROMOTED = "promoted"
 ROLLED_BACK = "rolled_back"

@@ -9,12 +9,14 @@ from typing import Any
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
 from airflow_hops.hops.examples import row_count
-from airflow_hops.protocol import format_record
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.feature_specs import FeatureSpecs
+from airflow_hops.runtime.gang.elastic import Elastic
 from airflow_hops.runtime.gang.where import Where, rank_launcher
 from airflow_hops.runtime.tensorboard import serving
+from airflow_hops.runtime.tracking import TrainingRun
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
+from airflow_hops.runtime.train.messages import Listener
 from airflow_hops.runtime.train.training import Training, train_model
 from airflow_hops.runtime.transform_graph import SIGNATURE
 
@@ -27,6 +29,8 @@ def run(
     train: str,
     params: dict[str, Any] | None = None,
     np: int = 2,
+    min_np: int | None = None,
+    max_np: int | None = None,
     where: Where | None = None,
     seed: int | None = None,
     deterministic: bool = False,
@@ -41,7 +45,9 @@ def run(
         context: The step's.
         train: ``module:function`` of the user.
         params: Hyperparameters.
-        np: Number of ranks.
+        np: Number of ranks; where they are elastic, with how many they begin.
+        min_np: Ranks that may be left for the training to go on; None: ``np``, unless ``max_np`` is given.
+        max_np: Ranks up to which others take the places of those that were lost; None: ``np``.
         where: Where they run: see :func:`airflow_hops.runtime.gang.where.rank_launcher`.
         seed: Seed of weights and of the order of rows; None means 0.
         deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
@@ -55,32 +61,24 @@ def run(
         HopsError: a rank died or stalled.
     """
     launcher = rank_launcher(where, context)
-    launcher.place(np)  # too few slots are found before anything is read
+    elastic = None if min_np is None and max_np is None else Elastic(np if min_np is None else min_np, max_np)
+    # Too few slots are found before anything is read.
+    _ = launcher.place(np) if elastic is None else elastic.place(launcher, np)
     examples = context.input("examples")
     manifest = context.store.manifest(examples.uri)
-    _check_examples(context.store.local(examples), manifest, np)
+    _check_examples(context.store.local(examples), manifest, max(np, max_np or np))
     state = CheckpointState.of(context.spec, context.store)
     with context.output() as writer:
         resume_from = state.fetch(context.scratch / "resumed")
         if resume_from is not None:
             context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
-        checkpoints = writer.path / "checkpoints"
-
-        def on_message(rank: int, message: Mapping[str, Any]) -> None:
-            if message["type"] == "checkpoint":
-                _publish(state, checkpoints / message["name"])
-            elif message["type"] == "progress":
-                context.progress(message["fraction"], message["text"], message["metrics"])
-            elif message["type"] == "report":
-                figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
-                print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)
-
         training = Training(
             function=train,
             examples=context.store.local(examples),
             output=writer.path,
             params=params or {},
             ranks=np,
+            elastic=elastic,
             seed=seed or 0,
             deterministic=deterministic,
             checkpoint_every_steps=checkpoint_every_steps,
@@ -90,10 +88,23 @@ def run(
             launcher=launcher,
             code_paths=context.spec.code_paths,
         )
+        tracking = TrainingRun(context.spec.services.get("tracking_uri", ""), state.uri, context.spec.producer)
+        given = {"train": train, "np": np, "seed": training.seed, "deterministic": deterministic, **training.params}
+        code_paths = context.spec.code_paths
+        listener = Listener(
+            context,
+            state,
+            writer.path / "checkpoints",
+            tracking,
+            lambda: tracking.begin(given, examples, manifest, code_paths),
+        )
         try:
             with serving(writer.path / "tensorboard") if tensorboard else nullcontext():
-                summary = train_model(training, on_message=on_message)
-        except HopsError as error:
+                summary = train_model(training, on_message=listener)
+        except BaseException as error:
+            tracking.fail()
+            if not isinstance(error, HopsError):
+                raise
             kept = state.latest()
             if kept is None:
                 raise
@@ -118,17 +129,9 @@ def run(
                 "synchronized": summary["synchronized"],
             },
         )
+    tracking.finish(artifact, summary, code_paths, train)
     state.clear()
     return artifact
-
-
-def _publish(state: CheckpointState, checkpoint: Path) -> None:
-    try:
-        state.publish(checkpoint)
-    except FileNotFoundError:
-        if checkpoint.exists():
-            raise
-        # The ranks are faster than the store, and keep only their last few: one of those comes next.
 
 
 def _check_examples(folder: Path, manifest: Manifest, ranks: int) -> None:

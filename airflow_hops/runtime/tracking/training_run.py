@@ -1,0 +1,196 @@
+"""The MLflow run of a training: what it was given, how it goes, what came of it, and what it was made from and with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import Artifact, HopsError, Manifest, Producer
+from airflow_hops.runtime.tracking.client import experiment_id, mlflow_errors, open_tracking
+from airflow_hops.runtime.tracking.entries import entry_name, metrics_of, param_text
+
+TRAINING_TAG = "hops.training"
+"""Names a training whatever number of tries it takes: its retry takes the run up again."""
+_CODE_BYTES = 2 << 20
+
+log = logging.getLogger(__name__)
+
+
+class TrainingRun:
+    """A training's run in the experiment of its DAG.
+
+    Where MLflow fails, the log says so and the training goes on: what it has learnt is not lost for want of a note.
+
+    Args:
+        tracking_uri: MLflow's tracking URI; empty for none.
+        training: What names the training through all of its tries.
+        producer: The task instance; its DAG names the experiment.
+    """
+
+    def __init__(self, tracking_uri: str, training: str, producer: Producer) -> None:
+        self.tracking_uri, self.training, self.producer = tracking_uri, training, producer
+        self._client: Any = None
+        self._id: str | None = None
+        self._failed = not tracking_uri
+
+    def begin(
+        self,
+        params: Mapping[str, Any],
+        examples: Artifact | None,
+        manifest: Manifest | None,
+        code_paths: Sequence[str] = (),
+    ) -> None:
+        """Makes the run, or takes up that of an earlier try.
+
+        Args:
+            params: Hyperparameters, and what else the training was given.
+            examples: What it trains on.
+            manifest: Of the examples.
+            code_paths: Folders of user code; the run names the Git commit of the first.
+        """
+        self._attempt(lambda: self._begin(params, examples, manifest, code_paths))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Logs metrics of a step or an epoch."""
+        if self._id is not None:
+            self._attempt(lambda: self._log(metrics, step))
+
+    def finish(
+        self, model: Artifact, record: Mapping[str, Any], code_paths: Sequence[str], function: str | None
+    ) -> None:
+        """Logs what came of it.
+
+        Args:
+            model: The published model.
+            record: What ``training.json`` holds.
+            code_paths: Folders of user code.
+            function: ``module:function`` or path of the user's; the package or module is logged as ``code/``.
+        """
+        if self._id is not None:
+            self._attempt(lambda: self._finish(model, record, code_paths, function))
+
+    def fail(self, killed: bool = False) -> None:
+        """Says that this try has failed."""
+        if self._id is not None:
+            self._attempt(lambda: self._client.set_terminated(self._id, "KILLED" if killed else "FAILED"))
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            if self._client is None:
+                self._client = open_tracking(self.tracking_uri)
+            with mlflow_errors(self._client):
+                work()
+        except (HopsError, OSError) as error:
+            self._failed = True
+            log.warning("This training is not tracked any further: %s", error)
+
+    def _begin(
+        self,
+        params: Mapping[str, Any],
+        examples: Artifact | None,
+        manifest: Manifest | None,
+        code_paths: Sequence[str],
+    ) -> None:
+        from mlflow.entities import Param
+        from mlflow.utils.git_utils import get_git_commit
+
+        client, producer = self._client, self.producer
+        experiment = experiment_id(client, producer.dag_id)
+        begun = client.search_runs([experiment], f"tags.`{TRAINING_TAG}` = '{self.training}'", max_results=1)
+        if begun:
+            self._id = begun[0].info.run_id
+            client.update_run(self._id, status="RUNNING")
+        else:
+            tags = {
+                TRAINING_TAG: self.training,
+                "hops.dag_id": producer.dag_id,
+                "hops.run_id": producer.run_id,
+                "hops.task_id": producer.task_id,
+                "mlflow.source.type": "JOB",
+                "mlflow.source.name": f"{producer.dag_id}.{producer.task_id}",
+            }
+            commit = get_git_commit(code_paths[0]) if code_paths else None
+            if commit:
+                tags["mlflow.source.git.commit"] = commit
+            name = f"{producer.dag_id} {producer.run_id} {producer.task_id}"
+            self._id = client.create_run(experiment, run_name=name, tags=tags).info.run_id
+            given = [Param(entry_name(key), param_text(value)) for key, value in params.items()]
+            for first in range(0, len(given), 100):  # MLflow's limit for one call
+                client.log_batch(self._id, params=given[first : first + 100])
+            if examples is not None and manifest is not None:
+                client.log_inputs(self._id, datasets=_datasets(examples, manifest))
+        client.set_tag(self._id, "hops.try", str(producer.try_number))
+
+    def _log(self, metrics: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        at_ms = int(time.time() * 1000)
+        self._client.log_batch(
+            self._id, metrics=[Metric(entry_name(name), float(value), at_ms, step) for name, value in metrics.items()]
+        )
+
+    def _finish(
+        self, model: Artifact, record: Mapping[str, Any], code_paths: Sequence[str], function: str | None
+    ) -> None:
+        client, run = self._client, self._id
+        for name, value in {"hops.model": model.uri, "hops.fingerprint": model.fingerprint}.items():
+            client.set_tag(run, name, value)
+        for role in ("statistics", "schema"):
+            client.set_tag(run, f"hops.{role}", str(model.properties.get(role) or ""))
+        client.log_batch(run, metrics=metrics_of(model, {}, None))
+        client.log_text(run, _requirements(), "environment/requirements.txt")
+        client.log_dict(run, dict(record), "training.json")
+        for file, name in _code_files(code_paths, function):
+            client.log_text(run, file.read_text(errors="replace"), f"code/{name}")
+        client.set_terminated(run)
+
+
+def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
+    """The splits that a training reads, with where they come from."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    inputs = {role: [artifact.uri for artifact in given] for role, given in manifest.inputs.items()}
+    source = {"uri": examples.uri, "kind": examples.kind, "fingerprint": examples.fingerprint, "made_from": inputs}
+    return [
+        DatasetInput(
+            dataset=Dataset(
+                name=f"{manifest.producer.task_id or examples.kind}/{split}",
+                digest=examples.fingerprint[:16],
+                source_type="hops",
+                source=json.dumps(source),
+                profile=json.dumps({"num_rows": counts.rows_out}),
+            ),
+            tags=[InputTag("mlflow.data.context", "training" if split == "train" else split)],
+        )
+        for split, counts in manifest.rows.items()
+    ]
+
+
+def _requirements() -> str:
+    """The libraries of this environment, as ``pip freeze`` would write them."""
+    found = {f"{each.metadata['Name']}=={each.version}" for each in distributions() if each.metadata["Name"]}
+    return "\n".join(sorted(found, key=str.lower)) + "\n"
+
+
+def _code_files(code_paths: Sequence[str], function: str | None) -> list[tuple[Path, str]]:
+    """The sources of the package, or of the module, that the training's function lies in."""
+    if not function:
+        return []
+    top = function.partition(":")[0].partition(".")[0]
+    for base in map(Path, code_paths):
+        found = sorted((base / top).rglob("*.py")) or [file for file in [base / f"{top}.py"] if file.is_file()]
+        if found:
+            left, taken = _CODE_BYTES, []
+            for file in found:
+                left -= file.stat().st_size
+                if left >= 0:
+                    taken.append((file, file.relative_to(base).as_posix()))
+            return taken
+    return []

@@ -1,0 +1,58 @@
+"""What is done with what the ranks of a training say: progress for people, metrics for MLflow, checkpoints kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.protocol import format_record
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.tracking import TrainingRun
+from airflow_hops.runtime.train.checkpoint_state import CheckpointState
+
+
+class Listener:
+    """Takes the messages of a gang's ranks.
+
+    Args:
+        context: The step's.
+        state: Where checkpoints outlive the try.
+        checkpoints: Folder that rank 0 writes them to.
+        tracking: The MLflow run.
+        begin: Begins that run; called once ranks have started, as they are forked from a process that has done little.
+    """
+
+    def __init__(
+        self,
+        context: StepContext,
+        state: CheckpointState,
+        checkpoints: Path,
+        tracking: TrainingRun,
+        begin: Callable[[], None],
+    ) -> None:
+        self._context, self._state, self._checkpoints = context, state, checkpoints
+        self._tracking, self._begin = tracking, begin
+
+    def __call__(self, rank: int, message: Mapping[str, Any]) -> None:
+        """Takes a message of a rank."""
+        kind = message["type"]
+        if kind == "started" and rank == 0:
+            self._begin()
+        elif kind == "checkpoint":
+            self._publish(self._checkpoints / message["name"])
+        elif kind == "progress":
+            self._context.progress(message["fraction"], message["text"], message["metrics"])
+            self._tracking.log_metrics(message["metrics"], message["epoch"])
+        elif kind == "report":
+            figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
+            print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)
+            self._tracking.log_metrics(message["metrics"], message["step"])
+
+    def _publish(self, checkpoint: Path) -> None:
+        try:
+            self._state.publish(checkpoint)
+        except FileNotFoundError:
+            if checkpoint.exists():
+                raise
+            # The ranks are faster than the store, and keep only their last few: one of those comes next.
