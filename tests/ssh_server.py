@@ -32,7 +32,7 @@ async def serve(folder: Path) -> None:
         key.write_public_key(folder / f"{name}.pub")
         (folder / name).chmod(0o600)
     server = await asyncssh.listen(
-        "",
+        "0.0.0.0",
         0,
         server_host_keys=[folder / "host_key"],
         authorized_client_keys=str(folder / "client_key.pub"),

@@ -32,6 +32,7 @@ _CLOSE_S = 1.5
 _WRONG_PYTHON = "its Python is"
 _NOT_MENDED_BY_A_RETRY = re.compile(
     rf"{_WRONG_PYTHON}|Permission denied|Host key verification failed|HOST IDENTIFICATION|Bad configuration|Can't open"
+    "|: not found|No such file or directory"
 )
 _NO_PROGRAM = (126, 127)
 # Standard output belongs to the frames, whatever prints at import; the agent's package comes first over standard input.
