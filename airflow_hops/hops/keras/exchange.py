@@ -9,6 +9,7 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from airflow_hops.artifacts import BadInput
 
@@ -88,7 +89,8 @@ class GradientExchange:
         return combined
 
     def _timed_allreduce(self, grads: list[Any]) -> list[Any]:
-        if self.seconds is None:
+        # Where operations are to be deterministic, TensorFlow has no clock.
+        if self.seconds is None or is_op_determinism_enabled():
             return self._allreduce(grads)
         # All gradients are there before the clock starts: the all-reduce waits for the last of them anyway.
         with tf.device("CPU:0"), tf.control_dependencies(grads):

@@ -1,0 +1,34 @@
+"""tf_keras, the Keras before 3, with Horovod in a process that has imported TensorFlow and Keras 3 already."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def use_tf_keras() -> None:
+    """Makes ``tensorflow.keras`` tf_keras from here on, as ``TF_USE_LEGACY_KERAS=1`` does for a new process.
+
+    A rank is forked from a process in which TensorFlow and Keras 3 are imported, where the variable alone comes too
+    late. Call this before code that imports ``tensorflow.keras`` or ``horovod.tensorflow.keras`` runs. Horovod's
+    callbacks, which take their backend from the package ``keras`` and so fail beside a Keras 3, work, too.
+    """
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+    import tf_keras.api._v2.keras as legacy
+    from horovod.tensorflow import sync_batch_norm
+
+    folder = str(Path(legacy.__file__).parent.parent)
+    tf.__path__ = [folder, *(path for path in tf.__path__ if path != folder)]
+    for name in [name for name in sys.modules if f"{name}.".startswith("tensorflow.keras.")]:
+        del sys.modules[name]
+    tf.keras = legacy
+    importlib.reload(sync_batch_norm)  # its class is a tensorflow.keras layer
+    hvd.SyncBatchNormalization = sync_batch_norm.SyncBatchNormalization
+    for name in ("horovod.tensorflow.keras", "horovod.tensorflow.keras.callbacks"):
+        module: Any = importlib.import_module(name)
+        module.K = legacy.backend
