@@ -81,6 +81,8 @@ def test_served_model_equals_transform_and_model_one_after_the_other(check: Any)
     assert found["inputs"]["carrier"] == "string" and found["inputs"]["scheduled_at"] == "int64"
     assert set(found["inputs"]) == {*flights_examples.FEATURES, "scheduled_at"}
     assert "the model wants the inputs 'unheard_of', which are not among the transform's outputs" in found["error"]
+    assert found["missing_values"] > 0 and found["examples_equal"]
+    assert "scheduled_at" in found["missing_integer"] and "required but could not be found" in found["missing_integer"]
 
 
 def test_constants_are_those_of_the_training_split(check: Any, flights_raw: Path) -> None:

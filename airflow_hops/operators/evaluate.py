@@ -21,11 +21,12 @@ class EvaluateOperator(HopsOperator):
 
     Args:
         model: The output of ``HorovodTrainOperator`` (templated).
-        examples: The output of ``PrepareOperator`` (templated).
+        examples: The output of ``PrepareOperator``, or of ``PrepareImagesOperator`` (templated).
         model_name: Name under which the model is served, whose champion it is compared with (templated).
         splits: Splits to evaluate on; the first must have labels of both classes (templated).
         slices: Columns by whose values the figures are given too (templated).
-        metric: By which candidate and champion are compared: ``auc``, ``log_loss``, ``brier`` or ``accuracy``.
+        metric: By which candidate and champion are compared: ``auc``, ``log_loss``, ``brier`` or ``accuracy``; of
+            several classes not ``auc``.
         minimum: Worst figure allowed by metric, on every split; for a loss the greatest.
         max_regression: How much worse than the champion the model may be on a split, beyond chance: the lower end of
             the 95% interval of its gain must not lie below minus this. One figure, or one by split.

@@ -135,9 +135,18 @@ def compare(
         (mine_p, mine_n), (theirs_p, theirs_n) = _placements(labels, candidate), _placements(labels, champion)
         gain = float(mine_p.mean() - theirs_p.mean())
         error = math.sqrt(_variance(mine_p - theirs_p) + _variance(mine_n - theirs_n))
-    else:
-        gains = _row_scores(metric, labels, candidate) - _row_scores(metric, labels, champion)
-        gain, error = float(gains.mean()), math.sqrt(_variance(gains))
+        return Difference(metric, gain, gain - _Z_95 * error, gain + _Z_95 * error)
+    return paired_difference(metric, _row_scores(metric, labels, candidate) - _row_scores(metric, labels, champion))
+
+
+def paired_difference(metric: str, gains: np.ndarray[Any, Any]) -> Difference:
+    """The mean of paired differences, with its 95% interval.
+
+    Args:
+        metric: Its name.
+        gains: By how much each row's score is better, shape ``[rows]``.
+    """
+    gain, error = float(gains.mean()), math.sqrt(_variance(gains))
     return Difference(metric, gain, gain - _Z_95 * error, gain + _Z_95 * error)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.binary_metrics import HIGHER_IS_BETTER, Difference, Metrics
+from airflow_hops.runtime.class_metrics import ClassMetrics
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class BlessingRule:
 
 def bless(
     rule: BlessingRule,
-    candidate: Mapping[str, Metrics],
+    candidate: Mapping[str, Metrics | ClassMetrics],
     gains: Mapping[str, Difference | None] | None,
 ) -> tuple[bool, list[str]]:
     """Applies the rule.
@@ -100,7 +101,7 @@ def bless(
     return blessed, reasons
 
 
-def _check_minimum(split: str, name: str, bound: float, metrics: Metrics) -> tuple[bool, str]:
+def _check_minimum(split: str, name: str, bound: float, metrics: Metrics | ClassMetrics) -> tuple[bool, str]:
     value: Any = getattr(metrics, name)
     if value is None:
         return True, f"{split}: {name} cannot be judged: {metrics.reason}"

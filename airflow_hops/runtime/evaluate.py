@@ -13,6 +13,7 @@ import numpy as np
 from airflow_hops.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.runtime.binary_metrics import Difference, Metrics, binary_metrics, compare
 from airflow_hops.runtime.blessing import BlessingRule, bless
+from airflow_hops.runtime.class_metrics import METRICS, ClassMetrics, class_metrics, compare_classifiers
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.model_record import ServedVersion, read_record
 from airflow_hops.runtime.raw_features import example_files
@@ -63,14 +64,16 @@ def run(
     is_champion = champion is not None and champion.fingerprint == model.fingerprint
     if champion is not None and not is_champion:
         models[CHAMPION] = ServedModel(_champion_model(context, champion))
+    _check_models(rule, models)
+    classes = examples.properties.get("classes")
     figures: dict[str, dict[str, Any]] = {}
     for number, split in enumerate(splits):
         scored = score(models, files[split], label, slices=slices, split=split)
         if number == 0:
             _check_classes(scored, split, label)
-        figures[split] = describe(scored, metric)
+        figures[split] = describe(scored, metric, classes)
         context.progress((number + 1) / len(splits), f"scored {len(scored.labels)} rows of {split}")
-    candidate: dict[str, Metrics] = {split: figures[split][CANDIDATE] for split in splits}
+    candidate: dict[str, Metrics | ClassMetrics] = {split: figures[split][CANDIDATE] for split in splits}
     gains = {split: figures[split]["gain"] for split in splits} if CHAMPION in models else None
     if is_champion and champion is not None:
         blessed, reasons = False, [f"the model is the champion already (version {champion.version})"]
@@ -121,18 +124,19 @@ def evaluate_model(
     return {**figures[CANDIDATE], "slices": sliced}
 
 
-def describe(scored: ScoredRows, metric: str) -> dict[str, Any]:
+def describe(scored: ScoredRows, metric: str, classes: Sequence[str] | None = None) -> dict[str, Any]:
     """Figures of scored rows, overall and by slice.
 
     Args:
         scored: The rows.
         metric: By which candidate and champion are compared.
+        classes: Names of the classes, where there are several.
 
     Returns:
         ``rows``, ``candidate``, ``champion`` and ``gain`` (None without a champion), and ``slices``: for each column a
         list of the same with their ``value``, the most frequent first.
     """
-    figures = _figures(scored, np.ones(len(scored.labels), bool), metric)
+    figures = _figures(scored, np.ones(len(scored.labels), bool), metric, classes)
     sliced = {}
     for column, values in scored.slices.items():
         found, counts = np.unique(values, return_counts=True)
@@ -143,18 +147,24 @@ def describe(scored: ScoredRows, metric: str) -> dict[str, Any]:
                 column, len(order), MAX_SLICE_VALUES, int(counts[order[MAX_SLICE_VALUES:]].sum()),
             )  # fmt: skip
         sliced[column] = [
-            {"value": str(found[index]), **_figures(scored, values == found[index], metric)}
+            {"value": str(found[index]), **_figures(scored, values == found[index], metric, classes)}
             for index in order[:MAX_SLICE_VALUES]
         ]
     return {**figures, "slices": sliced}
 
 
-def _figures(scored: ScoredRows, chosen: Any, metric: str) -> dict[str, Any]:
+def _figures(scored: ScoredRows, chosen: Any, metric: str, classes: Sequence[str] | None) -> dict[str, Any]:
     labels = scored.labels[chosen]
-    metrics = {name: binary_metrics(labels, p[chosen]) for name, p in scored.probabilities.items()}
+    probabilities = {name: p[chosen] for name, p in scored.probabilities.items()}
+    several = probabilities[CANDIDATE].ndim == 2
+    metrics: dict[str, Any] = {
+        name: class_metrics(labels, p, classes) if several else binary_metrics(labels, p)
+        for name, p in probabilities.items()
+    }
     gain: Difference | None = None
     if CHAMPION in metrics:
-        gain = compare(metric, labels, scored.probabilities[CANDIDATE][chosen], scored.probabilities[CHAMPION][chosen])
+        contrast = compare_classifiers if several else compare
+        gain = contrast(metric, labels, probabilities[CANDIDATE], probabilities[CHAMPION])
     return {"rows": len(labels), CANDIDATE: metrics[CANDIDATE], CHAMPION: metrics.get(CHAMPION), "gain": gain}
 
 
@@ -170,10 +180,29 @@ def _champion_model(context: StepContext, champion: ServedVersion) -> Path:
         return served
 
 
+def _check_models(rule: BlessingRule, models: Mapping[str, ServedModel]) -> None:
+    model = models[CANDIDATE]
+    if CHAMPION in models and models[CHAMPION].classes != model.classes:
+        raise BadInput(
+            f"the model tells {model.classes or 2} classes apart, and the champion {models[CHAMPION].classes or 2}; "
+            "they cannot be compared: serve the new one under another model_name"
+        )
+    if model.classes is None:
+        return
+    for name in [rule.metric, *(rule.minimum or {})]:
+        if name not in METRICS:
+            raise BadInput(
+                f"metric {name!r} is of two classes, and the model tells {model.classes} apart; expected one of "
+                f"{', '.join(METRICS)}, as in metric='accuracy', minimum={{'accuracy': 0.9}}"
+            )
+
+
 def _check_classes(scored: ScoredRows, split: str, label: str) -> None:
     rows, positives = len(scored.labels), int(scored.labels.sum())
     if not rows:
         raise BadInput(f"split {split!r}: no rows to evaluate on")
+    if scored.probabilities[CANDIDATE].ndim == 2:
+        return
     if positives in (0, rows):
         raise BadInput(
             f"split {split!r}: label {label!r} is {int(positives > 0)} in all {rows} rows; an evaluation needs both "
@@ -188,7 +217,7 @@ def _reference(champion: ServedVersion | None) -> dict[str, Any] | None:
 
 
 def _as_json(value: Any) -> Any:
-    if isinstance(value, Metrics | Difference):
+    if isinstance(value, Metrics | ClassMetrics | Difference):
         return value.to_dict()
     if isinstance(value, Mapping):
         return {name: _as_json(item) for name, item in value.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import subprocess
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError, RowCounts
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.raw_features import example_files, read_rows
-from airflow_hops.runtime.scoring import ServedModel
-from airflow_hops.runtime.transform_graph import PROBABILITY
+from airflow_hops.runtime.scoring import ServedModel, batch_rows
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +250,8 @@ def throwaway_server(saved_model: Path, scratch: Path, timeout_s: float) -> Iter
 
 def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[str, Any]:
     """Rows of the first batch: a quarter with something missing, where there are any, the others at even distances."""
-    for arrays, batch in read_rows(files, model.inputs):
+    at_once = batch_rows(pq.read_schema(files[0]), list(model.inputs))
+    for arrays, batch in read_rows(files, model.inputs, batch_rows=at_once):
         gaps = np.zeros(batch.num_rows, bool)
         for name in model.inputs:
             gaps |= batch.column(batch.schema.get_field_index(name)).is_null().to_numpy(zero_copy_only=False)
@@ -267,32 +269,33 @@ def _ask(
 
     rows = len(next(iter(arrays.values())))
     expected = model.probabilities(arrays)
-    _check_probabilities("the model", expected, rows)
+    shape = (rows,) if model.classes is None else (rows, model.classes)
+    _check_probabilities("the model", expected, shape)
     singles = [{name: values[row : row + 1] for name, values in arrays.items()} for row in range(rows)]
     answers: dict[str, np.ndarray[Any, Any]] = {}
     try:
         with ModelServerClient(server.grpc_address) as client:
 
             def grpc(request: Mapping[str, Any]) -> Any:
-                return np.asarray(client.predict(MODEL_NAME, request, version=VERSION).outputs[PROBABILITY])
+                return np.asarray(client.predict(MODEL_NAME, request, version=VERSION).outputs[model.output])
 
             answers["gRPC, row by row"], grpc_ms = _timed(grpc, singles)
             answers["gRPC, all rows"] = grpc(arrays)
     except (ModelServerError, KeyError, ValueError) as error:
         raise Unfit(f"the model server does not answer a gRPC request of {rows} rows: {error}") from error
     url = f"{server.rest_address}/v1/models/{MODEL_NAME}/versions/{VERSION}:predict"
-    answers["REST, row by row"], rest_ms = _timed(lambda request: _rest(url, request), singles)
-    answers["REST, all rows"] = _rest(url, arrays)
+    answers["REST, row by row"], rest_ms = _timed(lambda request: _rest(url, request, model.output), singles)
+    answers["REST, all rows"] = _rest(url, arrays, model.output)
     largest = 0.0
     for name, found in answers.items():
-        _check_probabilities(name, found, rows)
+        _check_probabilities(name, found, shape)
         difference = float(np.abs(found.astype(np.float64) - expected).max())
         largest = max(largest, difference)
         if difference > TOLERANCE:
-            row = int(np.abs(found - expected).argmax())
+            at = np.unravel_index(int(np.abs(found - expected).argmax()), shape)
             raise Unfit(
-                f"{name}: the server answers {found[row]:.7g} for a row for which the model, loaded in this process, "
-                f"gives {expected[row]:.7g}; allowed is a difference of {TOLERANCE:g}"
+                f"{name}: the server answers {found[at]:.7g} for a row for which the model, loaded in this process, "
+                f"gives {expected[at]:.7g}; allowed is a difference of {TOLERANCE:g}"
             )
     return InfraValidation(
         blessed=True,
@@ -305,10 +308,8 @@ def _ask(
     )
 
 
-def _rest(url: str, arrays: Mapping[str, Any]) -> Any:
-    inputs = {
-        name: [v.decode() if isinstance(v, bytes) else v for v in values.tolist()] for name, values in arrays.items()
-    }
+def _rest(url: str, arrays: Mapping[str, Any], output: str) -> Any:
+    inputs = {name: [_as_json(value) for value in values.tolist()] for name, values in arrays.items()}
     request = urllib.request.Request(
         url, json.dumps({"inputs": inputs}).encode(), headers={"Content-Type": "application/json"}
     )
@@ -320,7 +321,18 @@ def _rest(url: str, arrays: Mapping[str, Any]) -> Any:
         raise Unfit(f"REST: status {error.code}: {error.read().decode(errors='replace')}") from error
     except (OSError, ValueError, KeyError) as error:
         raise Unfit(f"REST: no answer at {url}: {type(error).__name__}: {error}") from error
-    return np.asarray(outputs, dtype=np.float64)
+    # TensorFlow Serving names outputs only where there are several.
+    return np.asarray(outputs[output] if isinstance(outputs, dict) else outputs, dtype=np.float64)
+
+
+def _as_json(value: Any) -> Any:
+    """A value as TensorFlow Serving's REST API takes it: bytes that are no text in base 64."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
 
 
 def _timed(ask: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray[Any, Any], Latency]:
@@ -334,12 +346,13 @@ def _timed(ask: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray[
     return np.concatenate(answers), latency
 
 
-def _check_probabilities(name: str, values: np.ndarray[Any, Any], rows: int) -> None:
-    if values.shape != (rows,):
-        raise Unfit(f"{name}: probabilities of shape {list(values.shape)} for {rows} rows, expected [{rows}]")
-    wrong = values[~(np.isfinite(values) & (values >= 0) & (values <= 1))]
+def _check_probabilities(name: str, values: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
+    if values.shape != shape:
+        raise Unfit(f"{name}: probabilities of shape {list(values.shape)} for {shape[0]} rows, expected {list(shape)}")
+    # float32 rounds a softmax's 1 up by a digit or two.
+    wrong = values[~(np.isfinite(values) & (values >= 0) & (values <= 1 + 1e-6))]
     if len(wrong):
-        raise Unfit(f"{name}: {len(wrong)} of {rows} probabilities are not in [0, 1], the first is {wrong[0]}")
+        raise Unfit(f"{name}: {len(wrong)} of {values.size} probabilities are not in [0, 1], the first is {wrong[0]}")
 
 
 def _metrics(validation: InfraValidation) -> dict[str, float]:

@@ -14,7 +14,9 @@ from airflow_hops.runtime.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
 
 SIGNATURE = "serving_default"
+EXAMPLES_SIGNATURE, EXAMPLES = "serving_examples", "examples"
 PROBABILITY = "probability"
+PROBABILITIES, CLASS = "probabilities", "class"
 OUTPUT_DTYPES = ("float32", "float64", "int32", "int64", "string")
 
 Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
@@ -109,19 +111,28 @@ def export_serving_model(
 ) -> FeatureSpecs:
     """Writes a SavedModel that takes raw features, with the transform graph and the model inside it.
 
+    Two signatures give the same outputs. ``serving_default`` takes ``specs.inputs``, each of shape ``[batch]``;
+    ``serving_examples`` takes ``examples``, serialized ``tf.Example`` of shape ``[batch]``, in which a float that is
+    missing is NaN and a string empty, as in the raw features; an integer cannot be missing.
+
+    The outputs are, for two classes, ``probability``, float32 of shape ``[batch]``; for several, ``probabilities``,
+    float32 of shape ``[batch, classes]``, and, where the classes have names, ``class``, that of the likeliest one,
+    string of shape ``[batch]``.
+
     Args:
         path: Folder to write.
         transform_graph: Folder of the transform graph.
         model: A Keras 3 model, or a function, of the transform's outputs (a dict of tensors) to probabilities of shape
-            ``[batch]`` or ``[batch, 1]``. A Keras model whose inputs are a dict gets the outputs that it names.
+            ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``. A Keras model whose inputs are a dict gets the outputs
+            that it names.
         features_json: The transform's ``features.json``.
 
     Returns:
-        The columns: the signature ``serving_default`` takes ``specs.inputs``, each of shape ``[batch]``, and answers
-        ``probability``, float32 of shape ``[batch]``.
+        The columns.
 
     Raises:
-        BadInput: the model wants an output that the transform has not, or gives no probability a row.
+        BadInput: the model wants an output that the transform has not, or gives no probabilities a row, or not as many
+            as there are classes.
     """
     tf = import_tensorflow()
     specs = FeatureSpecs.read(features_json)
@@ -144,16 +155,49 @@ def export_serving_model(
     def serve(**features: Any) -> dict[str, Any]:
         outputs = module.transform.signatures[SIGNATURE](**features)
         given = {name: outputs[name] for name in names}
-        probability = model(given, training=False) if is_keras else model(given)  # type: ignore[call-arg]
-        if probability.shape.rank not in (1, 2) or (probability.shape.rank == 2 and probability.shape[1] != 1):
-            raise BadInput(f"the model's output has shape {probability.shape}, expected [batch] or [batch, 1]")
-        return {PROBABILITY: tf.cast(tf.reshape(probability, [-1]), tf.float32)}
+        found = model(given, training=False) if is_keras else model(given)  # type: ignore[call-arg]
+        return _served_outputs(found, specs.classes)
 
-    function = tf.function(serve, autograph=False).get_concrete_function(
-        **{name: tf.TensorSpec([None], dtype, name=name) for name, dtype in specs.inputs.items()}
-    )
-    tf.saved_model.save(module, str(path), signatures={SIGNATURE: function})
+    def serve_examples(examples: Any) -> dict[str, Any]:
+        return serve(**tf.io.parse_example(examples, parsing_spec(specs.inputs)))
+
+    raw = {name: tf.TensorSpec([None], dtype, name=name) for name, dtype in specs.inputs.items()}
+    signatures = {
+        SIGNATURE: tf.function(serve, autograph=False).get_concrete_function(**raw),
+        EXAMPLES_SIGNATURE: tf.function(serve_examples, autograph=False).get_concrete_function(
+            tf.TensorSpec([None], tf.string, name=EXAMPLES)
+        ),
+    }
+    tf.saved_model.save(module, str(path), signatures=signatures)
     return specs
+
+
+def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
+    """How ``tf.io.parse_example`` finds raw features in a ``tf.Example``; what is missing is as it is in Parquet.
+
+    Args:
+        inputs: Dtypes (int64, float32, string) by name.
+    """
+    tf = import_tensorflow()
+    defaults = {"float32": float("nan"), "string": ""}
+    return {name: tf.io.FixedLenFeature([], dtype, defaults.get(dtype)) for name, dtype in inputs.items()}
+
+
+def _served_outputs(found: Any, classes: tuple[str, ...] | None) -> dict[str, Any]:
+    tf = import_tensorflow()
+    shape = found.shape
+    if shape.rank == 1 or (shape.rank == 2 and shape[1] == 1):
+        if classes is not None and len(classes) != 2:
+            raise BadInput(f"the model's output has shape {shape}, but there are {len(classes)} classes")
+        return {PROBABILITY: tf.cast(tf.reshape(found, [-1]), tf.float32)}
+    if shape.rank != 2 or shape[1] is None:
+        raise BadInput(f"the model's output has shape {shape}, expected [batch], [batch, 1] or [batch, classes]")
+    if classes is not None and len(classes) != shape[1]:
+        raise BadInput(f"the model's output has shape {shape}, but there are {len(classes)} classes")
+    outputs = {PROBABILITIES: tf.cast(found, tf.float32)}
+    if classes is not None:
+        outputs[CLASS] = tf.gather(tf.constant(classes), tf.argmax(found, axis=1))
+    return outputs
 
 
 def _output_specs(outputs: Any, constants: Constants, name: str) -> dict[str, OutputSpec]:

@@ -188,8 +188,17 @@ def serve_like_the_parts(context: StepContext) -> dict[str, Any]:
     transform = load_transform(folder / "transform_graph")
     arrays, _ = next(read_rows(example_files(context.local("examples"), "eval"), specs.inputs, batch_rows=400))
     tensors = {name: tf.constant(values) for name, values in arrays.items()}
-    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
+    loaded = tf.saved_model.load(str(path))
+    signature = loaded.signatures["serving_default"]
     served = signature(**tensors)["probability"].numpy()
+    records = tf.constant([_example(arrays, row) for row in range(len(served))])
+    of_examples = loaded.signatures["serving_examples"](examples=records)["probability"].numpy()
+    without = {name: values for name, values in arrays.items() if name != "scheduled_at"}
+    try:
+        loaded.signatures["serving_examples"](examples=tf.constant([_example(without, 0)]))
+        missing_integer = ""
+    except tf.errors.InvalidArgumentError as problem:
+        missing_integer = str(problem)
     apart = model(transform(**tensors)).numpy()[:, 0]
     try:
         other = keras.Model({"unheard_of": (x := keras.Input((), name="unheard_of"))}, x)
@@ -203,7 +212,26 @@ def serve_like_the_parts(context: StepContext) -> dict[str, Any]:
         "shape": list(served.shape),
         "inputs": {n: s.dtype.name for n, s in signature.structured_input_signature[1].items()},
         "error": error,
+        "examples_equal": bool(np.array_equal(served, of_examples)),
+        "missing_values": sum(int(np.isnan(v).sum()) if v.dtype.kind == "f" else 0 for v in arrays.values()),
+        "missing_integer": missing_integer,
     }
+
+
+def _example(arrays: dict[str, Any], row: int) -> bytes:
+    """A row as a serialized tf.Example, without what is missing."""
+    tf = import_tensorflow()
+    example = tf.train.Example()
+    for name, values in arrays.items():
+        value, feature = values[row], example.features.feature
+        if values.dtype.kind == "i":
+            feature[name].int64_list.value.append(int(value))
+        elif values.dtype.kind == "f":
+            if not np.isnan(value):
+                feature[name].float_list.value.append(float(value))
+        elif value:
+            feature[name].bytes_list.value.append(value)
+    return bytes(example.SerializeToString())
 
 
 def write_model(context: StepContext, *, steps: int, flaw: str = "") -> Artifact:

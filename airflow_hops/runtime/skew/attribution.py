@@ -97,6 +97,8 @@ def attribute_drift(
         raise BadInput(f"rows is {rows}, expected at least 2")
     if not isinstance(model, ServedModel):
         model = ServedModel(Path(model))
+    if model.classes is not None:
+        raise BadInput(f"{model.path}: tells {model.classes} classes apart; effects are of one probability a row")
     names = [name for name in model.inputs if features is None or name in features]
     random = np.random.default_rng(seed)
     before = _sampled(reference, model.inputs, "reference", random)

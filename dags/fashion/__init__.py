@@ -1,0 +1,1 @@
+"""The fashion pipeline's own code: where the images are, and the model."""
