@@ -30,6 +30,9 @@ class HorovodTrainOperator(HopsOperator):
         params: Hyperparameters, JSON values, which the function finds in ``context.params``. They are Airflow params of
             the task: a DAG run's ``conf`` overrides their values.
         np: Number of ranks; a host's cores are divided among those that it has.
+        min_np: Ranks that suffice for the training to go on when others die: it does not end, but goes back to the last
+            state that the ranks have in memory. By default all are needed. Only for ranks of the worker's machine.
+        max_np: Ranks up to which new ones take the places of those that died, after a while; ``np`` by default.
         hosts: Hosts that the ranks run on, reached over SSH, and how many each takes: ``gpu-1:4,gpu-2:4`` (templated).
             It takes the place of the connection's.
         ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
@@ -54,6 +57,8 @@ class HorovodTrainOperator(HopsOperator):
         examples: Any,
         params: Mapping[str, Any] | None = None,
         np: int = 2,
+        min_np: int | None = None,
+        max_np: int | None = None,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
         seed: int = 0,
@@ -66,6 +71,8 @@ class HorovodTrainOperator(HopsOperator):
         self.examples = examples
         self.hyperparameters = _own(params or {})
         self.np = np
+        self.min_np = min_np
+        self.max_np = max_np
         self.hosts = hosts
         self.ranks_conn_id = ranks_conn_id
         self.seed = seed
@@ -84,6 +91,8 @@ class HorovodTrainOperator(HopsOperator):
             "train": self.train,
             "params": {name: context["params"][name] for name in self.hyperparameters},
             "np": self.np,
+            "min_np": self.min_np,
+            "max_np": self.max_np,
             "where": self._where(),
             "seed": self.seed,
             "stall_timeout_s": self.stall_timeout_s,

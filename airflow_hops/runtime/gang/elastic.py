@@ -91,8 +91,8 @@ def check_bounds(np: int, min_np: int | None, max_np: int | None) -> None:
 def run_elastic_gang(
     work: Work,
     size: int,
-    elastic: Elastic,
     *,
+    elastic: Elastic,
     logs: Path,
     launcher: RankLauncher | None = None,
     environment: Mapping[str, str] | None = None,
@@ -156,6 +156,20 @@ def run_elastic_gang(
             supervisor.end()
     finally:
         meeting.close()
+
+
+def note_resize(resizes: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
+    """Keeps account of a gang's resizes, from its messages.
+
+    Args:
+        resizes: The account: a new entry for each resize, to which is added where training went on.
+        message: Of any kind.
+    """
+    fields = {name: value for name, value in message.items() if name != "type"}
+    if message["type"] == "resized":
+        resizes.append(fields)
+    elif message["type"] == "went_on" and resizes:
+        resizes[-1] |= fields
 
 
 class ElasticSupervisor(Supervisor):
@@ -247,10 +261,10 @@ class ElasticSupervisor(Supervisor):
         self._free.append(Slot(now + self._elastic.cooldown_s, rank.placement.host, self._slots[rank.number]))
         for other in self.watched:
             other.last_alive = now
-        _log(f"{rank.placement}: {how}, after {rank.where}; {left} of {before} ranks go on", logging.WARNING)
+        _log(f"{rank.placement}: {how}, after {rank.where}; ranks left: {left} of {before}", logging.WARNING)
 
     def _tell_losses(self) -> str:
-        told = f"\n{len(self.watched)} ranks were left; min_np is {self._elastic.min_np}."
+        told = f"\nRanks left: {len(self.watched)}; min_np is {self._elastic.min_np}."
         if len(self._losses) > 1:
             told += " Lost before: " + "; ".join(f"rank-{rank.number}.log: {how}" for rank, how in self._losses[:-1])
         return told
@@ -300,7 +314,7 @@ class ElasticSupervisor(Supervisor):
         self._waiting.clear()
         self._meetings += 1
         self._meeting.call(self._meetings, {rank.number: (rank.placement, self._slots[rank.number]) for rank in gang})
-        _log(f"{len(gang)} ranks go on, {len(joining)} of them new", logging.INFO)
+        _log(f"ranks from here on: {len(gang)}" + (f", {len(joining)} of them new" if joining else ""), logging.INFO)
         self._tell(
             0,
             {
