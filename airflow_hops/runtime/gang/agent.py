@@ -138,6 +138,7 @@ class _Agent:
         self._files = FileSender(frames, self._output)
         with _saying_alive(frames):
             job = self._receive()
+            os.environ.update(job["environment"])
             # The ranks, forks, have them then.
             import horovod.tensorflow  # noqa: F401
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +27,8 @@ _START_S = 60.0
 _END_S = 2.5
 _LOOK_S = 0.05
 _LOOPBACK = ("127.", "::1")
+# How the libraries compute and what they log is the same on all hosts; which devices they see is each host's affair.
+_LIBRARY_VARIABLE = re.compile(r"(TF|XLA|KERAS|HOROVOD|NCCL|GLOO|OMP|MKL)_(?!CONFIG$)\w+")
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,10 @@ class RemoteCrew(Crew):
                 placements=[asdict(placement) for placement in agent.placements],
                 entry=job.entry,
                 params=dict(job.params),
-                environment=dict(environment),
+                environment={
+                    **{name: value for name, value in os.environ.items() if _LIBRARY_VARIABLE.fullmatch(name)},
+                    **environment,
+                },
                 inputs=list(job.inputs),
                 code_paths=len(job.code_paths),
                 has_output=job.output is not None,

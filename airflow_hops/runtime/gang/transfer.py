@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.runtime.gang.frames import Frames
 
 _CHUNK_BYTES = 1 << 20
@@ -162,10 +162,16 @@ def send_folder(frames: Frames, folder: Path, name: str, *, code: bool = False) 
         folder: The folder, or the file.
         name: Its path at the other end.
         code: Leave out what is no source: compiled files, environments, version control.
+
+    Raises:
+        BadInput: there is no such folder.
+        OSError: the other end is gone, or a file cannot be read.
     """
     if folder.is_file():
         send_file(frames, folder, name)
         return
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: there is no such folder; expected one for ranks on other hosts to read")
     for file in _files(folder, _NO_CODE if code else frozenset()):
         send_file(frames, file, f"{name}/{file.relative_to(folder).as_posix()}")
 
