@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.hops.checkpoints import (
     Checkpoint,
     CheckpointWriter,
@@ -47,7 +47,7 @@ class TrainContext:
         seed: Seeds weights and the order of rows; all generators have been seeded with it and the rank.
         feature_outputs: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
         label: Name of the label column.
-        examples_dir: Folder of the transformed examples.
+        examples_dir: Folder of the transformed examples; None where the training was given none.
         checkpoint_dir: Folder that outlives this try.
         tensorboard_dir: Where rank 0 writes event files.
         resumed_from: The checkpoint of an earlier try, or None.
@@ -68,7 +68,7 @@ class TrainContext:
     seed: int
     feature_outputs: Mapping[str, OutputSpec]
     label: str
-    examples_dir: Path
+    examples_dir: Path | None
     checkpoint_dir: Path
     tensorboard_dir: Path
     resumed_from: Checkpoint | None = None
@@ -390,7 +390,7 @@ class TrainContext:
         validation = None
         if validation_split is not None and self._can_share(validation_split):
             validation = self.examples(validation_split, max(_EVALUATION_BATCH, self.size))
-        self._prepare(model, whole)
+        self._prepare(model, split, batch_size)
         if not self._is_restored and (self.resumed_from is not None or self.snapshot is not None):
             self.restore(model)
         if self.elasticity is not None:
@@ -464,17 +464,19 @@ class TrainContext:
         self.bring_back(f"{self.checkpoint_dir.name}/{path.name}")
         self.on_message("checkpoint", name=path.name)
 
-    def _prepare(self, model: Any, dataset: tf.data.Dataset) -> None:
-        """Builds a model that knows its inputs from its examples only, and turns off what cannot work."""
-        import tensorflow as tf
-
+    def _prepare(self, model: Any, split: str, batch_size: int) -> None:
+        """Builds what Keras builds at the first batch only, and turns off what cannot work."""
         if self.size > 1 and model.jit_compile:
             # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
             log.info("jit_compile is off: XLA has no Horovod all-reduce")
             model.jit_compile = False
+        if model.built and not self.position.batch:
+            return
+        features, labels = next(iter(self.examples(split, batch_size)))
         if not model.built:
-            features, _ = dataset.element_spec
-            model(tf.nest.map_structure(lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), features))
+            model(features)
+        if self.position.batch:
+            model.test_on_batch(features, labels)  # makes the metrics' variables, whose values the checkpoint holds
 
     def _begin_epoch_anew(self, ranks: int) -> None:
         from airflow_hops.hops.rank_state import seed_rank
@@ -514,14 +516,42 @@ class TrainContext:
         return number
 
     def _folder(self, split: str) -> Path:
+        if self.examples_dir is None:
+            raise BadInput(f"there is no split {split!r}: the training was given no examples")
         folder = self.examples_dir / split
         if not folder.is_dir():
             raise BadInput(f"{self.examples_dir}: there is no split {split!r} among the transformed examples")
         return folder
 
     def _can_share(self, split: str) -> bool:
+        if self.examples_dir is None:
+            raise BadInput(f"there is no split {split!r}: the training was given no examples")
         folder = self.examples_dir / split
         rows = row_count(folder) if folder.is_dir() else 0
         if rows < self.size:
             log.warning("split %r holds %d rows for %d ranks: it is not measured", split, rows, self.size)
         return rows >= self.size
+
+
+_current: list[TrainContext] = []
+
+
+def current_context() -> TrainContext:
+    """The context of this rank, for a script, which is given none.
+
+    Raises:
+        HopsError: this process is no rank of a training.
+    """
+    if not _current:
+        raise HopsError("there is no training in this process; HorovodTrainOperator runs scripts as ranks of one")
+    return _current[-1]
+
+
+@contextlib.contextmanager
+def made_current(context: TrainContext) -> Iterator[None]:
+    """Has :func:`current_context` answer a context within the ``with`` block."""
+    _current.append(context)
+    try:
+        yield
+    finally:
+        _current.pop()

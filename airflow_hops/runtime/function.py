@@ -6,7 +6,7 @@ import builtins
 import importlib.util
 import linecache
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,10 +60,34 @@ def call_shipped(
     Raises:
         BadInput: the source does not define the function, or uses a name that is not in it.
     """
-    defined = getattr(_module(context.scratch, source, function), function)
+    defined = define_shipped(context.scratch, source, function)
     first = (context,) if wants_context else ()
+    return call_defined(defined, function, (*first, *args), kwargs or {})
+
+
+def define_shipped(folder: Path, source: str, function: str) -> Callable[..., Any]:
+    """Defines a function from its source.
+
+    Args:
+        folder: Where the source is written, so that it stands in tracebacks.
+        source: The function's source, without its decorators.
+        function: The function's name.
+
+    Raises:
+        BadInput: the source does not define the function, or uses a name that is not in it.
+    """
+    defined: Callable[..., Any] = getattr(_module(folder, source, function), function)
+    return defined
+
+
+def call_defined(defined: Callable[..., Any], function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function that :func:`define_shipped` has defined.
+
+    Raises:
+        BadInput: it uses a name that is not in its source.
+    """
     try:
-        return defined(*first, *args, **(kwargs or {}))
+        return defined(*args, **kwargs)
     except NameError as error:
         raise _explain(error, function) from error
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow as hvd
-import keras
 import tensorflow as tf
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.artifacts import HopsError
 from airflow_hops.hops.checkpoints import read_checkpoint
-from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops.context import TrainContext, made_current
 from airflow_hops.hops.elastic import Elasticity
 from airflow_hops.hops.keras import check_weights
 from airflow_hops.hops.rank_state import seed_rank
-from airflow_hops.runtime.context import resolve
 from airflow_hops.runtime.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import Channel, Placement
 from airflow_hops.runtime.gang.meeting import Membership
-from airflow_hops.runtime.transform_graph import export_serving_model
+from airflow_hops.runtime.train.outcome import OUTPUT_VARIABLE, check_outcome, export, is_model
+from airflow_hops.runtime.train.program import Program
 
 
 def train_rank(
@@ -32,7 +31,7 @@ def train_rank(
     channel: Channel,
     *,
     folders: Mapping[str, Path],
-    function: str,
+    program: Mapping[str, Any],
     params: Mapping[str, Any],
     seed: int,
     deterministic: bool = False,
@@ -44,9 +43,9 @@ def train_rank(
     Args:
         placement: Where the rank stands.
         channel: To the process that watches.
-        folders: ``examples``, the transformed examples; ``output``, which rank 0 writes to; ``resumed``, the checkpoint
-            to begin from, if there is one.
-        function: ``module:function`` of the user.
+        folders: ``examples``, the transformed examples, if there are any; ``output``, which rank 0 writes to;
+            ``resumed``, the checkpoint to begin from, if there is one.
+        program: The user's code: :meth:`airflow_hops.runtime.train.program.Program.to_dict`.
         params: Hyperparameters.
         seed: Seed of weights and of the order of rows.
         deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
@@ -54,13 +53,14 @@ def train_rank(
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
 
     Returns:
-        What goes into ``training.json``.
+        What goes into ``training.json``; ``value`` is what a shipped function returned that is no model.
 
     Raises:
-        BadInput: the function returns no Keras model, or ranks end with different weights.
+        BadInput: no model came out, or ranks end with different weights.
     """
     began = time.monotonic()
-    examples = folders["examples"]
+    examples = folders.get("examples")
+    code = Program.from_dict(program)
     channel.alive("Horovod's start")
     membership = Membership.of_rank(placement, channel)
     if membership is None:
@@ -74,15 +74,15 @@ def train_rank(
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     seed_rank(seed, placement.rank)
-    specs = FeatureSpecs.read(examples / "features.json")
+    specs = None if examples is None else FeatureSpecs.read(examples / "features.json")
     context = TrainContext(
         rank=placement.rank,
         size=placement.size,
         local_rank=placement.local_rank,
         params=params,
         seed=seed,
-        feature_outputs=specs.outputs,
-        label=specs.label,
+        feature_outputs=specs.outputs if specs else {},
+        label=specs.label if specs else "",
         examples_dir=examples,
         checkpoint_dir=folders["output"] / "checkpoints",
         tensorboard_dir=folders["output"] / "tensorboard",
@@ -97,21 +97,20 @@ def train_rank(
     if membership is not None:
         context.elasticity = Elasticity(membership, context)
     start_up = time.monotonic() - began
-    train = resolve(function)
-    channel.alive(f"the beginning of {function}")
-    model = _call(train, context)
+    channel.alive(f"the beginning of {code.name}")
+    os.environ[OUTPUT_VARIABLE] = str(folders["output"])
+    returned = _call(code, context)
     training_seconds = time.monotonic() - began - start_up
-    if not isinstance(model, keras.Model):
-        raise BadInput(
-            f"train function {function!r} returned {type(model).__module__}.{type(model).__name__}, expected "
-            "a keras.Model (Keras 3)"
-        )
-    checksum = _check(model, context)
+    model = returned if is_model(returned) else None
+    if model is None:
+        check_outcome(code, returned, folders["output"], context.rank)
+    checksum = None if model is None else _check(model, context)
     channel.send("alive", where="the end of training")
-    hvd.shutdown()
+    if hvd.is_initialized():
+        hvd.shutdown()
     export_began = time.monotonic()
-    if context.rank == 0:
-        _export(model, examples, folders["output"])
+    if context.rank == 0 and model is not None:
+        export(model, examples, folders["output"])
     return {
         "host": placement.host,
         "threads": threads,
@@ -120,23 +119,25 @@ def train_rank(
         "resumed_after_epoch": context.initial_epoch,
         "resumed_at_step": context.resumed_from.position.step if context.resumed_from else 0,
         "checksum": checksum,
+        "value": None if model is not None or code.script is not None else returned,
         "guard": {
             "checks": sum(guard.checks for guard in context.guards),
             "checksums": [checksum for guard in context.guards for checksum in guard.checksums],
             "rows": [rows for guard in context.guards for rows in guard.rows],
         },
         "examples_per_second": round(context.rows_trained / context.seconds, 1) if context.seconds else 0.0,
-        "scaling_efficiency": round(1 - context.exchange_seconds / context.seconds, 4) if context.seconds else None,
+        "scaling_efficiency": _scaling_efficiency(context),
         "start_up_seconds": round(start_up, 3),
         "training_seconds": round(training_seconds, 3),
         "export_seconds": round(time.monotonic() - export_began, 3),
     }
 
 
-def _call(train: Any, context: TrainContext) -> Any:
-    """Calls the user's function, and waits for its last checkpoint however it ends."""
+def _call(code: Program, context: TrainContext) -> Any:
+    """Runs the user's code, and waits for its last checkpoint however it ends."""
     try:
-        model = train(context)
+        with made_current(context), tempfile.TemporaryDirectory(prefix="hops-code-") as folder:
+            returned = code.run(context, Path(folder))
     except Exception as error:
         with contextlib.suppress(HopsError):
             context.close()
@@ -145,23 +146,18 @@ def _call(train: Any, context: TrainContext) -> Any:
             raise failure from error
         raise
     context.close()
-    return model
+    return returned
 
 
-def _check(model: keras.Model, context: TrainContext) -> str:
+def _check(model: Any, context: TrainContext) -> str:
     """Compares the ranks' weights at the end, with those that are left of them."""
     if context.elasticity is None:
         return check_weights(model, "at the end of training")
     return context.elasticity.finish(lambda: check_weights(model, "at the end of training"))
 
 
-def _export(model: keras.Model, examples: Path, output: Path) -> None:
-    # TensorFlow announces names that it mends and folders that it writes: nothing to act on.
-    for name in ("absl", "tensorflow"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    export_serving_model(
-        output / "saved_model",
-        examples / "transform_graph",
-        model,
-        examples / "features.json",
-    )
+def _scaling_efficiency(context: TrainContext) -> float | None:
+    """Share of the training's time that ranks did not spend on exchanging gradients and waiting for each other."""
+    if not context.seconds:
+        return None
+    return round(max(0.0, 1 - context.exchange_seconds / context.seconds), 4)

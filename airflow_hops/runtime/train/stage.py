@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from airflow_hops.runtime.tensorboard import serving
 from airflow_hops.runtime.tracking import TrainingRun
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 from airflow_hops.runtime.train.messages import Listener
+from airflow_hops.runtime.train.outcome import SAVED_MODEL
+from airflow_hops.runtime.train.program import Program
 from airflow_hops.runtime.train.training import Training, train_model
 from airflow_hops.runtime.transform_graph import SIGNATURE
 
@@ -26,7 +28,11 @@ TRAIN_SPLIT = "train"
 def run(
     context: StepContext,
     *,
-    train: str,
+    train: str | None = None,
+    script: str | None = None,
+    script_args: Sequence[str] = (),
+    shipped: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
     params: dict[str, Any] | None = None,
     np: int = 2,
     min_np: int | None = None,
@@ -38,12 +44,16 @@ def run(
     guard_every_steps: int | None = None,
     stall_timeout_s: float = 300.0,
     tensorboard: bool = False,
-) -> Artifact:
+) -> Any:
     """The step: trains on the artifact in the role ``examples``, from the last checkpoint of an earlier try.
 
     Args:
         context: The step's.
         train: ``module:function`` of the user.
+        script: Instead, a Python file beside the DAG that runs as ``__main__``.
+        script_args: The script's arguments.
+        shipped: Instead, a function's source: :func:`~airflow_hops.runtime.function.call_shipped`.
+        env: Variables for all ranks.
         params: Hyperparameters.
         np: Number of ranks; where they are elastic, with how many they begin.
         min_np: Ranks that may be left for the training to go on; None: ``np``, unless ``max_np`` is given.
@@ -56,6 +66,9 @@ def run(
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         tensorboard: Whether to serve a TensorBoard for as long as the training runs.
 
+    Returns:
+        The model artifact; or what a shipped function returned that is no model.
+
     Raises:
         BadInput: the function, the examples or the hyperparameters cannot be used; a retry would fail again.
         HopsError: a rank died or stalled.
@@ -64,17 +77,20 @@ def run(
     elastic = None if min_np is None and max_np is None else Elastic(np if min_np is None else min_np, max_np)
     # Too few slots are found before anything is read.
     _ = launcher.place(np) if elastic is None else elastic.place(launcher, np)
-    examples = context.input("examples")
-    manifest = context.store.manifest(examples.uri)
-    _check_examples(context.store.local(examples), manifest, max(np, max_np or np))
+    program = Program(train, script, tuple(script_args), shipped)
+    examples = context.input("examples") if context.has_input("examples") else None
+    manifest = None if examples is None else context.store.manifest(examples.uri)
+    folder = None if examples is None else context.store.local(examples)
+    if folder is not None and manifest is not None:
+        _check_examples(folder, manifest, max(np, max_np or np))
     state = CheckpointState.of(context.spec, context.store)
     with context.output() as writer:
         resume_from = state.fetch(context.scratch / "resumed")
         if resume_from is not None:
             context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
         training = Training(
-            function=train,
-            examples=context.store.local(examples),
+            program=program,
+            examples=folder,
             output=writer.path,
             params=params or {},
             ranks=np,
@@ -87,51 +103,76 @@ def run(
             resume_from=resume_from.path if resume_from else None,
             launcher=launcher,
             code_paths=context.spec.code_paths,
+            environment=env or {},
         )
         tracking = TrainingRun(context.spec.services.get("tracking_uri", ""), state.uri, context.spec.producer)
-        given = {"train": train, "np": np, "seed": training.seed, "deterministic": deterministic, **training.params}
-        code_paths = context.spec.code_paths
-        listener = Listener(
-            context,
-            state,
-            writer.path / "checkpoints",
-            tracking,
-            lambda: tracking.begin(given, examples, manifest, code_paths),
-        )
-        try:
-            with serving(writer.path / "tensorboard") if tensorboard else nullcontext():
-                summary = train_model(training, on_message=listener)
-        except BaseException as error:
-            tracking.fail()
-            if not isinstance(error, HopsError):
-                raise
-            kept = state.latest()
-            if kept is None:
-                raise
-            raise type(error)(
-                f"{error}\nThe checkpoint {kept} is kept in {state.uri}; a retry resumes from it."
-            ) from error
+        summary = _train(context, training, state, tracking, examples, manifest, tensorboard)
+        if not (writer.path / SAVED_MODEL).exists():
+            state.clear()
+            return summary["value"]
         artifact = writer.commit(
             rows=_row_counts(summary, manifest),
             metrics=_metrics(summary),
-            properties={
-                "features": list(FeatureSpecs.read(training.examples / "features.json").features),
-                "label": manifest.properties.get("label"),
-                "key": manifest.properties.get("key"),
-                "time": manifest.properties.get("time"),
-                "signature": SIGNATURE,
-                "statistics": _input_of(manifest, "statistics", "uri"),
-                "statistics_fingerprint": _input_of(manifest, "statistics", "fingerprint"),
-                "schema": _input_of(manifest, "schema", "uri"),
-                "window": manifest.properties.get("window"),
-                "train": train,
-                "ranks": np,
-                "synchronized": summary["synchronized"],
-            },
+            properties=_properties(training, summary, manifest),
         )
-    tracking.finish(artifact, summary, code_paths, train)
+    tracking.finish(artifact, summary, training.code_paths, program.function)
     state.clear()
     return artifact
+
+
+def _train(
+    context: StepContext,
+    training: Training,
+    state: CheckpointState,
+    tracking: TrainingRun,
+    examples: Artifact | None,
+    manifest: Manifest | None,
+    tensorboard: bool,
+) -> dict[str, Any]:
+    """Trains, and says of a failure what of it is kept."""
+    given = {
+        "train": training.program.name,
+        "np": training.ranks,
+        "seed": training.seed,
+        "deterministic": training.deterministic,
+        **training.params,
+    }
+    listener = Listener(
+        context,
+        state,
+        training.output / "checkpoints",
+        tracking,
+        lambda: tracking.begin(given, examples, manifest, training.code_paths),
+    )
+    try:
+        with serving(training.output / "tensorboard") if tensorboard else nullcontext():
+            return train_model(training, on_message=listener)
+    except BaseException as error:
+        tracking.fail()
+        kept = state.latest() if isinstance(error, HopsError) else None
+        if kept is None:
+            raise
+        raise type(error)(f"{error}\nThe checkpoint {kept} is kept in {state.uri}; a retry resumes from it.") from error
+
+
+def _properties(training: Training, summary: Mapping[str, Any], manifest: Manifest | None) -> dict[str, Any]:
+    """What downstream needs to know of the model."""
+    own = {
+        "signature": SIGNATURE,
+        "train": training.program.name,
+        "ranks": training.ranks,
+        "synchronized": summary["synchronized"],
+    }
+    if training.examples is None or manifest is None:
+        return own
+    return {
+        "features": list(FeatureSpecs.read(training.examples / "features.json").features),
+        **{name: manifest.properties.get(name) for name in ("label", "key", "time", "window")},
+        "statistics": _input_of(manifest, "statistics", "uri"),
+        "statistics_fingerprint": _input_of(manifest, "statistics", "fingerprint"),
+        "schema": _input_of(manifest, "schema", "uri"),
+        **own,
+    }
 
 
 def _check_examples(folder: Path, manifest: Manifest, ranks: int) -> None:
@@ -150,11 +191,11 @@ def _check_examples(folder: Path, manifest: Manifest, ranks: int) -> None:
             )
 
 
-def _row_counts(summary: Mapping[str, Any], manifest: Manifest) -> dict[str, RowCounts]:
+def _row_counts(summary: Mapping[str, Any], manifest: Manifest | None) -> dict[str, RowCounts]:
     """Rows that the transform had written, and rows that the ranks' shards held."""
     counts = {}
     for split, rows in summary["rows"].items():
-        written = manifest.rows.get(split)
+        written = manifest.rows.get(split) if manifest is not None else None
         counts[split] = RowCounts(written.rows_out if written else rows, rows)
     return counts
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 from airflow_hops.runtime.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import LocalRanks, RankJob, RankLauncher, run_gang
 from airflow_hops.runtime.gang.elastic import Elastic, note_resize, run_elastic_gang
+from airflow_hops.runtime.train.program import Program
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class Training:
     """What is to be trained.
 
     Attributes:
-        function: ``module:function``, called as ``function(context)`` on every rank; returns a compiled Keras 3 model.
-        examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``.
+        program: The user's code, which runs on every rank.
+        examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``; None for a
+            program that finds its data itself.
         output: Folder to write to: ``saved_model/``, ``checkpoints/``, ``tensorboard/``, ``logs/``, ``training.json``.
         params: Hyperparameters.
         ranks: Number of ranks; where they are elastic, with how many they begin.
@@ -43,10 +45,11 @@ class Training:
         resume_from: Folder of the checkpoint to begin from, or None.
         launcher: Where the ranks run.
         code_paths: Folders of user code, for ranks on other hosts.
+        environment: Variables for all ranks.
     """
 
-    function: str
-    examples: Path
+    program: Program
+    examples: Path | None
     output: Path
     params: Mapping[str, Any] = field(default_factory=dict)
     ranks: int = 2
@@ -59,6 +62,7 @@ class Training:
     resume_from: Path | None = None
     launcher: RankLauncher = field(default_factory=LocalRanks)
     code_paths: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def train_model(
@@ -78,7 +82,8 @@ def train_model(
         HopsError: a rank died or stalled.
     """
     began = time.monotonic()
-    FeatureSpecs.read(training.examples / "features.json")
+    if training.examples is not None:
+        FeatureSpecs.read(training.examples / "features.json")
     for name in ("checkpoints", "tensorboard"):
         (training.output / name).mkdir(parents=True, exist_ok=True)
     resizes: list[dict[str, Any]] = []
@@ -93,7 +98,7 @@ def train_model(
         RankJob(
             "airflow_hops.runtime.train.rank_program:train_rank",
             {
-                "function": training.function,
+                "program": training.program.to_dict(),
                 "params": dict(training.params),
                 "seed": training.seed,
                 "deterministic": training.deterministic,
@@ -102,7 +107,7 @@ def train_model(
             },
             code_paths=training.code_paths,
             inputs={
-                "examples": training.examples,
+                **({} if training.examples is None else {"examples": training.examples}),
                 **({} if training.resume_from is None else {"resumed": training.resume_from}),
             },
             output=training.output,
@@ -110,12 +115,13 @@ def train_model(
         training.ranks,
         logs=training.output / "logs",
         launcher=training.launcher,
+        environment=training.environment,
         stall_timeout_s=training.stall_timeout_s,
         on_message=hear,
     )
     first = ranks[0]
     summary = {
-        "train": training.function,
+        "train": training.program.name,
         "params": dict(training.params),
         "seed": training.seed,
         "deterministic": training.deterministic,
@@ -139,7 +145,9 @@ def train_model(
         "rows_by_rank": [rank["rows"] for rank in ranks],
         "guard": first["guard"],
         "checksum": first["checksum"],
-        "synchronized": len({rank["checksum"] for rank in ranks}) == 1,
+        # A script that leaves no model but a SavedModel has shown nothing of its ranks.
+        "synchronized": first["checksum"] is not None and len({rank["checksum"] for rank in ranks}) == 1,
+        "value": first["value"],
         "versions": _versions(),
     }
     (training.output / "training.json").write_text(json.dumps(summary, indent=1) + "\n")

@@ -1,0 +1,55 @@
+"""What comes out of the user's code: a model, a SavedModel that a script has written, or a plain value."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.protocol import check_json
+from airflow_hops.runtime.train.program import MODEL_NAME, Program
+from airflow_hops.runtime.transform_graph import export_serving_model
+
+OUTPUT_VARIABLE = "HOPS_OUTPUT"
+"""Environment variable with the folder that rank 0 writes to."""
+SAVED_MODEL = "saved_model"
+
+
+def is_model(value: Any) -> bool:
+    """Whether it is a Keras model, of Keras 3 or of tf_keras."""
+    tf_keras = sys.modules.get("tf_keras")
+    return isinstance(value, keras.Model) or (tf_keras is not None and isinstance(value, tf_keras.Model))
+
+
+def check_outcome(program: Program, returned: Any, output: Path, rank: int) -> None:
+    """Checks what came out where it was no model.
+
+    Raises:
+        BadInput: neither a SavedModel has been written, nor is it a value that a shipped function may return.
+    """
+    if program.shipped is not None:
+        check_json(returned, f"what {program.name} returned")
+        return
+    found = f"{type(returned).__module__}.{type(returned).__name__}"
+    if program.script is None:
+        raise BadInput(f"train function {program.name!r} returned {found}, expected a keras.Model")
+    if rank == 0 and not (output / SAVED_MODEL / "saved_model.pb").is_file():
+        raise BadInput(
+            f"script {program.name!r} left no model: neither a keras.Model in its global {MODEL_NAME!r} (found "
+            f"{found}), nor a SavedModel in ${OUTPUT_VARIABLE}/{SAVED_MODEL}"
+        )
+
+
+def export(model: Any, examples: Path | None, output: Path) -> None:
+    """Writes ``saved_model/``: with the transform graph of the examples inside, or of the model alone."""
+    # TensorFlow announces names that it mends and folders that it writes: nothing to act on.
+    for name in ("absl", "tensorflow"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if examples is None:
+        model.export(str(output / SAVED_MODEL))
+        return
+    export_serving_model(output / SAVED_MODEL, examples / "transform_graph", model, examples / "features.json")
