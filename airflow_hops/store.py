@@ -304,6 +304,15 @@ class ArtifactStore:
         finally:
             staging.unlink(missing_ok=True)
 
+    def remove_text(self, uri: str) -> None:
+        """Removes a small file, if it is there."""
+        self._check_inside(uri)
+        with contextlib.suppress(FileNotFoundError):
+            if self.is_local:
+                _local_path(uri).unlink()
+            else:
+                self._fs().rm_file(uri)
+
     @contextlib.contextmanager
     def lock(self, uri: str) -> Iterator[None]:
         """Holds a lock on a folder of a local store, against threads and processes; elsewhere there is none to hold."""

@@ -12,7 +12,17 @@ from typing import Any
 import airflow_hops
 from airflow_hops.protocol import StepSpec
 
-ML_SIDE = ("artifacts.py", "protocol.py", "schema_history.py", "sources.py", "store.py", "runtime", "hops", "serving")
+ML_SIDE = (
+    "artifacts.py",
+    "jobs.py",
+    "protocol.py",
+    "schema_history.py",
+    "sources.py",
+    "store.py",
+    "runtime",
+    "hops",
+    "serving",
+)
 """The modules and folders of this package that run in a step."""
 
 

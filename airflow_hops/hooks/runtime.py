@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from airflow.configuration import conf
 from airflow.sdk import BaseHook
@@ -23,13 +23,10 @@ from airflow_hops.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.environments import pins_fingerprint
 from airflow_hops.hooks.code import package_fingerprint, user_code_fingerprint
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.launchers.process import describe_exit
+from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
 from airflow_hops.protocol import Line, StepResult, StepSpec, parse_line
 from airflow_hops.store import ArtifactStore
-
-if TYPE_CHECKING:
-    from airflow_hops.launchers.process import StepProcess
 
 _LAST_LINES = 20
 
@@ -37,8 +34,10 @@ _LAST_LINES = 20
 class Launcher(Protocol):
     """What starts a step's process."""
 
-    def start(self, spec_path: Path, code: Path, code_paths: tuple[str, ...]) -> StepProcess:
-        """Starts the step of a spec."""
+    def start(
+        self, spec_path: Path, code: Path, code_paths: tuple[str, ...], *, detached: Detached | None = None
+    ) -> StepProcess:
+        """Starts the step of a spec; a detached one outlives the process that starts it."""
         ...
 
 
@@ -137,23 +136,40 @@ class RuntimeHook(BaseHook):
             StepFailed: the step failed, was killed, or left no result.
             BadInput: the spec cannot be run.
         """
+        spec = self.complete(spec)
+        if cache and (cached := self.find_cached(spec)) is not None:
+            return cached
+        result = self._launch(spec, launcher or self.local_launcher(), on_line)
+        if cache:
+            self.record_cached(spec, result)
+        return result
+
+    def complete(self, spec: StepSpec) -> StepSpec:
+        """A spec with store, services and cache key parts filled in."""
         settings = self.settings
         spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=settings.services)
-        spec = replace(spec, cache_key_parts=self._cache_key_parts(spec))
-        if spec.output is not None and cache:
-            artifact, why = self.store.find_cached(spec.producer, spec.cache_key_parts)
-            if artifact is not None:
-                self.log.info("Cached: %s (%s)", artifact.uri, why)
-                return StepResult(value=artifact.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
+        return replace(spec, cache_key_parts=self._cache_key_parts(spec))
+
+    def find_cached(self, spec: StepSpec) -> StepResult | None:
+        """The artifact that the same task made from the same parts, or None."""
+        if spec.output is None:
+            return None
+        artifact, why = self.store.find_cached(spec.producer, spec.cache_key_parts)
+        if artifact is None:
             self.log.info("Not cached: %s", why)
-        result = self._launch(spec, launcher or self.local_launcher(), on_line or self._log_line)
-        if spec.output is not None and cache and result.is_artifact:
-            try:
-                self.store.record_cached(spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
-            except (OSError, HopsError) as error:
-                # The artifact is there, whole: work that is done is not thrown away for want of a note of it.
-                self.log.warning("The next run will not find this artifact in the cache: %s", error)
-        return result
+            return None
+        self.log.info("Cached: %s (%s)", artifact.uri, why)
+        return StepResult(value=artifact.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
+
+    def record_cached(self, spec: StepSpec, result: StepResult) -> None:
+        """Remembers a step's artifact for :meth:`find_cached`."""
+        if spec.output is None or not result.is_artifact:
+            return
+        try:
+            self.store.record_cached(spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
+        except (OSError, HopsError) as error:
+            # The artifact is there, whole: work that is done is not thrown away for want of a note of it.
+            self.log.warning("The next run will not find this artifact in the cache: %s", error)
 
     def local_launcher(self) -> LocalLauncher:
         """The launcher of steps on this machine."""
@@ -166,46 +182,69 @@ class RuntimeHook(BaseHook):
         runtime = self.settings.runtime
         return WarmStart(warm_socket(runtime), runtime / "bin" / "python")
 
+    @property
+    def killed(self) -> bool:
+        """Whether :meth:`kill` has been called."""
+        return self._killed
+
     def kill(self) -> None:
         """Ends the running step with all its processes."""
         self._killed = True
         if self._process is not None:
             self._process.kill()
 
-    def _launch(self, spec: StepSpec, launcher: Launcher, on_line: Callable[[Line], None]) -> StepResult:
-        folder = Path(tempfile.mkdtemp(prefix=f"hops-step-{spec.step[:50]}-"))
+    def watch(
+        self, step: str, process: StepProcess, folder: Path, on_line: Callable[[Line], None] | None = None
+    ) -> StepResult:
+        """Streams what a step's process says, until it has ended, and reads its result.
+
+        Args:
+            step: The step's name.
+            process: Its process.
+            folder: Where it leaves its result.
+            on_line: Called with each line of output; by default lines go to the task's log at their level.
+
+        Raises:
+            StepFailed: the step failed, was killed, or left no result.
+        """
+        self._process = process
         last: deque[str] = deque(maxlen=_LAST_LINES)
+        try:
+            if self._killed:
+                process.kill()
+            for text in process.lines():
+                line = parse_line(text)
+                last.append(line.text)
+                (on_line or self._log_line)(line)
+            code = process.wait()
+        finally:
+            # Also after success: a step owns its descendants, and leaves none behind.
+            process.kill()
+            self._process = None
+        result = StepResult.read(folder / "result.json")
+        if result is None:
+            raise StepFailed(
+                f"step {step!r} ended by {describe_exit(code)} without a result; its last lines:\n"
+                + "\n".join(f"  {text}" for text in last),
+                retryable=True,
+            )
+        if result.error is not None:
+            raise StepFailed(f"step {step!r}: {result.error}", retryable=result.retryable)
+        return result
+
+    def _launch(self, spec: StepSpec, launcher: Launcher, on_line: Callable[[Line], None] | None) -> StepResult:
+        folder = Path(tempfile.mkdtemp(prefix=f"hops-step-{spec.step[:50]}-"))
         try:
             spec_path = folder / "spec.json"
             spec_path.write_text(spec.to_json())
             launched = time.monotonic()
-            self._process = process = launcher.start(spec_path, _code_folder(folder), spec.code_paths)
-            if self._killed:
-                process.kill()
-            try:
-                for text in process.lines():
-                    line = parse_line(text)
-                    last.append(line.text)
-                    on_line(line)
-                code = process.wait()
-                process_s = time.monotonic() - launched
-            finally:
-                # Also after success: a step owns its descendants, and leaves none behind.
-                process.kill()
-            result = StepResult.read(folder / "result.json")
-            if result is None:
-                raise StepFailed(
-                    f"step {spec.step!r} ended by {describe_exit(code)} without a result; its last lines:\n"
-                    + "\n".join(f"  {text}" for text in last),
-                    retryable=True,
-                )
-            if result.error is not None:
-                raise StepFailed(f"step {spec.step!r}: {result.error}", retryable=result.retryable)
+            process = launcher.start(spec_path, link_code(folder), spec.code_paths)
+            result = self.watch(spec.step, process, folder, on_line)
             # What the step cannot see itself is start-up too: the JVM before its driver, the end of its process.
             work_s = result.seconds.get("work", 0.0)
-            return replace(result, seconds={"start_up": round(max(process_s - work_s, 0.0), 3), "work": work_s})
+            start_up_s = max(time.monotonic() - launched - work_s, 0.0)
+            return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
         finally:
-            self._process = None
             shutil.rmtree(folder, ignore_errors=True)
 
     def _cache_key_parts(self, spec: StepSpec) -> dict[str, str]:
@@ -281,7 +320,7 @@ def warm_socket(runtime: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"hops-warm-{os.getuid()}" / f"{_fingerprint_of_json(state)[:16]}.sock"
 
 
-def _code_folder(folder: Path) -> Path:
+def link_code(folder: Path) -> Path:
     """A folder with a link to this very package and to nothing else of the environment that it is installed in."""
     code = folder / "code"
     code.mkdir()

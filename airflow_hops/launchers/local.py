@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow_hops.artifacts import BadInput
 from airflow_hops.environments import environment_state, pins_fingerprint
 from airflow_hops.java import find_java
-from airflow_hops.launchers.process import StepProcess
+from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
 from airflow_hops.protocol import WORKER_VARIABLE, process_started
 
@@ -25,13 +25,16 @@ class LocalLauncher:
     def __init__(self, runtime: Path, warm: WarmStart | None = None) -> None:
         self.runtime, self.warm = runtime, warm
 
-    def start(self, spec_path: Path, code: Path, code_paths: Sequence[str]) -> StepProcess:
+    def start(
+        self, spec_path: Path, code: Path, code_paths: Sequence[str], *, detached: Detached | None = None
+    ) -> StepProcess:
         """Starts the step of a spec.
 
         Args:
             spec_path: The step's ``spec.json``; its folder becomes the working directory.
             code: Folder that holds this package, and nothing else of the Airflow environment.
             code_paths: Folders of user code.
+            detached: The step's id and log, where it is to outlive this process.
 
         Raises:
             BadInput: there is no runtime environment.
@@ -39,11 +42,11 @@ class LocalLauncher:
         python = runtime_python(self.runtime)
         environment = step_environment(self.runtime, code, code_paths)
         if self.warm is not None:
-            process = self.warm.start(spec_path, environment)
+            process = self.warm.start(spec_path, environment, detached=detached)
             if process is not None:
                 return process
         command = [str(python), "-m", "airflow_hops.runtime", str(spec_path)]
-        return StepProcess.start(command, env=environment, cwd=spec_path.parent)
+        return StepProcess.start(command, env=environment, cwd=spec_path.parent, detached=detached)
 
 
 def runtime_python(runtime: Path) -> Path:

@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -19,31 +20,48 @@ from airflow_hops.protocol import STEP_ID_VARIABLE
 _DRAIN_S = 0.2
 
 
+@dataclass(frozen=True)
+class Detached:
+    """How a step is started that is to outlive the process that starts it.
+
+    Attributes:
+        step_id: Its id, known beforehand.
+        log: The file that takes its output.
+    """
+
+    step_id: str
+    log: Path
+
+
 class StepProcess:
     """A step's first process: its output, its end, and how to end it with all its descendants.
 
     Args:
         step_id: Value of the environment variable that marks the step's processes.
         pid: Process id, which is also the id of the process group and session.
-        output: Read end of the pipe that the process writes to; closed at the end of :meth:`lines`.
+        output: Read end of the pipe that the process writes to; closed at the end of :meth:`lines`. None where its
+            output goes to a file.
         poll: Returns the exit code (negative: the signal's number), or None while the process runs.
     """
 
-    def __init__(self, step_id: str, pid: int, output: int, poll: Callable[[], int | None]) -> None:
+    def __init__(self, step_id: str, pid: int | None, output: int | None, poll: Callable[[], int | None]) -> None:
         self.step_id, self.pid = step_id, pid
         self._output, self._poll = output, poll
 
     @classmethod
-    def start(cls, command: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> StepProcess:
+    def start(
+        cls, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, detached: Detached | None = None
+    ) -> StepProcess:
         """Starts a command as a step, in a session of its own.
 
         Args:
             command: Program and arguments.
             env: The whole environment of the process; the step's id is added.
             cwd: Its working directory.
+            detached: Its id and log, where it is to outlive this process.
         """
-        step_id = new_step_id()
-        read_end, write_end = os.pipe()
+        step_id = detached.step_id if detached else new_step_id()
+        read_end, write_end = open_output(detached)
         try:
             process = subprocess.Popen(
                 list(command),
@@ -55,7 +73,8 @@ class StepProcess:
                 start_new_session=True,
             )
         except BaseException:
-            os.close(read_end)
+            if read_end is not None:
+                os.close(read_end)
             raise
         finally:
             os.close(write_end)
@@ -66,6 +85,8 @@ class StepProcess:
 
         A descendant that outlives the process and holds its output open does not keep this waiting.
         """
+        if self._output is None:
+            return
         os.set_blocking(self._output, False)
         pending = b""
         ended_at: float | None = None
@@ -77,7 +98,7 @@ class StepProcess:
                     try:
                         chunk = os.read(self._output, 1 << 16)
                     except BlockingIOError:
-                        if self._poll() is not None:
+                        if self.poll() is not None:
                             ended_at = ended_at or time.monotonic()
                             if time.monotonic() - ended_at > _DRAIN_S:
                                 break
@@ -91,6 +112,10 @@ class StepProcess:
         finally:
             os.close(self._output)
 
+    def poll(self) -> int | None:
+        """The exit code (negative: the signal's number), or None while the process runs."""
+        return self._poll()
+
     def wait(self, timeout_s: float | None = None) -> int:
         """Waits for the end.
 
@@ -102,7 +127,7 @@ class StepProcess:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s = 0.001
-        while (code := self._poll()) is None:
+        while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"process {self.pid} still runs after {timeout_s} s")
             time.sleep(pause_s)
@@ -114,6 +139,13 @@ class StepProcess:
         kill_step(self.step_id, self.pid, grace_s=grace_s)
         with contextlib.suppress(TimeoutError):
             self.wait(1)
+
+
+def open_output(detached: Detached | None) -> tuple[int | None, int]:
+    """Where a step's output goes: the read end of a pipe (None for a log file), and what the step writes to."""
+    if detached is None:
+        return os.pipe()
+    return None, os.open(detached.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def new_step_id() -> str:

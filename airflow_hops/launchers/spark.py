@@ -14,7 +14,7 @@ from airflow_hops.artifacts import BadInput
 from airflow_hops.class_archive import jvm_options
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
-from airflow_hops.launchers.process import StepProcess
+from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
 
 _DEFAULTS = {
@@ -60,7 +60,9 @@ class SparkLauncher:
         self.runtime, self.conn_id, self.warm = runtime, conn_id, warm
         self.conf = dict(conf or {})
 
-    def start(self, spec_path: Path, code: Path, code_paths: Sequence[str]) -> StepProcess:
+    def start(
+        self, spec_path: Path, code: Path, code_paths: Sequence[str], *, detached: Detached | None = None
+    ) -> StepProcess:
         """Starts the step of a spec; arguments as :meth:`airflow_hops.launchers.local.LocalLauncher.start`.
 
         Raises:
@@ -102,10 +104,10 @@ class SparkLauncher:
         command = hook._build_spark_submit_command(str(driver))
         if on_this_machine and self.warm is not None:
             arguments = shlex.join([*command[1 : command.index(str(driver))], "pyspark-shell"])
-            process = self.warm.start(spec_path, {**environment, "PYSPARK_SUBMIT_ARGS": arguments})
+            process = self.warm.start(spec_path, {**environment, "PYSPARK_SUBMIT_ARGS": arguments}, detached=detached)
             if process is not None:
                 return process
-        return StepProcess.start(command, env=environment, cwd=folder)
+        return StepProcess.start(command, env=environment, cwd=folder, detached=detached)
 
     def _master(self) -> str:
         """The master that the connection names."""

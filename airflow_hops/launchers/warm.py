@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 import airflow_hops
-from airflow_hops.launchers.process import StepProcess, new_step_id
+from airflow_hops.launchers.process import Detached, StepProcess, new_step_id, open_output
 from airflow_hops.protocol import STEP_ID_VARIABLE
 
 _CONNECT_TIMEOUT_S = 5.0
@@ -36,17 +36,20 @@ class WarmStart:
     def __init__(self, path: Path, python: Path | None = None) -> None:
         self.path, self.python = path, python
 
-    def start(self, spec_path: Path, environment: dict[str, str]) -> StepProcess | None:
+    def start(
+        self, spec_path: Path, environment: dict[str, str], *, detached: Detached | None = None
+    ) -> StepProcess | None:
         """Starts a step in a fork of the warm process.
 
         Args:
             spec_path: The step's ``spec.json``; its folder becomes the working directory.
             environment: The whole environment of the step; the step's id is added.
+            detached: Its id and log, where it is to outlive this process. The warm process lives at least as long.
 
         Returns:
             The step's process, or None where no warm process answers: the caller starts the step by itself.
         """
-        step_id = new_step_id()
+        step_id = detached.step_id if detached else new_step_id()
         request = {
             "spec": str(spec_path),
             "cwd": str(spec_path.parent),
@@ -56,7 +59,7 @@ class WarmStart:
             return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(_CONNECT_TIMEOUT_S)
-        read_end, write_end = os.pipe()
+        read_end, write_end = open_output(detached)
         try:
             connection.connect(str(self.path))
             message = json.dumps(request).encode() + b"\n"
@@ -66,7 +69,8 @@ class WarmStart:
             reply = _read_line(connection)
             connection.sendall(_GO)
         except OSError:
-            os.close(read_end)
+            if read_end is not None:
+                os.close(read_end)
             connection.close()
             self._start_warm_process()
             return None

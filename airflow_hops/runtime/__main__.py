@@ -13,9 +13,12 @@ import traceback
 from pathlib import Path
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.jobs import Job
 from airflow_hops.protocol import StepResult, StepSpec, check_json
 from airflow_hops.runtime.context import RecordHandler, StepContext, resolve
+from airflow_hops.runtime.job import JobKeeper
 from airflow_hops.runtime.orphans import adopt_orphans, end_with_worker
+from airflow_hops.store import ArtifactStore
 
 log = logging.getLogger("airflow_hops.step")
 
@@ -34,11 +37,18 @@ def main(arguments: list[str] | None = None, *, started: float | None = None) ->
     parser.add_argument("spec", type=Path, help="the step's spec.json")
     spec_path: Path = parser.parse_args(arguments).spec
     adopt_orphans()
-    end_with_worker()
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RecordHandler()], force=True)
     spec = StepSpec.from_json(spec_path.read_text())
+    job = Job.read(spec_path.parent)
+    keeper = JobKeeper(job, ArtifactStore(spec.store, storage_options=spec.storage_options)) if job else None
+    if keeper is None:
+        end_with_worker()
+    elif not keeper.begin():
+        return 0
     result = run_step(spec, started=started or _process_started(), folder=spec_path.parent)
     result.write(spec_path.with_name("result.json"))
+    if keeper is not None:
+        keeper.finish(result)
     return 0 if result.error is None else 1
 
 

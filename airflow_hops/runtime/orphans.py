@@ -1,4 +1,4 @@
-"""What keeps a step's processes together: none outlives the worker that asked for them, and none hides from its kill.
+"""What keeps a step's processes together: none outlives who is to end them, and none hides from a kill.
 
 Linux only, by design: where there is no ``/proc`` and no ``prctl``, nothing here does anything.
 """
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from airflow_hops.protocol import WORKER_VARIABLE, process_started
 
@@ -60,6 +61,11 @@ def _watch(worker: int, started: int) -> None:
         time.sleep(_LOOK_S)
     with contextlib.suppress(OSError):
         sys.stderr.write("the worker that started this step is gone: the step ends\n")
+    end_everything()
+
+
+def end_everything() -> NoReturn:
+    """Ends all below this process, its process group, and this process."""
     for pid in list(descendants(os.getpid())):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)

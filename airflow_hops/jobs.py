@@ -1,0 +1,175 @@
+"""Jobs: steps that outlive the worker that started them, so that a retry goes on with them.
+
+Standard library only; both sides import it. A job is a private folder on its machine and a small record in the store.
+
+In the folder: ``job.json`` (what the job is), ``spec.json``, ``output.log`` (what the step says), ``result.json``, and
+two files that are locked for as long as a process lives, since a lock, unlike a process id, cannot be mistaken:
+``running`` by the step, ``attached`` by the worker that follows it. The record says to workers of other machines how
+the job is doing; one of them may ask it to end by a file beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import stat
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.protocol import StepResult
+from airflow_hops.store import ArtifactStore
+
+JOB_FILE = "job.json"
+_HOST_VARIABLE = "HOPS_HOST"
+_FLOCK = "hhqqi"  # struct flock of fcntl(2): type, whence, start, length, pid
+
+
+@dataclass(frozen=True)
+class Job:
+    """A step that outlives its worker.
+
+    Attributes:
+        id: No other job has it; the step's id, too.
+        step: The step's name, for people.
+        try_number: Which try of the task it belongs to.
+        host: The machine that it runs on.
+        folder: Its folder there.
+        fingerprint: Of the step's code, parameters and inputs: a retry of another step is another job.
+        record: Where its record lies in the store.
+        orphan_timeout_s: Seconds without a worker after which it ends by itself.
+        beat_s: Seconds between two signs of life in its record.
+    """
+
+    id: str
+    step: str
+    try_number: int
+    host: str
+    folder: str
+    fingerprint: str
+    record: str
+    orphan_timeout_s: float
+    beat_s: float = 5.0
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self.folder)
+
+    @property
+    def takeover(self) -> str:
+        """Where in the store a worker of another machine asks the job to end."""
+        return f"{self.record.removesuffix('.json')}.takeover"
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds after which a record that does not change is that of a dead job."""
+        return 12 * self.beat_s
+
+    @property
+    def fence_s(self) -> float:
+        """Seconds after which a job that cannot write its record ends: others are about to take it for dead."""
+        return 8 * self.beat_s
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the job's folder is on this machine."""
+        if self.host != this_host():
+            return False
+        try:
+            status = self.path.lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value that Airflow keeps for the next try."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: Any) -> Job | None:
+        """The inverse of :meth:`to_dict`; None for what is no job."""
+        try:
+            return cls(**value)
+        except TypeError:
+            return None
+
+    @classmethod
+    def read(cls, folder: Path) -> Job | None:
+        """The job in a folder, or None where a step is none."""
+        try:
+            return cls.from_dict(json.loads((folder / JOB_FILE).read_text()))
+        except (OSError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """How a job is doing, as the store says.
+
+    Attributes:
+        state: ``running``; ``succeeded``; or ``ended``, without success.
+        beat: Rises with each sign of life.
+        result: The step's result, once there is one.
+    """
+
+    state: str
+    beat: int = 0
+    result: Mapping[str, Any] | None = None
+
+    def write(self, job: Job, store: ArtifactStore) -> None:
+        """Writes the job's record."""
+        store.write_text(job.record, json.dumps({**asdict(self), "job": job.to_dict()}))
+
+    @classmethod
+    def read(cls, job: Job, store: ArtifactStore) -> JobRecord | None:
+        """The job's record, or None where there is none."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            value = json.loads(store.read_text(job.record))
+            return cls(value["state"], value["beat"], value["result"])
+        return None
+
+    def step_result(self) -> StepResult | None:
+        """The step's result, once there is one."""
+        return StepResult(**self.result) if self.result is not None else None
+
+
+def this_host() -> str:
+    """This machine's name, by which a job knows where it is; the variable ``HOPS_HOST`` overrides it."""
+    return os.environ.get(_HOST_VARIABLE) or socket.gethostname()
+
+
+def lock_file(path: Path) -> int | None:
+    """Locks a file for as long as this very process lives, or closes what is returned; forks do not inherit the lock.
+
+    A process that has locked a file must neither open nor close it otherwise: that would free it (see fcntl(2)).
+
+    Returns:
+        The file's descriptor, or None when another process has locked it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process that has locked a file, or None."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    finally:
+        os.close(descriptor)
+    return None if kind == fcntl.F_UNLCK else pid

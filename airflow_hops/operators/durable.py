@@ -1,0 +1,79 @@
+"""Operators whose step outlives the worker: a retry goes on with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import ResumableJobMixin
+
+from airflow_hops.hooks.jobs import Jobs
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.jobs import Job
+from airflow_hops.operators.base import HopsOperator
+from airflow_hops.protocol import StepResult
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class DurableOperator(ResumableJobMixin, HopsOperator):
+    """Base of operators whose step is a job: it survives its worker, and the retry follows it to its end.
+
+    Airflow's mixin decides between submitting, following and taking the result. What it calls an external id is a
+    :class:`airflow_hops.jobs.Job` as JSON. It is persisted before the job is started.
+
+    Args:
+        durable: Whether the step is a job. Otherwise, and where Airflow has no task state store, it ends with its
+            worker.
+        kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
+    """
+
+    external_id_key = "hops_job"
+    _jobs: Jobs
+
+    def __init__(self, *, durable: bool = True, **kwargs: Any) -> None:
+        super().__init__(durable=durable, **kwargs)
+
+    def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
+        """Follows the job of an earlier try, or submits one."""
+        store = context.get("task_state_store")
+        if not self.durable or store is None:
+            return super().run_step(hook, context)
+        cache = self._cache_enabled() and self.cacheable
+        spec = hook.complete(self.build_spec(hook, context))
+        self._jobs = Jobs(hook, spec, self.launcher(hook))
+        if cache and (cached := hook.find_cached(spec)) is not None:
+            if (earlier := Job.from_dict(store.get(self.external_id_key))) is not None:
+                self._jobs.drop(earlier)
+            return cached
+        job = Job.from_dict(self.execute_resumable(context))
+        assert job is not None
+        return self._jobs.collect(job, cache=cache)
+
+    def submit_job(self, context: Context) -> Any:
+        """Prepares a job; :meth:`poll_until_complete` starts it."""
+        return self._jobs.submit().to_dict()
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        """How the job is doing; one that this try cannot go on with is ended."""
+        job = Job.from_dict(external_id)
+        return "ended" if job is None else self._jobs.settle(job)
+
+    def is_job_active(self, status: str) -> bool:
+        """Whether the job can be followed."""
+        return status in ("prepared", "running")
+
+    def is_job_succeeded(self, status: str) -> bool:
+        """Whether the job has a result to be taken."""
+        return status == "succeeded"
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> Any:
+        """Follows the job to its end; its result is taken by :meth:`run_step`, whichever way led here."""
+        job = Job.from_dict(external_id)
+        assert job is not None
+        self._jobs.follow(job)
+        return external_id
+
+    def get_job_result(self, external_id: Any, context: Context) -> Any:
+        """The job, whose result :meth:`run_step` takes."""
+        return external_id

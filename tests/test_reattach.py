@@ -1,0 +1,339 @@
+"""Jobs: a step outlives its worker, and the retry goes on with it; real processes throughout."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_hops.jobs import Job
+from airflow_hops.launchers.process import kill_step
+
+pytestmark = pytest.mark.runtime
+TESTS = Path(__file__).parent
+CHECKS = str(TESTS / "runtime_checks")
+GONE_S = 5.0
+
+
+class Worker:
+    """A process that follows a job as the operator does, and what it has said."""
+
+    def __init__(self, given: Path, environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(TESTS / "job_worker.py"), str(given)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self.said: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            if text.startswith("{"):
+                self.said.append(json.loads(text))
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        self.wait()
+
+    def wait(self) -> Worker:
+        self.process.wait(60)
+        self._reader.join(10)
+        return self
+
+    def every(self, kind: str) -> list[Any]:
+        return [said[kind] for said in list(self.said) if kind in said]
+
+    @property
+    def lines(self) -> list[str]:
+        return self.every("line")
+
+    @property
+    def counted(self) -> list[int]:
+        return [int(line.split()[1]) for line in self.lines if line.startswith("count ")]
+
+    @property
+    def job(self) -> Job:
+        (job,) = self.every("job")
+        found = Job.from_dict(job)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def tries(tmp_path: Path, runtime: Path) -> Iterator[Callable[..., Worker]]:
+    """Starts a try of one task: ``tries(job=…)`` is a retry that knows the job."""
+    workers: list[Worker] = []
+
+    def start(job: Job | None = None, entry: str = "count", host: str | None = None, **given: Any) -> Worker:
+        number = len(workers) + 1
+        settings = {"beat_s": given.pop("beat_s", 5.0), "warm": given.pop("warm", None)}
+        settings |= {"only_submit": given.pop("only_submit", False)}
+        orphan_timeout = given.pop("orphan_timeout", 60)
+        path = tmp_path / f"try-{number}.json"
+        values = {
+            "store": (tmp_path / "store").as_uri(),
+            "runtime": str(runtime),
+            "code_paths": [CHECKS],
+            "entry": f"job_steps:{entry}",
+            "params": {"folder": str(tmp_path), **given},
+            "try_number": number,
+            "job": job.to_dict() if job else None,
+            **settings,
+        }
+        path.write_text(json.dumps(values))
+        environment = {"PYTHONPATH": str(TESTS.parent), "AIRFLOW__HOPS__ORPHAN_TIMEOUT": str(orphan_timeout)}
+        workers.append(Worker(path, environment | ({"HOPS_HOST": host} if host else {})))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.process.kill()
+        for job in worker.every("job"):
+            kill_step(job["id"], None)
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 40.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+    return found
+
+
+def begun(tmp_path: Path) -> list[int]:
+    """The processes that began to do the step's work."""
+    path = tmp_path / "begun"
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
+def nothing_is_left(job: Job, tmp_path: Path) -> bool:
+    return not job.path.exists() and not list((tmp_path / "store").rglob(f"{job.id}*"))
+
+
+@pytest.mark.parametrize("start", ["cold", "warm"])
+def test_a_retry_follows_the_job_of_a_worker_that_was_killed(tries, tmp_path, start, request):
+    warm = str(request.getfixturevalue("warm_launcher").warm.path) if start == "warm" else None
+    first = tries(warm=warm)
+    wait_for(lambda: len(first.counted) > 3)
+    first.kill()
+    (pid,) = begun(tmp_path)
+    shown, job = first.counted, first.job
+    at_kill = int((tmp_path / "count").read_text())
+    wait_for(lambda: int((tmp_path / "count").read_text()) > at_kill + 12)
+    second = tries(job, warm=warm)
+    wait_for(lambda: second.counted and second.counted[-1] > at_kill + 15)
+    (tmp_path / "stop").touch()
+    second.wait()
+    assert second.every("state") == ["running"]
+    (result,) = second.every("result")
+    assert (result["pid"], result["try"]) == (pid, 1)
+    assert begun(tmp_path) == [pid], "it was begun once"
+    # The log goes on where it stopped: nothing is lost, and at most the last chunk comes again.
+    assert sorted({*shown, *second.counted}) == list(range(result["number"]))
+    assert second.counted[0] in (shown[-1], shown[-1] + 1)
+    assert second.every("metrics")[-1]["number"] == second.counted[-1]
+    assert any("no worker follows this step any more" in line for line in second.lines)
+    assert is_gone(pid) and is_gone(int((tmp_path / "child").read_text()))
+    assert nothing_is_left(job, tmp_path)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_that_ended_while_no_worker_lived(tries, tmp_path, fails):
+    first = tries(fail=fails)
+    wait_for(lambda: first.counted)
+    first.kill()
+    (tmp_path / "stop").touch()
+    (pid,) = begun(tmp_path)
+    wait_for(lambda: is_gone(pid))
+    second = tries(first.job, fail=fails).wait()
+    if fails:
+        assert second.every("state") == ["ended"]
+        assert second.job.id != first.job.id
+        assert len(begun(tmp_path)) == 2
+        assert "counted in vain" in second.every("error")[0]
+        assert nothing_is_left(second.job, tmp_path)
+    else:
+        assert second.every("state") == ["succeeded"]
+        assert second.every("result")[0]["pid"] == pid
+        assert begun(tmp_path) == [pid]
+    assert nothing_is_left(first.job, tmp_path)
+
+
+def test_a_job_that_was_killed_with_its_worker_is_started_anew(tries, tmp_path):
+    first = tries()
+    wait_for(lambda: first.counted)
+    first.kill()
+    (pid,) = begun(tmp_path)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: is_gone(pid))
+    second = tries(first.job, until=1)
+    second.wait()
+    assert second.every("state") == ["ended"]
+    assert second.every("result")[0]["try"] == 2
+    assert nothing_is_left(first.job, tmp_path)
+
+
+def test_a_job_of_other_parameters_is_ended_first(tries, tmp_path):
+    first = tries()
+    wait_for(lambda: first.counted)
+    first.kill()
+    (pid,) = begun(tmp_path)
+    child = int((tmp_path / "child").read_text())
+    second = tries(first.job, until=2).wait()
+    assert second.every("state") == ["ended"]
+    assert is_gone(pid) and is_gone(child)
+    assert second.every("result")[0]["number"] == 2
+    assert nothing_is_left(first.job, tmp_path) and nothing_is_left(second.job, tmp_path)
+
+
+def test_a_job_whose_worker_died_before_it_was_started_is_started_once(tries, tmp_path):
+    first = tries(only_submit=True).wait()
+    assert begun(tmp_path) == []
+    second = tries(first.job)
+    wait_for(lambda: second.counted)
+    # The worker that was thought dead starts it, too.
+    environment = {**os.environ, "PYTHONPATH": str(first.job.path / "code")}
+    late = [str(TESTS.parent / ".venv-runtime/bin/python"), "-m", "airflow_hops.runtime"]
+    late[0] = json.loads((tmp_path / "try-1.json").read_text())["runtime"] + "/bin/python"
+    spec = str(first.job.path / "spec.json")
+    assert subprocess.run([*late, spec], env=environment, cwd=first.job.path, timeout=60).returncode == 0
+    (tmp_path / "stop").touch()
+    second.wait()
+    assert second.every("state") == ["prepared"]
+    assert second.every("result")[0]["pid"] == begun(tmp_path)[0]
+    assert len(begun(tmp_path)) == 1
+
+
+def test_killing_a_reattached_worker_ends_all_of_the_job(tries, tmp_path):
+    first = tries()
+    wait_for(lambda: first.counted)
+    first.kill()
+    second = tries(first.job)
+    wait_for(lambda: second.counted)
+    pids = [*begun(tmp_path), int((tmp_path / "child").read_text())]
+    began = time.monotonic()
+    second.process.terminate()
+    wait_for(lambda: all(is_gone(pid) for pid in pids))
+    assert time.monotonic() - began < GONE_S
+    second.wait()
+    assert second.every("state") == ["running"]
+    assert "ended by SIGKILL" in second.every("error")[0]
+    assert nothing_is_left(first.job, tmp_path)
+
+
+def test_a_job_that_nobody_comes_back_for_ends_by_itself(tries, tmp_path):
+    first = tries(orphan_timeout=2)
+    wait_for(lambda: first.counted)
+    first.kill()
+    pids = [*begun(tmp_path), int((tmp_path / "child").read_text())]
+    time.sleep(1)
+    assert not any(is_gone(pid) for pid in pids)
+    wait_for(lambda: all(is_gone(pid) for pid in pids))
+    assert nothing_is_left(first.job, tmp_path)
+    second = tries(first.job, until=1).wait()
+    assert second.every("state") == ["ended"]
+
+
+def test_a_worker_that_was_thought_dead_lets_go_of_the_job(tries, tmp_path):
+    first = tries()
+    wait_for(lambda: first.counted)
+    second = tries(first.job)
+    first.wait()
+    assert "a later try of this task follows its job now" in first.every("error")[0]
+    wait_for(lambda: second.counted)
+    (tmp_path / "stop").touch()
+    assert second.wait().every("result")[0]["pid"] == begun(tmp_path)[0]
+    assert len(begun(tmp_path)) == 1
+
+
+def test_of_much_that_nobody_has_seen_the_end_is_shown(tries, tmp_path):
+    first = tries(entry="chatter")
+    wait_for(lambda: "before" in first.lines)
+    first.kill()
+    (tmp_path / "go").touch()
+    wait_for((tmp_path / "gone").exists)
+    second = tries(first.job, entry="chatter")
+    wait_for(lambda: any(line.startswith("line 039999") for line in second.lines))
+    (tmp_path / "stop").touch()
+    second.wait()
+    numbers = [int(line.split()[1]) for line in second.lines if line.startswith("line ")]
+    assert numbers == list(range(numbers[0], 40_000))
+    assert 10_000 < len(numbers) < 20_000
+    assert second.every("result")
+
+
+def test_a_retry_on_another_machine_has_the_job_ended_and_begins_anew(tries, tmp_path):
+    first = tries(host="one", beat_s=0.3)
+    wait_for(lambda: first.counted)
+    first.kill()
+    (pid,) = begun(tmp_path)
+    child = int((tmp_path / "child").read_text())
+    second = tries(first.job, host="another", until=3)
+    second.wait()
+    assert is_gone(pid) and is_gone(child)
+    # That the second step began only when the first was gone is seen by the step itself.
+    assert second.every("result")[0]["try"] == 2
+    assert len(begun(tmp_path)) == 2
+    assert "a retry on another machine takes this job's place" in (first.job.path / "output.log").read_text()
+    assert nothing_is_left(second.job, tmp_path)
+    records = [path.suffix for path in (tmp_path / "store").rglob(f"{first.job.id}*")]
+    assert records == [".takeover"]
+
+
+def test_a_retry_on_another_machine_takes_the_result_of_a_job_that_has_finished(tries, tmp_path):
+    first = tries(host="one")
+    wait_for(lambda: first.counted)
+    first.kill()
+    (tmp_path / "stop").touch()
+    (pid,) = begun(tmp_path)
+    wait_for(lambda: is_gone(pid))
+    second = tries(first.job, host="another").wait()
+    assert second.every("state") == ["succeeded"]
+    assert second.every("result")[0]["pid"] == pid
+
+
+def test_a_machine_that_is_silent_counts_as_dead_and_its_job_ends_when_it_wakes(tries, tmp_path):
+    first = tries(host="one", beat_s=0.3)
+    wait_for(lambda: first.counted)
+    first.kill()
+    (pid,) = begun(tmp_path)
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    second = tries(first.job, host="another", until=3).wait()
+    assert time.monotonic() - began > first.job.silence_s
+    assert second.every("result")[0]["try"] == 2
+    os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: is_gone(pid), 10)
+
+
+def test_a_job_that_cannot_say_that_it_lives_ends_before_others_take_it_for_dead(tries, tmp_path):
+    first = tries(beat_s=0.3)
+    wait_for(lambda: first.counted)
+    jobs = tmp_path / "store" / "_state" / "jobs"
+    jobs.rename(tmp_path / "away")
+    jobs.touch()
+    first.wait()
+    assert "the store has not taken this job's record" in first.every("error")[0]
+    assert is_gone(begun(tmp_path)[0])
+    assert not first.job.path.exists()
