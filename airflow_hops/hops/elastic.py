@@ -45,6 +45,11 @@ class Elasticity:
         self._snapshot: Snapshot | None = None
         self._must_agree = membership.meetings > 0
 
+    @property
+    def member(self) -> int:
+        """The number that this process was started with, whichever rank it is at present."""
+        return self._membership.member
+
     def begin(self, take: Callable[[], Snapshot]) -> None:
         """Keeps a snapshot of a training that begins; one that goes on has its own.
 
