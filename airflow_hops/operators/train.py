@@ -10,18 +10,18 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.durable import DurableOperator
 from airflow_hops.operators.links import TensorBoardLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class HorovodTrainOperator(HopsOperator):
+class HorovodTrainOperator(DurableOperator):
     """Runs a training function on ``np`` Horovod ranks, and publishes the model.
 
     All ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
-    complete checkpoint.
+    complete checkpoint; where only the worker has died, it follows the training, which has gone on.
 
     Args:
         train: ``module:function`` (templated), called on every rank with a
@@ -42,12 +42,13 @@ class HorovodTrainOperator(HopsOperator):
             tracing the model and exporting it must each take less.
         tensorboard: Whether a TensorBoard of this training is served on the worker, too, for as long as it runs; its
             address is logged. The link of the task does not need it.
+        durable: Whether the training outlives its worker; otherwise it ends with it.
         kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
     """
 
     entry = "airflow_hops.runtime.train:run"
     output_kind = "model"
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "train", "examples", "hosts", "ranks_conn_id")
+    template_fields: Sequence[str] = (*DurableOperator.template_fields, "train", "examples", "hosts", "ranks_conn_id")
     operator_extra_links = (TensorBoardLink(),)
 
     def __init__(
@@ -64,9 +65,10 @@ class HorovodTrainOperator(HopsOperator):
         seed: int = 0,
         stall_timeout_s: float = 300.0,
         tensorboard: bool = False,
+        durable: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(params=dict(params or {}), **kwargs)
+        super().__init__(params=dict(params or {}), durable=durable, **kwargs)
         self.train = train
         self.examples = examples
         self.hyperparameters = _own(params or {})
