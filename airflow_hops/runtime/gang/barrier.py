@@ -59,6 +59,7 @@ class BarrierJob:
         self._secret = secrets.token_bytes(32)
         self._group = f"ranks-{secrets.token_hex(8)}"
         self._failure: Exception | None = None
+        self._lost_before = lost_executors(context)
         conf = context.getConf()
         host = conf.get("spark.driver.host")
         self._listener = socket.create_server((conf.get("spark.driver.bindAddress", host), 0), backlog=tasks)
@@ -98,14 +99,14 @@ class BarrierJob:
         return sorted(found.values(), key=lambda task: (task.host_hash, task.partition))
 
     def last_words(self) -> str:
-        """What Spark says of executors that have gone, and of the job when it has failed."""
+        """What Spark says of executors that have gone since the job began, or of the job when it has failed."""
         deadline = time.monotonic() + _LAST_WORDS_S
         while True:
-            words = [f"executor {number} is lost: {reason}" for number, reason in lost_executors(self._context)]
-            if self._failure is not None:
-                words.append(str(self._failure))
-            if words or time.monotonic() > deadline:
-                return "\n".join(words)
+            lost = dict(lost_executors(self._context).items() - self._lost_before.items())
+            if lost:
+                return "\n".join(f"executor {number} is lost: {reason}" for number, reason in sorted(lost.items()))
+            if time.monotonic() > deadline:
+                return str(self._failure or "")
             time.sleep(_POLL_S)
 
     def end(self) -> None:

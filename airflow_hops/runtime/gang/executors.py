@@ -40,13 +40,13 @@ def most_slots(context: Any) -> int | None:
     return min(limits, default=None)
 
 
-def lost_executors(context: Any) -> list[tuple[str, str]]:
-    """The executors that have gone: their ids, and why, as far as the cluster has said so."""
-    return [
-        (executor.id(), " ".join(executor.removeReason().get().split()))
+def lost_executors(context: Any) -> dict[str, str]:
+    """The executors that have gone: why, by id, as far as the cluster has said so."""
+    return {
+        executor.id(): " ".join(executor.removeReason().get().split())
         for executor in _each(_status(context).executorList(False))
         if not executor.isActive() and executor.removeReason().isDefined()
-    ]
+    }
 
 
 def _status(context: Any) -> Any:

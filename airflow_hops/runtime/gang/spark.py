@@ -20,7 +20,7 @@ from airflow_hops.runtime.gang.frames import Frames
 from airflow_hops.runtime.gang.placement import Host, Placement, place
 from airflow_hops.runtime.gang.remote import AgentLine, RemoteCrew
 
-_REGISTER_S = 30.0
+_REGISTER_S = 60.0
 _SETTLE_S = 10.0
 _POLL_S = 0.1
 
@@ -47,7 +47,7 @@ class SparkRanks:
         most = most_slots(self._context)
         if most is not None and (not isinstance(np, int) or np > most):
             return place([Host(self._context.master, most)], np)
-        hosts = self._await_slots(np)
+        hosts = self._await_slots(np, _SETTLE_S if most is None else _REGISTER_S)
         try:
             return place(hosts, np)
         except BadInput as error:
@@ -69,8 +69,8 @@ class SparkRanks:
             job.end()
             raise
 
-    def _await_slots(self, wanted: int) -> list[Host]:
-        """The hosts, as soon as they have so many slots, or when no more seem to come."""
+    def _await_slots(self, wanted: int, settle_s: float) -> list[Host]:
+        """The hosts, as soon as they have so many slots, or when there have been no new ones for some seconds."""
         began = changed = time.monotonic()
         before: list[Host] = []
         while True:
@@ -78,7 +78,7 @@ class SparkRanks:
             if hosts != before:
                 before, changed = hosts, now
             enough = sum(host.slots for host in hosts) >= wanted
-            if enough or now - began > _REGISTER_S or (hosts and now - changed > _SETTLE_S):
+            if enough or now - began > _REGISTER_S or (hosts and now - changed > settle_s):
                 return hosts
             time.sleep(_POLL_S)
 
