@@ -23,7 +23,7 @@ class Guard(keras.callbacks.Callback):
     """Compares the ranks' weights, and the rows that they have seen with what there are.
 
     After the first step, after every ``every_steps`` steps and at each epoch's end, a checksum of the trainable weights
-    (:func:`airflow_hops.hops.keras.weights.in_graph_checksum`) is gathered from all ranks: 32 bytes a rank. With
+    (:func:`airflow_hops.hops.keras.weights.in_graph_checksum`) is gathered from all ranks: 48 bytes a rank. With
     ``steps_per_execution`` above 1 a check comes at the end of the execution in which it is due. Each rank sees the
     same figures and so raises the same error.
 
@@ -89,7 +89,14 @@ class Guard(keras.callbacks.Callback):
         self.checks += 1
         known = end and self._rows_seen is not None and not self.model.stop_training
         rows = self._rows_seen() if known and self._rows_seen is not None else -1
-        found = _gather([checksum(), self._epoch, self._step, _END_OF_EPOCH if end else 0, rows])
+        found = _gather([1, checksum(), self._epoch, self._step, _END_OF_EPOCH if end else 0, rows])
+        ended = np.flatnonzero(found[:, 0] == 0).tolist()
+        if ended:
+            raise BadInput(
+                f"rank {', '.join(map(str, ended))} has ended epoch {self._epoch + 1} before step {self._step}, which "
+                "others have done: its batches ran out; each rank must be given equally many an epoch"
+            )
+        found = found[:, 1:]
         where = {(int(epoch), int(step), int(at)) for epoch, step, at in found[:, 1:4]}
         if len(where) > 1:
             raise BadInput(_stand_apart(found))
@@ -111,10 +118,14 @@ class Guard(keras.callbacks.Callback):
 
 
 def _gather(figures: list[Any]) -> np.ndarray[Any, Any]:
-    """int64 of shape ``[ranks, figures]``."""
-    mine = tf.stack([tf.cast(figure, tf.int64) for figure in figures])[tf.newaxis]
-    every = mine if hvd.size() == 1 else hvd.allgather(mine, name="hops_guard")
-    found: np.ndarray[Any, Any] = every.numpy()
+    """int64 of shape ``[ranks, figures]``; zeros for a rank that has joined, as Horovod calls it.
+
+    A sum of which each rank fills its row: a rank that has joined takes part in all-reduces only.
+    """
+    found = np.zeros((hvd.size(), len(figures)), np.int64)
+    found[hvd.rank()] = [int(figure) for figure in figures]
+    if hvd.size() > 1:
+        found = hvd.allreduce(tf.constant(found), op=hvd.Sum, name="hops_guard").numpy()
     return found
 
 

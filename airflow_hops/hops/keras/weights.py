@@ -155,14 +155,14 @@ def in_graph_checksum(variables: Sequence[Any]) -> Callable[[], tf.Tensor]:
     """
     chunks = _chunks([variable.value for variable in variables])
 
-    @tf.function(autograph=False)
     def checksum() -> tf.Tensor:
         total = tf.zeros((), tf.int64)
         for number, chunk in enumerate(chunks):
             total += _mixed_sum(_words(chunk), number)
         return total
 
-    function: Callable[[], tf.Tensor] = checksum
+    # Traced here and now: TensorFlow warns of functions that are made again and again and traced when called.
+    function: Callable[[], tf.Tensor] = tf.function(checksum, autograph=False).get_concrete_function()
     return function
 
 

@@ -23,7 +23,7 @@ def train_step(features, labels):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((features @ kernel + bias - labels) ** 2)
     tape = hvd.DistributedGradientTape(tape)
-    for variable, gradient in zip([kernel, bias], tape.gradient(loss, [kernel, bias])):
+    for variable, gradient in zip([kernel, bias], tape.gradient(loss, [kernel, bias]), strict=True):
         variable.assign_sub(0.1 * gradient)
     return loss
 
