@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,45 @@ def test_the_guard_counts_every_row_of_a_resumed_epoch_once(killed: Any) -> None
     assert resumed["summary"]["synchronized"] is True
 
 
+def test_a_loop_of_ones_own_is_resumed_within_an_epoch(train: Any, shared_run_step: Any, tmp_path: Path) -> None:
+    given = {"function": "train_by_oneself", "epochs": 2, "settings": {"deterministic": False}}
+    whole = _outcome(shared_run_step.store.local(train("own-whole", **given)))
+    given |= {"step": 17, "marker": str(tmp_path / "killed")}
+    with pytest.raises(StepFailed, match="was ended by SIGKILL"):
+        train("own-killed", **given)
+    resumed = _outcome(shared_run_step.store.local(train("own-killed", **given)))
+    assert 9 <= resumed["summary"]["resumed_at_step"] <= 15
+    assert resumed["variables"] == whole["variables"]
+    assert resumed["epochs"] == whole["epochs"]
+
+
+def test_a_rank_that_reads_fewer_batches_is_named_and_no_rank_waits_for_ever(train: Any, shared_run_step: Any) -> None:
+    began = time.monotonic()
+    with pytest.raises(StepFailed) as failure:
+        train("uneven", function="train_on_uneven_batches", settings={"stall_timeout_s": 200})
+    assert "took different numbers of steps in epoch 1 (rank 0: 5, rank 1: 3)" in str(failure.value)
+    assert "the batches of rank 1 ran out first" in str(failure.value)
+    assert not failure.value.retryable
+    assert time.monotonic() - began < 100, "nobody waits for the stall timeout"
+    told = [line.text for line in shared_run_step.lines if line.text.startswith("told before")]
+    assert "would take different numbers of steps an epoch (rank 0: 5, rank 1: 3)" in told[0]
+
+
+def test_what_befalls_a_checkpoint_leaves_the_one_before(run: Any, small_folder: Path) -> None:
+    found = run("resume_checks:corner_cases", params={"small": str(small_folder)})
+    assert found["kept"] == ["step-00000014"]
+    kind, message = found["full"]
+    assert kind == "HopsError"
+    assert f"{small_folder}/checkpoints/step-00000020: the checkpoint cannot be written" in message
+    assert "No space left on device" in message
+    kind, message = found["poisoned"]
+    assert kind == "BadInput"
+    assert "variable 'kernel' holds values that are no numbers after epoch 0 (step 21)" in message
+    assert found["left"] == ["step-00000014"]
+    assert found["restored"] is True
+    assert found["other_ranks"] == [14, 1, 0], "another number of ranks begins the epoch anew"
+
+
 def _outcome(folder: Path) -> dict[str, Any]:
     summary = json.loads((folder / "training.json").read_text())
     last = max((folder / "checkpoints").iterdir())
@@ -120,5 +160,5 @@ def _outcome(folder: Path) -> dict[str, Any]:
         "summary": summary,
         "epochs": [{name: v for name, v in epoch.items() if name != "seconds"} for epoch in summary["epochs"]],
         "variables": (last / "variables.npz").read_bytes(),
-        "facts": [json.loads((folder / f"facts-{rank}.json").read_text()) for rank in range(2)],
+        "facts": [json.loads(path.read_text()) for path in sorted(folder.glob("facts-*.json"))],
     }
