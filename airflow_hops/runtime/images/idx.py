@@ -23,8 +23,16 @@ _GZIP = b"\x1f\x8b"
 _BLOCK_BYTES = 1 << 20
 
 
-def is_idx(head: bytes) -> bool:
-    """Whether a file's first four bytes, decompressed, are those of an IDX file."""
+def is_idx_file(fs: Any, path: str) -> bool:
+    """Whether a file, compressed with gzip or not, begins as an IDX file does."""
+    try:
+        with _stream(fs, path) as stream:
+            return _is_idx(stream.read(4))
+    except BadInput:
+        return False
+
+
+def _is_idx(head: bytes) -> bool:
     return len(head) >= 4 and head[:2] == b"\0\0" and 0x08 <= head[2] <= 0x0E and 1 <= head[3] <= 4
 
 
@@ -56,7 +64,7 @@ class IdxFile:
         """
         with _stream(fs, path) as stream:
             head = stream.read(4)
-            if not is_idx(head):
+            if not _is_idx(head):
                 raise BadInput(f"{path}: not an IDX file: it begins with {head.hex(' ') or 'nothing'}")
             if head[2] != _UINT8 or head[3] not in dimensions:
                 raise BadInput(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.runtime.images.idx import IdxFile, is_idx
+from airflow_hops.runtime.images.idx import IdxFile, is_idx_file
 from airflow_hops.runtime.readers.raw_file import explained
 from airflow_hops.sources import ImageSource, SourceFile
 
@@ -87,7 +87,7 @@ def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
     for split, source in sources.items():
         fs, listed = ImageSource(source.uri, storage_options=source.storage_options).list_files()
         before = len(plan.tasks)
-        if source.labels is not None or _is_idx_file(fs, listed):
+        if source.labels is not None or (len(listed) == 1 and is_idx_file(fs, listed[0].path)):
             parts = _of_idx(plan, fs, listed, source)
         elif all(file.path.endswith((".parquet", ".pq")) for file in listed):
             parts = _of_parquet(plan, fs, listed, source)
@@ -199,16 +199,6 @@ def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: Imag
     for first in range(0, images.rows, TASK_ROWS):
         part = labels[first : first + TASK_ROWS]
         yield {"path": listed[0].path, "first_row": first, "idx": images, "labels": part.tobytes()}
-
-
-def _is_idx_file(fs: Any, listed: Sequence[SourceFile]) -> bool:
-    if len(listed) != 1:
-        return False
-    name = PurePosixPath(listed[0].path).name
-    if "idx" in name:
-        return True
-    with fs.open(listed[0].path, "rb") as stream:
-        return is_idx(stream.read(4))
 
 
 def _check_columns(schema: pa.Schema, columns: Sequence[str | None], name: str) -> None:
