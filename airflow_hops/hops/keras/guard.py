@@ -122,7 +122,7 @@ def _gather(figures: list[Any]) -> np.ndarray[Any, Any]:
 
     A sum of which each rank fills its row: a rank that has joined takes part in all-reduces only.
     """
-    found = np.zeros((hvd.size(), len(figures)), np.int64)
+    found: np.ndarray[Any, Any] = np.zeros((hvd.size(), len(figures)), np.int64)
     found[hvd.rank()] = [int(figure) for figure in figures]
     if hvd.size() > 1:
         found = hvd.allreduce(tf.constant(found), op=hvd.Sum, name="hops_guard").numpy()

@@ -98,10 +98,8 @@ def exchange_seconds(optimizer: Any) -> float:
     Args:
         optimizer: Of :func:`DistributedOptimizer`, or what Keras has wrapped it in; 0 for any other.
     """
-    holder = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
-    if not is_distributed(holder):
-        return 0.0
-    return float(holder._hops_exchange.seconds.numpy())
+    holder: Any = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
+    return float(holder._hops_exchange.seconds.numpy()) if is_distributed(holder) else 0.0
 
 
 def average_before_loss_scaling(optimizer: Any) -> None:
