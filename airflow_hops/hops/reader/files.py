@@ -101,26 +101,22 @@ def default_cache_dir() -> Path:
     return Path(os.environ.get("HOPS_LOCAL_CACHE") or Path(tempfile.gettempdir()) / "hops-cache") / "files"
 
 
-def fetch_folder(uri: str, target: Path, *, storage_options: Mapping[str, Any] | None = None) -> Path:
-    """A local folder with the files below a URI: itself where it is local, else a copy.
+def split_names(root: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:
+    """The folders in a folder of examples, by name; none where there is no such folder.
 
     Args:
-        uri: The folder.
-        target: Where the copy goes.
+        root: A local path, or any URI that fsspec opens.
         storage_options: For fsspec.
-
-    Raises:
-        BadInput: there are no files.
     """
-    fs, found = list_files(Source(uri, storage_options=storage_options or {}))
-    if "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
-        return Path(fs._strip_protocol(uri))
-    root = str(fs._strip_protocol(uri)).rstrip("/")
-    for file in found:
-        path = target / file.path.removeprefix(root).lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fs.get_file(file.path, str(path))
-    return target
+    import fsspec
+
+    try:
+        fs, path = fsspec.url_to_fs(str(root), **(storage_options or {}))
+        fs.invalidate_cache()
+        found = fs.ls(path, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == "directory")
 
 
 def _of_one_format(
@@ -135,16 +131,9 @@ def _of_one_format(
 
 def _neighbours(uri: str, storage_options: Mapping[str, Any] | None) -> str:
     """For a message: the splits that there are beside one that there is not."""
-    import fsspec
-
+    parent = uri.rstrip("/").rpartition("/")[0]
     try:
-        fs, path = fsspec.url_to_fs(uri, **(storage_options or {}))
-        parent = path.rstrip("/").rpartition("/")[0]
-        names = [
-            item["name"].rstrip("/").rpartition("/")[2]
-            for item in fs.ls(parent, detail=True)
-            if item["type"] == "directory"
-        ]
+        names = split_names(parent, storage_options=storage_options)
     except (OSError, ImportError, ValueError):
         return ""
-    return f"; {parent} holds {', '.join(sorted(names))}" if names else ""
+    return f"; {parent} holds {', '.join(names)}" if names else ""

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ _RECORDS_LOOKED_AT = 1024
 class TFRecordUnits:
     """The files of a split, each of which is a unit.
 
-    Types and widths are those of the first records, as the format does not say them: one value a record, several, or any
-    number (ragged).
+    Types and widths are those of the first records, as the format does not say them: one value a record, as many in
+    each, or any number (ragged).
 
     Args:
         files: The files.
@@ -55,7 +55,7 @@ class TFRecordUnits:
         if not holding:
             return
         name = files.name(holding[0])
-        first = _decoder(None).DecodeBatch(next(_batches(files, holding[0], _RECORDS_LOOKED_AT)))
+        first = _decoder(None).DecodeBatch(_first_records(files, holding))
         self.kinds = {column: _kind(first, column, spec, name) for column, spec in columns.items()}
         self._types = {column: _tf_type(first.schema.field(column).type) for column in columns}
         row_bytes = max(1, sum(_column_bytes(first, column, kind) for column, kind in self.kinds.items()) // len(first))
@@ -132,6 +132,15 @@ def _counted(files: SplitFiles, number: int) -> int:
     part.write_text(str(rows))
     part.replace(known)
     return rows
+
+
+def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[bytes]:
+    found: list[bytes] = []
+    for number in holding:
+        found += next(_batches(files, number, _RECORDS_LOOKED_AT))
+        if len(found) >= _RECORDS_LOOKED_AT:
+            break
+    return found
 
 
 def _batches(files: SplitFiles, number: int, size: int) -> Iterator[list[bytes]]:
