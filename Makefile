@@ -8,10 +8,10 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs requirements clean
+.PHONY: help setup demo demo-images test lint bench docs requirements clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make both environments, .venv and .venv-runtime, from their pins
 	@for python in $(PYTHON) python3.11 python3; do \
@@ -24,6 +24,9 @@ setup: ## make both environments, .venv and .venv-runtime, from their pins
 
 demo: setup ## run the flights pipeline in a real Airflow, and leave the web UI open
 	@$(AIRFLOW_BIN)/python -m demo
+
+demo-images: setup ## learn to tell clothes apart from 70,000 pictures, and serve it
+	@$(AIRFLOW_BIN)/python -m demo.images
 
 test: lint docs ## check style, types, import walls and documentation, then run all tests
 	$(AIRFLOW_BIN)/python -m pytest

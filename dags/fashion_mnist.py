@@ -50,7 +50,9 @@ with DAG(
         channels=1,
         classes=CLASSES,
     )
-    model = HorovodTrainOperator(task_id="train", train="fashion.model:train", examples=images.output, np=2)
+    model = HorovodTrainOperator(
+        task_id="train", train="fashion.model:train", examples=images.output, params={"epochs": 5}, np=2
+    )
     evaluation = EvaluateOperator(
         task_id="evaluate",
         model=model.output,

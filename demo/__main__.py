@@ -7,11 +7,9 @@ compares both versions on July and August. Whatever comes out is what the summar
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +22,9 @@ from rich.console import Console
 
 from airflow_hops.launchers.local import step_environment
 from demo.airflow_api import AirflowApi
-from demo.follow import RunFailed, follow
+from demo.follow import follow
 from demo.services import REPOSITORY, ServiceFailed, Stack
+from demo.showing import LOG_WIDTH, arguments, show
 from demo.summary import Facts, print_summary
 
 TRAINING, MONITORING = "flights_training", "flights_monitoring"
@@ -34,7 +33,6 @@ LIVE_WINDOW = ("2013-04-01", "2013-07-01")
 CANARY_WINDOW = ("2013-07-01", "2013-08-01")
 LATER_WINDOW = ("2013-07-01", "2013-09-01")
 RETRAINING_APPEARS_S = 30.0
-LOG_WIDTH = 140
 
 
 @dataclass
@@ -209,64 +207,24 @@ class Replay:
             self._process.wait(10)
 
 
-def forget_serving(home: Path) -> None:
-    """Clears what an earlier showing served and registered; its artifacts stay, and what is unchanged is not redone."""
-    for name in ("serving", "store/_models", "store/_state"):
-        shutil.rmtree(home / name, ignore_errors=True)
-    for path in home.glob("mlflow.db*"):
-        path.unlink()
-
-
 def main() -> int:
     """Runs the demo; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--home", type=Path, default=REPOSITORY / ".hops", help="folder of all the demo's state")
-    parser.add_argument("--runtime", type=Path, default=REPOSITORY / ".venv-runtime", help="runtime environment")
-    parser.add_argument(
-        "--exit",
-        action="store_true",
-        default=os.environ.get("HOPS_DEMO_EXIT", "") not in ("", "0"),
-        help="exit after the summary instead of serving the web UI until Ctrl-C (or HOPS_DEMO_EXIT=1)",
-    )
+    parser = arguments("make demo", __doc__)
     parser.add_argument("--svg", type=Path, help="also write the summary as a picture")
     given = parser.parse_args()
-    # Also where the shell that started this in the background has it ignore Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # A log has no width of its own; 80 columns would tear the tables apart.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     sys.path.insert(0, str(REPOSITORY / "dags"))
     from flights.raw import raw_table
 
-    began = time.monotonic()
-    home = given.home.resolve()
-    forget_serving(home)
-    try:
-        with Stack(home, given.runtime.resolve(), REPOSITORY / "dags", lambda text: console.print(text)) as stack:
-            console.print("[bold]Starting Airflow and the model server[/bold]")
-            api = stack.start()
-            console.print(f"ready after {time.monotonic() - began:.1f} s")
-            demo = Demo(stack, api, Path(raw_table("flights.csv.zip")).parent, console)
-            demo.run()
-            print_summary(demo.facts, console)
-            if given.svg is not None:
-                picture = Console(record=True, width=LOG_WIDTH, file=io.StringIO(), highlight=False)
-                print_summary(demo.facts, picture)
-                picture.save_svg(str(given.svg), title="make demo")
-            console.print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.")
-            if not given.exit:
-                console.print(f"\nThe web UI is at [bold]{api.url}[/bold] until you press Ctrl-C.")
-                while True:
-                    for service in stack.services:
-                        service.check()
-                    time.sleep(1)
-    except KeyboardInterrupt:
-        console.print("\nstopped")
-        return 130
-    except (RunFailed, ServiceFailed, TimeoutError) as error:
-        console.print(f"\n[bold red]The demo failed.[/bold red]\n{error}", markup=not isinstance(error, RunFailed))
-        return 1
-    return 0
+    def perform(stack: Stack, api: AirflowApi, console: Console) -> None:
+        demo = Demo(stack, api, Path(raw_table("flights.csv.zip")).parent, console)
+        demo.run()
+        print_summary(demo.facts, console)
+        if given.svg is not None:
+            picture = Console(record=True, width=LOG_WIDTH, file=io.StringIO(), highlight=False)
+            print_summary(demo.facts, picture)
+            picture.save_svg(str(given.svg), title="make demo")
+
+    return show(given, perform)
 
 
 if __name__ == "__main__":

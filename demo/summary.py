@@ -36,20 +36,21 @@ def print_summary(facts: Facts, console: Console) -> None:
     """Prints the tables."""
     console.print("\n[bold]Summary[/bold]")
     runs = [("first training", facts.first), ("monitoring", facts.monitoring), ("retraining", facts.retraining)]
-    console.print(_stages([(name, tasks) for name, tasks in runs if tasks]))
+    console.print(stages([(name, tasks) for name, tasks in runs if tasks]))
     console.print(_anomalies([(name, tasks) for name, tasks in runs if "validate" in tasks]))
     if "skew" in facts.monitoring:
         console.print(_skew(facts.monitoring["skew"]["value"]))
     console.print(_evaluation(facts))
     console.print(_versions(facts))
-    decision = _read((facts.retraining.get("rollout") or {}).get("value"), "rollout.json")
+    decision = read_report((facts.retraining.get("rollout") or {}).get("value"), "rollout.json")
     if decision:
         console.print(f"Rollout of version {decision['version']}: {decision['decision']}")
         for reason in decision["reasons"]:
             console.print(f"  {reason}")
 
 
-def _stages(runs: list[tuple[str, dict[str, Any]]]) -> Table:
+def stages(runs: list[tuple[str, dict[str, Any]]]) -> Table:
+    """Rows and seconds of each task of some runs."""
     table = Table(title="Rows and seconds of each stage", title_justify="left")
     for column in ("run", "stage", "state"):
         table.add_column(column)
@@ -88,7 +89,7 @@ def _stages(runs: list[tuple[str, dict[str, Any]]]) -> Table:
 def _anomalies(runs: list[tuple[str, dict[str, Any]]]) -> Table:
     table = Table("run", "split", "feature", "severity", "anomaly", title="Anomalies", title_justify="left")
     for run, tasks in runs:
-        found = _read(tasks["validate"]["value"], "anomalies.json") or {}
+        found = read_report(tasks["validate"]["value"], "anomalies.json") or {}
         rows = found.get("anomalies", [])
         for row in rows:
             table.add_row(run, *(str(row.get(name, "")) for name in ("split", "feature", "severity", "description")))
@@ -98,7 +99,7 @@ def _anomalies(runs: list[tuple[str, dict[str, Any]]]) -> Table:
 
 
 def _skew(artifact: Mapping[str, Any]) -> Table:
-    report = _read(artifact, "report.json") or {}
+    report = read_report(artifact, "report.json") or {}
     rows = artifact["rows"]["captured"]["rows_in"]
     until = artifact["properties"].get("window_end")
     table = Table(
@@ -140,7 +141,7 @@ def _evaluation(facts: Facts) -> Table:
     for column in ("rows", "AUC", "log loss", "accuracy", "late share"):
         table.add_column(column, justify="right")
     for version, tasks in (("1", facts.first), ("2", facts.retraining)):
-        evaluation = _read((tasks.get("evaluate") or {}).get("value"), "evaluation.json")
+        evaluation = read_report((tasks.get("evaluate") or {}).get("value"), "evaluation.json")
         for split, figures in (evaluation or {}).get("splits", {}).items():
             table.add_row(version, f"split {split}, at its evaluation", *_figures(figures["candidate"]))
             if figures.get("champion"):
@@ -189,7 +190,7 @@ def _versions(facts: Facts) -> Table:
     return table
 
 
-def _read(artifact: Any, name: str) -> Any:
+def read_report(artifact: Any, name: str) -> Any:
     """A JSON file of an artifact on the local store; None where there is none."""
     if not artifact:
         return None

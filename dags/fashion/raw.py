@@ -36,12 +36,17 @@ def images_folder() -> Path:
         FileNotFoundError: a file is not there; the message says how to get them.
     """
     folder = Path(os.environ.get(VARIABLE) or DEBIAN_FOLDER)
-    for name in (name for names in FILES.values() for name in names):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"{folder / name}: there is no such file. On Debian, as root: apt-get install {PACKAGE}. Without root: "
-                f"apt-get download {PACKAGE} && dpkg-deb -x {PACKAGE}_*.deb FOLDER, and set {VARIABLE} to "
-                f"FOLDER{DEBIAN_FOLDER}. Elsewhere: set {VARIABLE} to a folder with the four IDX files of "
-                "https://github.com/zalandoresearch/fashion-mnist"
-            )
+    if missing := missing_file(folder):
+        raise FileNotFoundError(
+            f"{missing}: there is no such file. On Debian, as root: apt-get install {PACKAGE}. Without root: "
+            f"apt-get download {PACKAGE} && dpkg-deb -x {PACKAGE}_*.deb FOLDER, and set {VARIABLE} to "
+            f"FOLDER{DEBIAN_FOLDER}. Elsewhere: set {VARIABLE} to a folder with the four IDX files of "
+            "https://github.com/zalandoresearch/fashion-mnist"
+        )
     return folder
+
+
+def missing_file(folder: Path) -> Path | None:
+    """The first of the four files that a folder lacks, or None."""
+    paths = (folder / name for names in FILES.values() for name in names)
+    return next((path for path in paths if not path.is_file()), None)
