@@ -17,7 +17,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -128,11 +128,15 @@ class ArtifactStore:
         fs.invalidate_cache()
         return bool(fs.exists(f"{uri}/{MANIFEST_NAME}"))
 
-    def local(self, artifact: Artifact) -> Path:
+    def local(self, artifact: Artifact, *, without: Collection[str] = ()) -> Path:
         """A local directory with the artifact's files: itself on a local store, else a verified download.
 
         Of an artifact that has been replaced, or is being replaced, and whose versions are kept (:func:`kept_version`),
         it is the version that was asked for.
+
+        Args:
+            artifact: The artifact.
+            without: Folders of it that need not be downloaded.
 
         Raises:
             BadInput: the artifact is missing, or another one lies at its address by now.
@@ -144,20 +148,22 @@ class ArtifactStore:
             manifest = self.manifest(artifact.uri)
         except BadInput:
             if self.exists(kept):
-                return self.local(replace(artifact, uri=kept))
+                return self.local(replace(artifact, uri=kept), without=without)
             raise
         for entry in manifest.files:
             _check_relative(entry.path, artifact.uri)
         if manifest.fingerprint != artifact.fingerprint:
             if self.exists(kept):
-                return self.local(replace(artifact, uri=kept))
+                return self.local(replace(artifact, uri=kept), without=without)
             raise BadInput(
                 f"{artifact.uri}: another {manifest.kind} lies there by now (fingerprint {manifest.fingerprint[:12]}…, "
                 f"expected {artifact.fingerprint[:12]}…): its task ran again; run the tasks after it again"
             )
         if self.is_local:
             return _local_path(artifact.uri)
-        target = self._local_cache / manifest.fingerprint
+        target = self._local_cache / "-without-".join([manifest.fingerprint, *sorted(without)])
+        files = tuple(entry for entry in manifest.files if entry.path.partition("/")[0] not in without)
+        manifest = replace(manifest, files=files)
         if not _is_whole(target, manifest):
             # What clears temporary folders may have taken some of the files.
             shutil.rmtree(target, ignore_errors=True)

@@ -19,7 +19,7 @@ from airflow_hops.hops.checkpoints import (
     load_snapshot,
     restore_variables,
 )
-from airflow_hops.hops.reader import SplitReader, open_split, row_count
+from airflow_hops.hops.reader import SplitReader, open_split, row_count, split_names
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -50,6 +50,8 @@ class TrainContext:
         examples_dir: Folder of the transformed examples; None where the training was given none.
         checkpoint_dir: Folder that outlives this try.
         tensorboard_dir: Where rank 0 writes event files.
+        splits_uri: Where the splits lie that the ranks read from a remote store; empty: in ``examples_dir``.
+        storage_options: For fsspec, of that store.
         resumed_from: The checkpoint of an earlier try, or None.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
@@ -71,6 +73,8 @@ class TrainContext:
     examples_dir: Path | None
     checkpoint_dir: Path
     tensorboard_dir: Path
+    splits_uri: str = ""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
     resumed_from: Checkpoint | None = None
     checkpoint_every_steps: int = 0
     guard_every_steps: int | None = None
@@ -118,8 +122,15 @@ class TrainContext:
         """
         if split not in self._readers:
             self.on_alive(f"reading {split}")
+            if split not in split_names(self._root(split), storage_options=self.storage_options):
+                raise BadInput(f"{self._root(split)}: there is no split {split!r} among the transformed examples")
             self._readers[split] = open_split(
-                self._folder(split), self.feature_outputs, rank=self.rank, size=self.size, label=self.label
+                f"{self._root(split)}/{split}",
+                self.feature_outputs,
+                rank=self.rank,
+                size=self.size,
+                label=self.label,
+                storage_options=self.storage_options,
             )
             self.rows[split] = self._readers[split].rows
         return self._readers[split]
@@ -515,19 +526,16 @@ class TrainContext:
 
         return number
 
-    def _folder(self, split: str) -> Path:
+    def _root(self, split: str) -> str:
         if self.examples_dir is None:
             raise BadInput(f"there is no split {split!r}: the training was given no examples")
-        folder = self.examples_dir / split
-        if not folder.is_dir():
-            raise BadInput(f"{self.examples_dir}: there is no split {split!r} among the transformed examples")
-        return folder
+        return self.splits_uri or str(self.examples_dir)
 
-    def _can_share(self, split: str) -> bool:
-        if self.examples_dir is None:
-            raise BadInput(f"there is no split {split!r}: the training was given no examples")
-        folder = self.examples_dir / split
-        rows = row_count(folder) if folder.is_dir() else 0
+    def can_share(self, split: str) -> bool:
+        """Whether a split has rows for every rank."""
+        root, options = self._root(split), self.storage_options
+        there_is_one = split in split_names(root, storage_options=options)
+        rows = row_count(f"{root}/{split}", storage_options=options) if there_is_one else 0
         if rows < self.size:
             log.warning("split %r holds %d rows for %d ranks: it is not measured", split, rows, self.size)
         return rows >= self.size

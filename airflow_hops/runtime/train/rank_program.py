@@ -34,6 +34,8 @@ def train_rank(
     program: Mapping[str, Any],
     params: Mapping[str, Any],
     seed: int,
+    splits_uri: str = "",
+    storage_options: Mapping[str, Any] | None = None,
     deterministic: bool = False,
     checkpoint_every_steps: int = 0,
     guard_every_steps: int | None = None,
@@ -48,6 +50,8 @@ def train_rank(
         program: The user's code: :meth:`airflow_hops.runtime.train.program.Program.to_dict`.
         params: Hyperparameters.
         seed: Seed of weights and of the order of rows.
+        splits_uri: Where the splits of the examples lie, if not in their folder.
+        storage_options: For fsspec, of the store where they lie.
         deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
@@ -84,6 +88,8 @@ def train_rank(
         feature_outputs=specs.outputs if specs else {},
         label=specs.label if specs else "",
         examples_dir=examples,
+        splits_uri=splits_uri,
+        storage_options=storage_options or {},
         checkpoint_dir=folders["output"] / "checkpoints",
         tensorboard_dir=folders["output"] / "tensorboard",
         resumed_from=read_checkpoint(folders["resumed"]) if "resumed" in folders else None,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
-from airflow_hops.hops.examples import row_count
+from airflow_hops.hops.reader import row_count, split_names
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang.elastic import Elastic
@@ -80,9 +79,13 @@ def run(
     program = Program(train, script, tuple(script_args), shipped)
     examples = context.input("examples") if context.has_input("examples") else None
     manifest = None if examples is None else context.store.manifest(examples.uri)
-    folder = None if examples is None else context.store.local(examples)
+    # Ranks read the splits of a remote store by themselves.
+    splits = () if manifest is None else tuple(manifest.rows)
+    folder = None if examples is None else context.store.local(examples, without=splits)
+    splits_uri = "" if examples is None or context.store.is_local else examples.uri
     if folder is not None and manifest is not None:
-        _check_examples(folder, manifest, max(np, max_np or np))
+        storage_options = context.store.storage_options if splits_uri else {}
+        _check_examples(splits_uri or str(folder), manifest, max(np, max_np or np), storage_options)
     state = CheckpointState.of(context.spec, context.store)
     with context.output() as writer:
         resume_from = state.fetch(context.scratch / "resumed")
@@ -92,6 +95,8 @@ def run(
             program=program,
             examples=folder,
             output=writer.path,
+            splits_uri=splits_uri,
+            storage_options=context.store.storage_options if splits_uri else {},
             params=params or {},
             ranks=np,
             elastic=elastic,
@@ -175,18 +180,19 @@ def _properties(training: Training, summary: Mapping[str, Any], manifest: Manife
     }
 
 
-def _check_examples(folder: Path, manifest: Manifest, ranks: int) -> None:
+def _check_examples(root: str, manifest: Manifest, ranks: int, storage_options: Mapping[str, Any]) -> None:
     """Compares the files' footers with the manifest: better now than after an epoch."""
+    there = split_names(root, storage_options=storage_options)
     for split, counts in manifest.rows.items():
-        rows = row_count(folder / split)
+        rows = row_count(f"{root}/{split}", storage_options=storage_options) if split in there else 0
         if split == TRAIN_SPLIT and rows < ranks:
             raise BadInput(
-                f"{folder}: split {split!r} holds {rows} rows, fewer than the {ranks} ranks; give it more rows, or "
+                f"{root}: split {split!r} holds {rows} rows, fewer than the {ranks} ranks; give it more rows, or "
                 "lower np"
             )
         if rows != counts.rows_out:
             raise BadInput(
-                f"{folder}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
+                f"{root}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
                 "changed or lost"
             )
 

@@ -34,6 +34,8 @@ class Training:
         examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``; None for a
             program that finds its data itself.
         output: Folder to write to: ``saved_model/``, ``checkpoints/``, ``tensorboard/``, ``logs/``, ``training.json``.
+        splits_uri: Where the splits of the examples lie, if not in their folder: ranks read them by themselves.
+        storage_options: For fsspec, of the store where they lie.
         params: Hyperparameters.
         ranks: Number of ranks; where they are elastic, with how many they begin.
         elastic: How far the gang may shrink and grow; None: all ranks or none.
@@ -51,6 +53,8 @@ class Training:
     program: Program
     examples: Path | None
     output: Path
+    splits_uri: str = ""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     ranks: int = 2
     elastic: Elastic | None = None
@@ -101,6 +105,8 @@ def train_model(
                 "program": training.program.to_dict(),
                 "params": dict(training.params),
                 "seed": training.seed,
+                "splits_uri": training.splits_uri,
+                "storage_options": dict(training.storage_options),
                 "deterministic": training.deterministic,
                 "checkpoint_every_steps": training.checkpoint_every_steps,
                 "guard_every_steps": training.guard_every_steps,
