@@ -263,22 +263,23 @@ def _try(context: StepContext, ssh: dict[str, Any]) -> Any:
 def train_on_both(context: StepContext, *, ssh: dict[str, Any]) -> dict[str, Any]:
     """The same training on this machine's ranks, and on two hosts."""
     from airflow_hops.runtime.train import Training, train_model
+    from airflow_hops.runtime.train.program import Program
 
     found = {}
     launchers = {"local": LocalRanks(2), "ssh": SshRanks(parse_hosts(TWO_HOSTS), SshSettings(**ssh))}
     for name, launcher in launchers.items():
         output = context.scratch / name
         output.mkdir()
-        messages: list[str] = []
+        checkpoints: list[Any] = []
 
         def on_message(
-            rank: int, message: Mapping[str, Any], output: Path = output, messages: list[str] = messages
+            rank: int, message: Mapping[str, Any], output: Path = output, checkpoints: list[Any] = checkpoints
         ) -> None:
             if message["type"] == "checkpoint":
-                messages.append(f"{message['name']} {(output / 'checkpoints' / message['name']).is_dir()}")
+                checkpoints.append([message["name"], (output / "checkpoints" / message["name"]).is_dir()])
 
         training = Training(
-            function="training_functions:train",
+            program=Program("training_functions:train"),
             examples=context.local("examples"),
             output=output,
             params={"epochs": 4},
@@ -287,5 +288,5 @@ def train_on_both(context: StepContext, *, ssh: dict[str, Any]) -> dict[str, Any
         )
         summary = train_model(training, on_message=on_message)
         files = sorted(p.relative_to(output).as_posix() for p in output.rglob("*") if p.is_file())
-        found[name] = {"summary": summary, "files": files, "checkpoints": messages}
+        found[name] = {"summary": summary, "files": files, "checkpoints": checkpoints}
     return found
