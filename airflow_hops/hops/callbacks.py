@@ -156,9 +156,9 @@ class RecordCallback(keras.callbacks.Callback):
         """Puts back what the others have set to its beginning."""
         context = self._context
         self._saved_at = context.position.step
-        if context.snapshot is not None:
+        if context.snapshot is not None and context.is_at_snapshot:
             _restore_counters(self._users, context.snapshot.callbacks, context.snapshot.callback_arrays)
-        context.restore_own_state(self.model)
+            context.restore_own_state(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Begins to count; within an epoch that is resumed, metrics and random numbers go on where they were."""

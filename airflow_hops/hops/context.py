@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from airflow_hops.runtime.feature_specs import OutputSpec
     from airflow_hops.runtime.gang import Placement
 
-_EVALUATION_BATCH = 8192
 _PASSES_OF_AN_EPOCH = 1 << 20
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class TrainContext:
     _readers: dict[str, SplitReader] = field(default_factory=dict)
     _epochs_begun: int = 0
     _fits: int = 0
-    _is_restored: bool = False
+    is_restored: bool = False
     stop_requested: bool = False
     _agreed_stop: bool = False
     _stop_calls: int = 0
@@ -247,17 +247,27 @@ class TrainContext:
         """
         from airflow_hops.hops.keras import broadcast_weights
 
-        self._is_restored = True
-        if self.resumed_from is not None and self.snapshot is None:
+        self.is_restored = True
+        if self.resumed_from is not None and (self.snapshot is None or not self.snapshot.variables):
             self.snapshot = load_snapshot(self.resumed_from)
         if self.snapshot is not None:
             where = str(self.resumed_from.path) if self.resumed_from else "the other ranks' state"
             restore_variables(self.snapshot, model, optimizer, where=where)
             if len(self.snapshot.rank_states) not in (0, self.size):
                 self._begin_epoch_anew(len(self.snapshot.rank_states))
+            if self.elasticity is None:
+                self.snapshot = replace(self.snapshot, variables={})  # they take as much memory as the model
         broadcast_weights(model)
         self.restore_own_state(model, optimizer)
         return self.position
+
+    @property
+    def is_at_snapshot(self) -> bool:
+        """Whether nothing has been trained since what is restored from."""
+        if self.snapshot is None:
+            return False
+        there, here = self.snapshot.position, self.position
+        return (there.fit, there.step) == (here.fit, here.step)
 
     def restore_own_state(self, model: Any, optimizer: Any = None) -> None:
         """Puts back what of the checkpoint is this rank's own, such as random generators; :meth:`restore` does."""
@@ -324,7 +334,7 @@ class TrainContext:
         """
         from airflow_hops.hops.callbacks import RecordCallback, guarding_callbacks
 
-        return [*guarding_callbacks(self, self._guard(guard_every_steps)), RecordCallback(self, epochs)]
+        return [*guarding_callbacks(self, self.make_guard(guard_every_steps)), RecordCallback(self, epochs)]
 
     def fit(
         self,
@@ -357,94 +367,34 @@ class TrainContext:
         Returns:
             Metrics of each epoch, those before the checkpoint included.
         """
+        from airflow_hops.hops.fitting import fit_model
+
         number, self._fits = self._fits, self._fits + 1
 
         def leave_out() -> list[dict[str, float]]:
             log.info("call %d of context.fit had ended before the checkpoint: it is left out", number + 1)
             return self.history
 
-        def train() -> list[dict[str, float]]:
-            return self._fit(
-                model,
-                number,
-                epochs=epochs,
-                batch_size=batch_size,
-                split=split,
-                validation_split=validation_split,
-                callbacks=callbacks,
-                guard_every_steps=guard_every_steps,
-                checkpoint_every_steps=checkpoint_every_steps,
-            )
-
+        train = partial(
+            fit_model,
+            self,
+            model,
+            number,
+            epochs=epochs,
+            batch_size=batch_size,
+            split=split,
+            validation_split=validation_split,
+            callbacks=callbacks,
+            guard_every_steps=guard_every_steps,
+            checkpoint_every_steps=checkpoint_every_steps,
+        )
         if self.elasticity is not None:
             return self.elasticity.train(model, number, train, leave_out)
         return leave_out() if number < self.position.fit else train()
 
-    def _fit(
-        self,
-        model: Any,
-        number: int,
-        *,
-        epochs: int,
-        batch_size: int,
-        split: str,
-        validation_split: str | None,
-        callbacks: Sequence[Any],
-        guard_every_steps: int | None,
-        checkpoint_every_steps: int | None,
-    ) -> list[dict[str, float]]:
-        from airflow_hops.hops.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
-        from airflow_hops.hops.keras import exchange_seconds
-
-        reader, steps = self.reader(split), self.steps(split, batch_size)
-        whole = self.examples(split, batch_size, shuffle=True)
-        validation = None
-        if validation_split is not None and self._can_share(validation_split):
-            validation = self.examples(validation_split, max(_EVALUATION_BATCH, self.size))
-        self._prepare(model, split, batch_size)
-        if not self._is_restored and (self.resumed_from is not None or self.snapshot is not None):
-            self.restore(model)
-        if self.elasticity is not None:
-            self.elasticity.begin(lambda: Snapshot(self.position, copy_variables(model), (), tuple(self.history)))
-        start = self.position
-        every_steps = self.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
-        guard = self._guard(guard_every_steps, reader)
-        record = RecordCallback(self, epochs, rows=reader.total_rows, users=callbacks, every_steps=every_steps)
-        together = FitCallbacks(
-            [*guarding_callbacks(self, guard), *callbacks, record],
-            add_history=True,
-            model=model,
-            epochs=epochs,
-            steps=steps,
-        )
-        parts = [(start.epoch, epochs, 0)]
-        if start.batch:
-            parts = [(start.epoch, start.epoch + 1, start.batch), (start.epoch + 1, epochs, 0)]
-        together.begin()
-        for first_epoch, last_epoch, first_batch in parts if not start.stopped else []:
-            self.first_batch = first_batch
-            model.fit(
-                self.examples(split, batch_size, shuffle=True, first_step=first_batch) if first_batch else whole,
-                validation_data=validation,
-                initial_epoch=first_epoch,
-                epochs=last_epoch,
-                steps_per_epoch=steps - first_batch if first_batch else None,
-                shuffle=False,
-                verbose=0,
-                callbacks=together,
-            )
-            if model.stop_training:
-                break
-        together.end()
-        self.exchange_seconds += exchange_seconds(model.optimizer)
-        self.position = Position(step=self.position.step, fit=number + 1)
-        if self.elasticity is not None:
-            self.elasticity.end()
-        return self.history
-
     def go_back_to(self, snapshot: Snapshot) -> None:
         """Takes a training over as the ranks have agreed on it; the next :meth:`fit` restores it."""
-        self.snapshot, self.position, self._is_restored = snapshot, snapshot.position, False
+        self.snapshot, self.position, self.is_restored = snapshot, snapshot.position, False
         self.history[:] = [dict(metrics) for metrics in snapshot.history]
 
     def take_place(self, placement: Placement) -> None:
@@ -475,20 +425,6 @@ class TrainContext:
         self.bring_back(f"{self.checkpoint_dir.name}/{path.name}")
         self.on_message("checkpoint", name=path.name)
 
-    def _prepare(self, model: Any, split: str, batch_size: int) -> None:
-        """Builds what Keras builds at the first batch only, and turns off what cannot work."""
-        if self.size > 1 and model.jit_compile:
-            # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
-            log.info("jit_compile is off: XLA has no Horovod all-reduce")
-            model.jit_compile = False
-        if model.built and not self.position.batch:
-            return
-        features, labels = next(iter(self.examples(split, batch_size)))
-        if not model.built:
-            model(features)
-        if self.position.batch:
-            model.test_on_batch(features, labels)  # makes the metrics' variables, whose values the checkpoint holds
-
     def _begin_epoch_anew(self, ranks: int) -> None:
         from airflow_hops.hops.rank_state import seed_rank
 
@@ -502,7 +438,8 @@ class TrainContext:
             self.position,
         )
 
-    def _guard(self, every_steps: int | None, reader: SplitReader | None = None) -> Guard:
+    def make_guard(self, every_steps: int | None, reader: SplitReader | None = None) -> Guard:
+        """The guard of a training, which is noted in :attr:`guards`."""
         from airflow_hops.hops.keras import GUARD_EVERY_STEPS, Guard
 
         every = self.guard_every_steps if every_steps is None else every_steps

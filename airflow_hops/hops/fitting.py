@@ -1,0 +1,117 @@
+"""``model.fit`` as :meth:`airflow_hops.hops.context.TrainContext.fit` does it: from where a checkpoint stands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.hops.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
+from airflow_hops.hops.checkpoints import Position, Snapshot, copy_variables
+from airflow_hops.hops.keras import exchange_seconds
+
+if TYPE_CHECKING:
+    from airflow_hops.hops.context import TrainContext
+
+_EVALUATION_BATCH = 8192
+
+log = logging.getLogger(__name__)
+
+
+def fit_model(
+    context: TrainContext,
+    model: Any,
+    number: int,
+    *,
+    epochs: int,
+    batch_size: int,
+    split: str,
+    validation_split: str | None,
+    callbacks: Sequence[Any],
+    guard_every_steps: int | None,
+    checkpoint_every_steps: int | None,
+) -> list[dict[str, float]]:
+    """Trains a model; see :meth:`airflow_hops.hops.context.TrainContext.fit` for the arguments.
+
+    Keras's ``fit`` takes one number of steps for all epochs. The rest of an epoch that is resumed is therefore a
+    ``fit`` of its own; to the callbacks both are one training.
+
+    Args:
+        context: The rank's.
+        model: The model.
+        number: Trainings of this training function before this one.
+        epochs: Passes over the examples.
+        batch_size: Rows of a step over all ranks.
+        split: What to train on.
+        validation_split: What to measure.
+        callbacks: The user's.
+        guard_every_steps: Steps between comparisons of the weights.
+        checkpoint_every_steps: Steps between checkpoints.
+    """
+    reader, steps = context.reader(split), context.steps(split, batch_size)
+    whole = context.examples(split, batch_size, shuffle=True)
+    validation = None
+    if validation_split is not None and context.can_share(validation_split):
+        validation = context.examples(validation_split, max(_EVALUATION_BATCH, context.size))
+    _prepare(context, model, split, batch_size)
+    if not context.is_restored and (context.resumed_from is not None or context.snapshot is not None):
+        context.restore(model)
+    if context.elasticity is not None:
+        context.elasticity.begin(lambda: Snapshot(context.position, copy_variables(model), (), tuple(context.history)))
+    start = context.position
+    every_steps = context.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
+    guard = context.make_guard(guard_every_steps, reader)
+    record = RecordCallback(context, epochs, rows=reader.total_rows, users=callbacks, every_steps=every_steps)
+    together = FitCallbacks(
+        [*guarding_callbacks(context, guard), *callbacks, record],
+        add_history=True,
+        model=model,
+        epochs=epochs,
+        steps=steps,
+    )
+    together.begin()
+    for first_epoch, last_epoch, first_batch in _parts(start, epochs):
+        context.first_batch = first_batch
+        rest = context.examples(split, batch_size, shuffle=True, first_step=first_batch) if first_batch else None
+        model.fit(
+            rest or whole,
+            validation_data=validation,
+            initial_epoch=first_epoch,
+            epochs=last_epoch,
+            steps_per_epoch=steps - first_batch if first_batch else None,
+            shuffle=False,
+            verbose=0,
+            callbacks=together,
+        )
+        if model.stop_training:
+            break
+    together.end()
+    context.exchange_seconds += exchange_seconds(model.optimizer)
+    context.position = Position(step=context.position.step, fit=number + 1)
+    if context.elasticity is not None:
+        context.elasticity.end()
+    return context.history
+
+
+def _parts(start: Position, epochs: int) -> list[tuple[int, int, int]]:
+    """What is left to do: the first epoch, the last but one, and the first batch of each."""
+    if start.stopped:
+        return []
+    if not start.batch:
+        return [(start.epoch, epochs, 0)]
+    return [(start.epoch, start.epoch + 1, start.batch), (start.epoch + 1, epochs, 0)]
+
+
+def _prepare(context: TrainContext, model: Any, split: str, batch_size: int) -> None:
+    """Builds what Keras builds at the first batch only, and turns off what cannot work."""
+    if context.size > 1 and model.jit_compile:
+        # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
+        log.info("jit_compile is off: XLA has no Horovod all-reduce")
+        model.jit_compile = False
+    if model.built and not context.position.batch:
+        return
+    features, labels = next(iter(context.examples(split, batch_size)))
+    if not model.built:
+        model(features)
+    if context.position.batch:
+        model.test_on_batch(features, labels)  # makes the metrics' variables, whose values the checkpoint holds
