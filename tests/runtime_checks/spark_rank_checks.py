@@ -1,108 +1,136 @@
-"""Gangs of real Horovod ranks on Spark's executors that things happen to; each scenario returns how it ended."""
+"""Gangs of real Horovod ranks on Spark's executors that things happen to; each scenario says how it ended."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.artifacts import HopsError
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.gang import Channel, Placement, RankJob, run_gang
-from airflow_hops.runtime.gang.spark import SparkRanks
-from airflow_hops.runtime.spark_context import start_spark_context_of
+from airflow_hops.runtime.gang.handshake import answer_task, call_driver
+from airflow_hops.runtime.gang.where import rank_launcher
 
 
-def run_all(context: StepContext) -> dict[str, Any]:
-    """Runs every scenario on the executors of one application."""
-    launcher = SparkRanks(start_spark_context_of(context))
-    scenarios: dict[str, Callable[[], Any]] = {
-        "too_many": lambda: _run(launcher, context, "meet", size=5),
-        "no_number": lambda: _run(launcher, context, "meet", size=0),
-        "meet": lambda: _run(launcher, context, "meet", output=True),
-        "killed": lambda: _run(launcher, context, "be_killed"),
-        "executor": lambda: _run(launcher, context, "lose_the_executor"),
+def run_all(context: StepContext) -> None:
+    """Runs every scenario on the executors of one application; the last one does not end by itself."""
+    launcher = rank_launcher({"kind": "spark"}, context)
+    scenarios = {
+        "too_many": ("meet", 5),
+        "no_number": ("meet", 0),
+        "rank": ("meet_and_kill_oneself", 2),
+        "executor": ("meet_and_kill_the_executor", 2),
+        "step": ("meet_and_wait", 2),
     }
-    return {name: scenario() for name, scenario in scenarios.items()}
+    for name, (work, size) in scenarios.items():
+        job = RankJob(f"spark_rank_checks:{work}", code_paths=context.spec.code_paths)
+        messages: dict[int, Any] = {}
+
+        def on_message(rank: int, message: Any, messages: dict[int, Any] = messages) -> None:
+            messages[rank] = message
+            if len(messages) == 2:
+                _tell("met", [messages[0], messages[1]])
+
+        try:
+            run_gang(job, size, logs=context.scratch / name, launcher=launcher, on_message=on_message)
+            outcome = {}
+        except Exception as error:
+            outcome = {"error": str(error), "type": type(error).__name__}
+        seconds = time.time() - max((message["time"] for message in messages.values()), default=time.time())
+        left = [message["pid"] for message in messages.values() if _lives(message["pid"])]
+        jobs = [thread.name for thread in threading.enumerate() if thread.name.startswith("ranks-")]
+        _tell(name, {**outcome, "seconds": seconds, "left": left, "jobs": jobs})
 
 
-def _run(launcher: SparkRanks, context: StepContext, work: str, size: int = 2, output: bool = False) -> dict[str, Any]:
-    logs = context.scratch / work
-    folder = context.scratch / "output"
-    folder.mkdir(exist_ok=True)
-    job = RankJob(f"spark_rank_checks:{work}", code_paths=context.spec.code_paths, output=folder if output else None)
-    messages: dict[int, Any] = {}
-    began = time.monotonic()
-    try:
-        result = run_gang(
-            job, size, logs=logs, launcher=launcher, on_message=lambda rank, m: messages.setdefault(rank, m)
-        )
-        outcome: dict[str, Any] = {"result": result}
-    except Exception as error:
-        outcome = {"error": str(error), "type": type(error).__name__}
-    return {
-        **outcome,
-        "seconds": time.monotonic() - began,
-        "since_accident": time.time() - max((m["time"] for m in messages.values()), default=time.time()),
-        "left": [m["pid"] for m in messages.values() if _lives(m["pid"])],
-        "job_threads": [thread.name for thread in threading.enumerate() if thread.name.startswith("ranks-")],
-        "files": {path.name: path.read_text() for path in folder.iterdir() if path.is_file()},
-    }
-
-
-def meet(placement: Placement, channel: Channel, *, folders: dict[str, Path]) -> dict[str, Any]:
-    """All-reduces."""
-    import horovod.tensorflow as hvd
-    import tensorflow as tf
-
-    _say_hello(channel)
-    hvd.init()
-    if placement.rank == 0:
-        (folders["output"] / "written.txt").write_text("by rank 0")
-    print(f"rank {placement.rank} says hello")
-    return {
-        "total": float(hvd.allreduce(tf.constant(placement.rank + 1.0), op=hvd.Sum)),
-        "local_rank": hvd.local_rank(),
-        "local_size": hvd.local_size(),
-        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "executor": _executor().pid,
-    }
-
-
-def be_killed(placement: Placement, channel: Channel, *, folders: dict[str, Path]) -> None:
+def meet_and_kill_oneself(placement: Placement, channel: Channel, *, folders: dict[str, Path]) -> None:
     """Rank 1 is killed after an all-reduce, while rank 0 waits in the next."""
-
-    def kill_oneself() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    _have_an_accident(placement, channel, kill_oneself)
+    _meet(placement, channel, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def lose_the_executor(placement: Placement, channel: Channel, *, folders: dict[str, Path]) -> None:
+def meet_and_kill_the_executor(placement: Placement, channel: Channel, *, folders: dict[str, Path]) -> None:
     """The JVM of rank 1's executor is killed."""
-    _have_an_accident(placement, channel, lambda: _executor().kill())
+    _meet(placement, channel, lambda: _executor().kill())
 
 
-def _have_an_accident(placement: Placement, channel: Channel, accident: Callable[[], None]) -> None:
+def meet_and_wait(placement: Placement, channel: Channel, *, folders: dict[str, Path]) -> None:
+    """Rank 1 does not come back."""
+    _meet(placement, channel, lambda: None)
+
+
+def shake_hands(context: StepContext) -> dict[str, Any]:
+    """What either side says when the other does not know the secret, or speaks another protocol."""
+
+    def call(task_secret: bytes) -> Callable[[tuple[str, int]], Any]:
+        return lambda address: call_driver(address, task_secret, {"partition": 3}).close()
+
+    def chatter(address: tuple[str, int]) -> None:
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n")
+            while connection.recv(100):
+                pass
+
+    return {
+        "friend": _both_sides(call(b"secret")),
+        "stranger": _both_sides(call(b"another")),
+        "chatter": _both_sides(chatter),
+    }
+
+
+def _both_sides(call: Callable[[tuple[str, int]], Any]) -> list[Any]:
+    said: list[Any] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                said.append(_outcome(lambda: answer_task(connection, b"secret")))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        called = _outcome(lambda: call(listener.getsockname()))
+        thread.join(20)
+    return [*said, called]
+
+
+def _outcome(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except (HopsError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _meet(placement: Placement, channel: Channel, accident: Callable[[], None]) -> None:
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
     hvd.init()
-    hvd.allreduce(tf.constant(1.0), name="first")
+    total = float(hvd.allreduce(tf.constant(placement.rank + 1.0), op=hvd.Sum))
     channel.send("alive", where="the first all-reduce")
-    _say_hello(channel)
+    channel.send(
+        "hello",
+        time=time.time(),
+        pid=os.getpid(),
+        total=total,
+        local=[hvd.local_rank(), hvd.local_size()],
+        devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        executor=_executor().pid,
+    )
     if placement.rank == 1:
         print("rank 1 is about to have an accident", flush=True)
         accident()
-        time.sleep(60)
+        time.sleep(300)
     hvd.allreduce(tf.constant(1.0), name="second")
 
 
-def _say_hello(channel: Channel) -> None:
-    channel.send("hello", pid=os.getpid(), time=time.time())
+def _tell(name: str, value: Any) -> None:
+    print(f"outcome {json.dumps([name, value])}", flush=True)
 
 
 def _executor() -> Any:

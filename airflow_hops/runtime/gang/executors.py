@@ -40,6 +40,12 @@ def most_slots(context: Any) -> int | None:
     return min(limits, default=None)
 
 
+def register_seconds(context: Any) -> int:
+    """How long executors are given to register: ``spark.scheduler.maxRegisteredResourcesWaitingTime``, or a minute."""
+    conf = context._jsc.sc().conf()
+    return int(conf.getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "60s"))
+
+
 def lost_executors(context: Any) -> dict[str, str]:
     """The executors that have gone: why, by id, as far as the cluster has said so."""
     return {

@@ -15,12 +15,11 @@ from typing import Any
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.runtime.gang.barrier import AgentTask, BarrierJob
 from airflow_hops.runtime.gang.crew import Crew, Event, RankJob, Work
-from airflow_hops.runtime.gang.executors import executor_hosts, most_slots
+from airflow_hops.runtime.gang.executors import executor_hosts, most_slots, register_seconds
 from airflow_hops.runtime.gang.frames import Frames
 from airflow_hops.runtime.gang.placement import Host, Placement, place
 from airflow_hops.runtime.gang.remote import AgentLine, RemoteCrew
 
-_REGISTER_S = 60.0
 _SETTLE_S = 10.0
 _POLL_S = 0.1
 
@@ -47,7 +46,7 @@ class SparkRanks:
         most = most_slots(self._context)
         if most is not None and (not isinstance(np, int) or np > most):
             return place([Host(self._context.master, most)], np)
-        hosts = self._await_slots(np, _SETTLE_S if most is None else _REGISTER_S)
+        hosts = self._await_slots(np, settles=most is None)
         try:
             return place(hosts, np)
         except BadInput as error:
@@ -69,16 +68,23 @@ class SparkRanks:
             job.end()
             raise
 
-    def _await_slots(self, wanted: int, settle_s: float) -> list[Host]:
-        """The hosts, as soon as they have so many slots, or when there have been no new ones for some seconds."""
+    def _await_slots(self, wanted: int, *, settles: bool) -> list[Host]:
+        """The hosts, as soon as they have so many slots, or when no more come.
+
+        Args:
+            wanted: The slots.
+            settles: Whether no new executor for some seconds means that there will be none.
+        """
         began = changed = time.monotonic()
+        patience_s = register_seconds(self._context)
         before: list[Host] = []
         while True:
             hosts, now = executor_hosts(self._context), time.monotonic()
             if hosts != before:
                 before, changed = hosts, now
             enough = sum(host.slots for host in hosts) >= wanted
-            if enough or now - began > _REGISTER_S or (hosts and now - changed > settle_s):
+            settled = settles and hosts and now - changed > _SETTLE_S
+            if enough or settled or now - began > patience_s:
                 return hosts
             time.sleep(_POLL_S)
 
