@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -194,6 +195,24 @@ def test_champion_is_scored_on_the_same_rows_and_decides(
     same = evaluate(flights_model, model_name="learnt")
     assert same.properties["blessed"] is False
     assert same.properties["reasons"] == ["the model is the champion already (version 1)"]
+
+
+@pytest.mark.runtime
+@pytest.mark.spark
+@pytest.mark.parametrize("properties", [{}, {"synchronized": False}, {"synchronized": "yes"}])
+def test_a_model_whose_ranks_did_not_prove_to_be_equal_is_never_blessed(
+    evaluate: Any, shared_run_step: Any, flights_model: Any, properties: dict[str, Any]
+) -> None:
+    store = shared_run_step.store
+    uri = store.uri("tests", f"synchronized-{properties.get('synchronized')}", "train", "model")
+    with store.create(uri, "model", Producer()) as writer:
+        shutil.copytree(store.local(flights_model) / "saved_model", writer.path / "saved_model")
+        model = writer.commit(properties=properties)
+    # What comes with the artifact's address does not count: the store's own record does.
+    evaluation = evaluate(replace(model, properties={"synchronized": True}))
+    assert evaluation.properties["blessed"] is False
+    assert evaluation.properties["reasons"][0].startswith("the model's property 'synchronized' is not true")
+    assert any("auc" in reason for reason in evaluation.properties["reasons"][1:]), "the other reasons stay"
 
 
 @pytest.mark.runtime

@@ -22,6 +22,10 @@ from airflow_hops.runtime.scoring import ScoredRows, ServedModel, score
 log = logging.getLogger(__name__)
 
 CANDIDATE, CHAMPION = "candidate", "champion"
+NOT_SYNCHRONIZED = (
+    "the model's property 'synchronized' is not true: nothing says that the ranks which trained it ended with the same "
+    "weights; train it with HorovodTrainOperator"
+)
 MAX_SLICE_VALUES = 100
 """Values of a slicing column that are looked at, the most frequent first."""
 
@@ -38,6 +42,8 @@ def run(
     min_improvement: float | None = 0.0,
 ) -> Artifact:
     """The step: writes the artifact ``evaluation``, whether the model is blessed or not.
+
+    A model whose training did not prove that its ranks ended with the same weights is never blessed.
 
     Args:
         context: The step's context; inputs ``model`` and ``examples``.
@@ -79,6 +85,9 @@ def run(
         blessed, reasons = False, [f"the model is the champion already (version {champion.version})"]
     else:
         blessed, reasons = bless(rule, candidate, gains)
+    if context.store.manifest(model.uri).properties.get("synchronized") is not True:
+        blessed = False
+        reasons.insert(0, NOT_SYNCHRONIZED)
     for reason in reasons:
         log.info("%s", reason)
     log.info("%s", "Blessed" if blessed else "Not blessed")

@@ -254,7 +254,7 @@ def write_model(context: StepContext, *, steps: int, flaw: str = "") -> Artifact
         model.bias.assign_sub(2.0 * tf.reduce_mean(error, axis=0))
     with context.output() as writer:
         export_serving_model(writer.path / "saved_model", folder / "transform_graph", model, folder / "features.json")
-        return writer.commit(properties={"statistics": None, "schema": None})
+        return writer.commit(properties={"statistics": None, "schema": None, "synchronized": True})
 
 
 class Logistic(import_tensorflow().Module):  # type: ignore[misc]
