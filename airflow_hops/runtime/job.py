@@ -98,14 +98,14 @@ class JobKeeper:
                 )
             was_attached = attached
             if now - attached_at > self._job.orphan_timeout_s:
-                self._end_as_orphan()
+                with contextlib.suppress(Exception):
+                    self._store.remove_text(self._job.record)
+                self._end(f"no worker has come back within {self._job.orphan_timeout_s:g} s")
             if now - self._stored_at > self._job.fence_s:
-                _say(
+                self._end(
                     f"the store has not taken this job's record {self._job.record} for {self._job.fence_s:g} s "
-                    f"({self._store_error!r}): the job ends, before a retry on another machine takes it for dead",
-                    logging.ERROR,
+                    f"({self._store_error!r}), and a retry on another machine is about to take it for dead"
                 )
-                end_everything()
 
     def _keep_record(self) -> None:
         while not self._done.wait(self._job.beat_s):
@@ -119,16 +119,14 @@ class JobKeeper:
                 self._store_error = error
                 continue
             if asked:
-                _say("a retry on another machine takes this job's place: it ends", logging.WARNING)
                 with contextlib.suppress(Exception):
                     self._store_record("ended")
-                end_everything()
+                self._end("a retry on another machine takes this job's place")
 
-    def _end_as_orphan(self) -> NoReturn:
-        _say(f"no worker has come back within {self._job.orphan_timeout_s:g} s: the step ends", logging.ERROR)
-        with contextlib.suppress(Exception):
-            self._store.remove_text(self._job.record)
-        shutil.rmtree(self._job.path, ignore_errors=True)
+    def _end(self, why: str) -> NoReturn:
+        _say(f"{why}: the step ends", logging.ERROR)
+        if lock_holder(self._job.path / "attached") is None:  # else the worker removes it
+            shutil.rmtree(self._job.path, ignore_errors=True)
         end_everything()
 
     def _asked_to_end(self) -> bool:

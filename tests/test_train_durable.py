@@ -1,0 +1,177 @@
+"""A training that outlives its worker, under a real Airflow: scheduler, task runner and task state store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_hops.jobs import Job, lock_holder
+from airflow_hops.store import ArtifactStore
+from demo.services import Stack
+
+pytestmark = pytest.mark.runtime
+TESTS = Path(__file__).parent
+DAG_ID, TASK_ID = "train_durable", "train"
+GONE_S = 5.0
+
+
+class Airflow(Stack):
+    """Airflow alone, with the store that the tests share."""
+
+    store_uri: str
+
+    def airflow_environment(self, port: int) -> dict[str, str]:
+        connection = {"conn_type": "hops", "extra": {"store": self.store_uri, "runtime": str(self.runtime)}}
+        return {
+            **super().airflow_environment(port),
+            "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
+            "AIRFLOW__HOPS__WARM_START": "False",
+            "PYTHONPATH": str(TESTS.parent),
+        }
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 300.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
+@dataclass
+class Training:
+    """A DAG run: its task, its job, its ranks."""
+
+    api: Any
+    store: ArtifactStore
+    folder: Path
+    run_id: str
+
+    def allow(self, epochs: int) -> None:
+        (self.folder / "new").write_text(str(epochs))
+        (self.folder / "new").replace(self.folder / "allowed")
+
+    @property
+    def ranks(self) -> list[int]:
+        """The processes that have begun to train, in all tries."""
+        path = self.folder / "ranks"
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+    @property
+    def instance(self) -> dict[str, Any]:
+        (found,) = self.api.task_instances(DAG_ID, self.run_id)
+        return dict(found)
+
+    def jobs(self) -> list[Job]:
+        root = Path(self.store.uri("_state", "jobs", DAG_ID, self.run_id, TASK_ID).removeprefix("file://"))
+        return [Job(**json.loads(path.read_text())["job"]) for path in root.glob("*.json")]
+
+    def log(self, try_number: int) -> str:
+        return "\n".join(self.api.log(DAG_ID, self.run_id, TASK_ID, try_number))
+
+
+@pytest.fixture(scope="module")
+def start(shared_run_step: Any, warm_launcher: Any, runtime: Path, tmp_path_factory: Any) -> Iterator[Any]:
+    """Starts DAG runs in an Airflow of this module's own."""
+    examples = shared_run_step(
+        "transformed_examples:write",
+        params={"rows": {"train": [300], "eval": [100]}},
+        kind="transformed_examples",
+        code_paths=(str(TESTS / "runtime_checks"),),
+        launcher=warm_launcher,
+    )
+    home = tmp_path_factory.mktemp("airflow")
+    (home / "logs").mkdir()
+    (home / "dags").mkdir()
+    for name in ("train_durable.py", "train_durable_model.py"):
+        shutil.copy(TESTS / "dags" / name, home / "dags")
+    stack = Airflow(home, runtime, home / "dags")
+    stack.store_uri = shared_run_step.store.root
+    with stack:
+        api = stack._start_airflow()
+        api.wait_for_dag(DAG_ID)
+
+        def start(name: str) -> Training:
+            folder = home / name
+            folder.mkdir()
+            (folder / "allowed").write_text("2")
+            run_id = api.trigger(DAG_ID, {"examples": examples.to_dict(), "folder": str(folder)})
+            training = Training(api, shared_run_step.store, folder, run_id)
+            wait_for(lambda: len(training.ranks) == 2 and "rank 0 has done epoch 2" in training.log(1))
+            return training
+
+        yield start
+
+
+def test_a_retry_goes_on_with_the_training_of_a_worker_that_was_killed(start):
+    training = start("killed")
+    ranks, (job,) = training.ranks, training.jobs()
+    worker = lock_holder(job.path / "attached")
+    step = lock_holder(job.path / "running")
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: training.instance["state"] in ("up_for_retry", "queued", "running") and is_gone(worker))
+    training.allow(3)
+    again = wait_for(lambda: lock_holder(job.path / "attached"))
+    assert again != worker
+    assert lock_holder(job.path / "running") == step
+    training.allow(100)
+    wait_for(lambda: training.instance["state"] in ("success", "failed"))
+    assert training.instance["state"] == "success", training.log(2)
+    assert training.instance["try_number"] == 2
+    assert training.ranks == ranks, "one training began"
+    value = training.api.xcom(DAG_ID, training.run_id, TASK_ID)
+    manifest = training.store.manifest(value["uri"])
+    assert manifest.fingerprint == value["fingerprint"]
+    assert manifest.producer.try_number == 1
+    second = training.log(2)
+    assert "rank 0 has done epoch 2" not in second
+    assert "rank 0 has done epoch 3" in second and "rank 0 has done epoch 5" in second
+    assert "Try 1 left a job that goes on" in second
+    assert all(is_gone(pid) for pid in [step, *ranks])
+    assert not job.path.exists() and not training.jobs()
+
+
+def test_a_task_that_is_cleared_or_marked_as_failed_leaves_no_rank(start):
+    training = start("cleared")
+    ranks, (job,) = training.ranks, training.jobs()
+    training.api._request(
+        "POST",
+        f"/dags/{DAG_ID}/clearTaskInstances",
+        json={"dry_run": False, "dag_run_id": training.run_id, "task_ids": [TASK_ID], "only_failed": False},
+    )
+    training.allow(4)
+    wait_for(lambda: len(training.ranks) == 4)
+    assert all(is_gone(pid) for pid in ranks)
+    assert not job.path.exists()
+    number = training.instance["try_number"]
+    wait_for(lambda: "rank 0 has done epoch 4" in training.log(number))
+    assert "resuming after" in training.log(number)
+
+    (job,) = training.jobs()
+    pids = [lock_holder(job.path / "running"), *training.ranks[2:]]
+    training.api._request(
+        "PATCH", f"/dags/{DAG_ID}/dagRuns/{training.run_id}/taskInstances/{TASK_ID}", json={"new_state": "failed"}
+    )
+    worker = lock_holder(job.path / "attached")
+    wait_for(lambda: all(is_gone(pid) for pid in pids))
+    wait_for(lambda: not job.path.exists() and is_gone(worker))
+    assert training.instance["state"] == "failed"
+    assert not training.jobs()
+    assert len(training.ranks) == 4
