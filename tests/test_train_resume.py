@@ -115,7 +115,7 @@ def test_the_guard_counts_every_row_of_a_resumed_epoch_once(killed: Any) -> None
 
 
 def test_a_loop_of_ones_own_is_resumed_within_an_epoch(train: Any, shared_run_step: Any, tmp_path: Path) -> None:
-    given = {"function": "train_by_oneself", "epochs": 2, "settings": {"deterministic": False}}
+    given: dict[str, Any] = {"function": "train_by_oneself", "epochs": 2}
     whole = _outcome(shared_run_step.store.local(train("own-whole", **given)))
     given |= {"step": 17, "marker": str(tmp_path / "killed")}
     with pytest.raises(StepFailed, match="was ended by SIGKILL"):

@@ -138,7 +138,7 @@ def copy_variables(model: Any, optimizer: Any = None) -> dict[str, np.ndarray[An
         model: A Keras model.
         optimizer: Its optimizer, where it was not compiled with one.
     """
-    return {name: np.array(variable.numpy()) for name, variable in _variables(model, optimizer).items()}
+    return {name: variable.numpy() for name, variable in _variables(model, optimizer).items()}
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
