@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HorovodTrainOperator(DurableOperator):
-    """Runs a training function on ``np`` Horovod ranks, and publishes the model.
+    """Runs a training function, or a script, on ``np`` Horovod ranks, and publishes the model.
 
     All ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
     complete checkpoint; where only the worker has died, it follows the training, which has gone on.
@@ -26,7 +26,12 @@ class HorovodTrainOperator(DurableOperator):
     Args:
         train: ``module:function`` (templated), called on every rank with a
             :class:`airflow_hops.hops.context.TrainContext`; returns a compiled ``keras.Model``.
-        examples: The ``transformed_examples`` artifact to train on (templated).
+        script: Instead of ``train``, a Python file (templated), relative to the DAG's folder, that runs on every rank
+            as ``__main__``, as under ``horovodrun``. It leaves the model in its global ``model``, or rank 0 writes a
+            SavedModel to ``$HOPS_OUTPUT/saved_model``.
+        script_args: What the script finds in ``sys.argv`` (templated).
+        examples: The ``transformed_examples`` artifact to train on (templated); None for code that finds its data
+            itself, whose model is exported as it is.
         params: Hyperparameters, JSON values, which the function finds in ``context.params``. They are Airflow params of
             the task: a DAG run's ``conf`` overrides their values.
         np: Number of ranks; a host's cores are divided among those that it has.
@@ -38,6 +43,12 @@ class HorovodTrainOperator(DurableOperator):
         ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
             With neither this nor ``hosts``, they run on the worker's machine. (templated)
         seed: Seeds weights and the order of rows.
+        deterministic: Whether the same training gives the same weights, bit for bit: operations that are exact, and one
+            thread a rank.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for those of each epoch's end alone.
+        guard_every_steps: Steps between two comparisons of the ranks' weights; None for as many as cost less than a
+            hundredth of the time, 0 for the comparison at the end alone.
+        env: Variables of the ranks' environment (templated), ``{"TF_USE_LEGACY_KERAS": "1"}``.
         stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended. Reading a shard,
             tracing the model and exporting it must each take less.
         tensorboard: Whether a TensorBoard of this training is served on the worker, too, for as long as it runs; its
@@ -48,14 +59,25 @@ class HorovodTrainOperator(DurableOperator):
 
     entry = "airflow_hops.runtime.train:run"
     output_kind = "model"
-    template_fields: Sequence[str] = (*DurableOperator.template_fields, "train", "examples", "hosts", "ranks_conn_id")
+    template_fields: Sequence[str] = (
+        *DurableOperator.template_fields,
+        "train",
+        "script",
+        "script_args",
+        "examples",
+        "hosts",
+        "ranks_conn_id",
+        "env",
+    )
     operator_extra_links = (TensorBoardLink(),)
 
     def __init__(
         self,
         *,
-        train: str,
-        examples: Any,
+        train: str | None = None,
+        script: str | None = None,
+        script_args: Sequence[str] = (),
+        examples: Any = None,
         params: Mapping[str, Any] | None = None,
         np: int = 2,
         min_np: int | None = None,
@@ -63,6 +85,10 @@ class HorovodTrainOperator(DurableOperator):
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
         seed: int = 0,
+        deterministic: bool = False,
+        checkpoint_every_steps: int = 0,
+        guard_every_steps: int | None = None,
+        env: Mapping[str, str] | None = None,
         stall_timeout_s: float = 300.0,
         tensorboard: bool = False,
         durable: bool = True,
@@ -70,6 +96,8 @@ class HorovodTrainOperator(DurableOperator):
     ) -> None:
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
         self.train = train
+        self.script = script
+        self.script_args = list(script_args)
         self.examples = examples
         self.hyperparameters = _own(params or {})
         self.np = np
@@ -78,6 +106,10 @@ class HorovodTrainOperator(DurableOperator):
         self.hosts = hosts
         self.ranks_conn_id = ranks_conn_id
         self.seed = seed
+        self.deterministic = deterministic
+        self.checkpoint_every_steps = checkpoint_every_steps
+        self.guard_every_steps = guard_every_steps
+        self.env = dict(env or {})
         self.stall_timeout_s = stall_timeout_s
         self.tensorboard = tensorboard
 
@@ -90,15 +122,27 @@ class HorovodTrainOperator(DurableOperator):
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of :func:`airflow_hops.runtime.train.run`."""
         return {
-            "train": self.train,
+            **self.program(context),
             "params": {name: context["params"][name] for name in self.hyperparameters},
             "np": self.np,
             "min_np": self.min_np,
             "max_np": self.max_np,
             "where": self._where(),
             "seed": self.seed,
+            "deterministic": self.deterministic,
+            "checkpoint_every_steps": self.checkpoint_every_steps,
+            "guard_every_steps": self.guard_every_steps,
+            "env": {name: str(value) for name, value in self.env.items()},
             "stall_timeout_s": self.stall_timeout_s,
             "tensorboard": self.tensorboard,
+        }
+
+    def program(self, context: Context) -> dict[str, Any]:
+        """The user's code, as keyword arguments of the entry function."""
+        return {
+            "train": self.train,
+            "script": self.script,
+            "script_args": [str(argument) for argument in self.script_args],
         }
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:

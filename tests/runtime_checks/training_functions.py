@@ -153,3 +153,7 @@ def exhaust_memory(context: TrainContext) -> keras.Model:
 def read_another_split(context: TrainContext) -> keras.Model:
     """Asks for a split that there is not."""
     return context.examples("test", 100)
+
+
+def without_context() -> None:
+    """Takes no argument."""

@@ -18,6 +18,7 @@ from airflow_hops.hops.checkpoints import read_checkpoint
 from airflow_hops.hops.context import TrainContext, made_current
 from airflow_hops.hops.elastic import Elasticity
 from airflow_hops.hops.keras import check_weights
+from airflow_hops.hops.keras.legacy import use_tf_keras
 from airflow_hops.hops.rank_state import seed_rank
 from airflow_hops.runtime.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import Channel, Placement
@@ -105,6 +106,8 @@ def train_rank(
     start_up = time.monotonic() - began
     channel.alive(f"the beginning of {code.name}")
     os.environ[OUTPUT_VARIABLE] = str(folders["output"])
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        use_tf_keras()
     returned = _call(code, context)
     training_seconds = time.monotonic() - began - start_up
     model = returned if is_model(returned) else None

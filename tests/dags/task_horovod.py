@@ -1,0 +1,41 @@
+"""Trainings whose functions stand in the DAG file, and scripts."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, task
+
+from airflow_hops.operators.train import HorovodTrainOperator
+
+with DAG("task_horovod", schedule=None, render_template_as_native_obj=True):
+
+    @task.horovod(np=2)
+    def train(context, examples, lr: float, epochs: int = 1):
+        import keras
+
+        from airflow_hops.hops.keras import DistributedOptimizer
+
+        numeric, kind = keras.Input((2,), name="numeric"), keras.Input((), dtype="int64", name="kind_id")
+        every = keras.layers.Concatenate()([numeric, keras.layers.Embedding(5, 2)(kind)])
+        model = keras.Model({"numeric": numeric, "kind_id": kind}, keras.layers.Dense(1, activation="sigmoid")(every))
+        model.compile(DistributedOptimizer(keras.optimizers.Adam(lr)), "binary_crossentropy")
+        context.fit(model, epochs=epochs, batch_size=100)
+        return model
+
+    @task.horovod(np=2)
+    def add_up(context, first: int) -> dict:
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        return {"sum": int(hvd.allreduce(tf.constant(first + context.rank), op=hvd.Sum)), "size": context.size}
+
+    train("{{ dag_run.conf['examples'] }}", lr=0.05)
+    add_up(10)
+
+    HorovodTrainOperator(
+        task_id="script",
+        script="horovod_script.py",
+        script_args=["--lr", "{{ dag_run.conf['lr'] }}"],
+        examples="{{ dag_run.conf['examples'] }}",
+        env={"TF_USE_LEGACY_KERAS": "1"},
+        durable=False,
+    )

@@ -1,0 +1,5 @@
+"""A script that gives up."""
+
+import sys
+
+sys.exit(3)

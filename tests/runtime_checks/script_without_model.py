@@ -1,0 +1,3 @@
+"""A script that forgets its model."""
+
+print("nothing to show")

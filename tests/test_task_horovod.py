@@ -1,0 +1,124 @@
+"""``@task.horovod``, and scripts as tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.artifacts import Artifact
+from airflow_hops.hooks.runtime import StepFailed
+
+pytestmark = pytest.mark.runtime
+CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
+ENTRY = "airflow_hops.runtime.train:run"
+
+
+@pytest.fixture(scope="module")
+def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
+    found: Artifact = shared_run_step(
+        "transformed_examples:write",
+        params={"rows": {"train": [300], "eval": [100]}},
+        kind="transformed_examples",
+        code_paths=CHECKS,
+        launcher=warm_launcher,
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def returned(shared_run_step: Any, examples: Artifact, run_dag: Any) -> Iterator[dict[str, Any]]:
+    """What each task of the DAG returned."""
+    extra = {"store": shared_run_step.store.root}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+        run = run_dag("task_horovod", {"examples": examples.to_dict(), "lr": 0.01})
+        assert str(run.state) == "success"
+        yield {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
+
+
+def _training(shared_run_step: Any, model: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    folder = shared_run_step.store.local(Artifact.from_dict(model))
+    return folder, json.loads((folder / "training.json").read_text())
+
+
+def test_a_function_of_the_dag_file_trains_and_its_model_is_the_artifact(
+    shared_run_step: Any, examples: Artifact, returned: dict[str, Any]
+) -> None:
+    model = returned["train"]
+    folder, training = _training(shared_run_step, model)
+    assert model["kind"] == "model"
+    assert model["properties"]["synchronized"] is True
+    assert training["params"] == {"lr": 0.05}
+    assert (training["train"], training["ranks"]) == ("train()", 2)
+    assert (folder / "saved_model" / "saved_model.pb").exists()
+    lineage = shared_run_step.store.manifest(model["uri"]).inputs
+    assert [artifact.fingerprint for artifact in lineage["examples"]] == [examples.fingerprint]
+
+
+def test_a_plain_value_is_returned_from_rank_0(returned: dict[str, Any]) -> None:
+    assert returned["add_up"] == {"sum": 21, "size": 2}
+
+
+def test_a_script_for_tf_keras_runs_unchanged_and_its_model_is_exported(
+    shared_run_step: Any, returned: dict[str, Any]
+) -> None:
+    model = returned["script"]
+    folder, training = _training(shared_run_step, model)
+    assert training["train"] == "horovod_script.py"
+    assert model["properties"]["synchronized"] is True
+    assert (folder / "saved_model" / "saved_model.pb").exists()
+    for rank in (0, 1):
+        assert f"rank {rank} of 2 has trained with tf_keras" in (folder / "logs" / f"rank-{rank}.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, "a training is given by one of train and script, found none of them"),
+        ({"train": "a:b", "script": "c.py"}, "found function and script"),
+        ({"script": "no_such.py"}, "script 'no_such.py': there is no such file on the step's path"),
+        ({"script": "script_without_model.py"}, "left no model: neither a keras.Model in its global 'model' (found"),
+        ({"script": "script_that_exits.py"}, "script 'script_that_exits.py' ended itself by sys.exit(3)"),
+        ({"train": "training_functions:build_nothing"}, "has no function 'build_nothing'"),
+        ({"train": "training_functions:without_context"}, "cannot be called as train(context)"),
+    ],
+)
+def test_what_cannot_be_run_is_said_and_not_retried(
+    shared_run_step: Any, warm_launcher: Any, params: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(StepFailed) as failure:
+        shared_run_step(ENTRY, params=params, kind="model", code_paths=CHECKS, launcher=warm_launcher)
+    assert expected in str(failure.value)
+    assert not failure.value.retryable
+    assert not shared_run_step.store.exists(shared_run_step.last_uri)
+
+
+def test_a_script_may_write_its_model_itself_which_is_not_taken_for_synchronized(
+    shared_run_step: Any, warm_launcher: Any
+) -> None:
+    model = shared_run_step(
+        ENTRY, params={"script": "script_that_saves.py"}, kind="model", code_paths=CHECKS, launcher=warm_launcher
+    )
+    folder, training = _training(shared_run_step, model.to_dict())
+    assert (folder / "saved_model" / "saved_model.pb").exists()
+    assert model.properties["synchronized"] is False
+    assert training["params"] == {}
+
+
+def test_a_function_that_cannot_be_shipped_is_refused_where_the_dag_is_parsed() -> None:
+    from airflow.sdk import task
+
+    def train(context):
+        return json.dumps({})
+
+    def fit(context):
+        return None
+
+    with pytest.raises(ValueError, match="uses 'json', defined outside of it"):
+        task.horovod(np=2)(train)()
+    with pytest.raises(ValueError, match="train is 'a:b'; what is trained is fit"):
+        task.horovod(train="a:b")(fit)()
