@@ -13,8 +13,8 @@ import tensorflow as tf
 from airflow_hops.artifacts import BadInput
 from airflow_hops.hops.keras.weights import in_graph_checksum, weights_differ
 
-GUARD_EVERY_STEPS = 200
-"""Steps between two checks: a check takes about as long as one small step, so that it costs less than 1%."""
+GUARD_EVERY_STEPS = 500
+"""Steps between two checks: each takes about as long as one small step, so that they cost less than 1%."""
 
 _END_OF_EPOCH = -1
 
@@ -57,11 +57,11 @@ class Guard(keras.callbacks.Callback):
         self.rows: list[int | None] = []
         self._rows_seen, self._rows_expected = rows_seen, rows_expected
         self._epoch = self._step = self._unchecked = 0
-        self._checksum: Callable[[], tf.Tensor] | None = None
+        self._gather: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Prepares the checksum of this model's weights."""
-        self._checksum = in_graph_checksum(self.model.trainable_weights) if self.every_steps else None
+        self._gather = _gathering(self.model.trainable_weights) if self.every_steps else None
         self._unchecked = self.every_steps
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -72,24 +72,27 @@ class Guard(keras.callbacks.Callback):
         """Compares the weights where it is time."""
         self._unchecked += batch + 1 - self._step
         self._step = batch + 1
-        if self._checksum is not None and self._unchecked >= self.every_steps:
-            self._compare(self._checksum, f"after step {self._step} of epoch {self._epoch + 1}")
+        if self._gather is not None and self._unchecked >= self.every_steps:
+            self._compare(self._gather, f"after step {self._step} of epoch {self._epoch + 1}")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Compares the weights, and the rows with what there are."""
-        if self._checksum is None:
+        if self._gather is None:
             return
-        checksum, rows = self._compare(self._checksum, f"at the end of epoch {epoch + 1}", end=True)
+        checksum, rows = self._compare(self._gather, f"at the end of epoch {epoch + 1}", end=True)
         self.checksums.append(f"{checksum & 0xFFFFFFFFFFFFFFFF:016x}")
         self.rows.append(self._check_rows(rows) if min(rows) >= 0 else None)
 
-    def _compare(self, checksum: Callable[[], tf.Tensor], when: str, *, end: bool = False) -> tuple[int, list[int]]:
+    def _compare(
+        self, gather: Callable[[tf.Tensor], tf.Tensor], when: str, *, end: bool = False
+    ) -> tuple[int, list[int]]:
         """Gathers the ranks' figures; returns the checksum and the rows by rank, negative where they are not known."""
         self._unchecked = 0
         self.checks += 1
         known = end and self._rows_seen is not None and not self.model.stop_training
         rows = self._rows_seen() if known and self._rows_seen is not None else -1
-        found = _gather([1, checksum(), self._epoch, self._step, _END_OF_EPOCH if end else 0, rows])
+        figures = [self._epoch, self._step, _END_OF_EPOCH if end else 0, rows]
+        found: np.ndarray[Any, Any] = gather(tf.constant(figures, tf.int64)).numpy()
         ended = np.flatnonzero(found[:, 0] == 0).tolist()
         if ended:
             raise BadInput(
@@ -117,16 +120,24 @@ class Guard(keras.callbacks.Callback):
         return sum(rows)
 
 
-def _gather(figures: list[Any]) -> np.ndarray[Any, Any]:
-    """int64 of shape ``[ranks, figures]``; zeros for a rank that has joined, as Horovod calls it.
+def _gathering(variables: list[Any]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Makes a function that gathers from all ranks a 1, the checksum of the variables, and the figures given to it.
 
-    A sum of which each rank fills its row: a rank that has joined takes part in all-reduces only.
+    It returns int64 of shape ``[ranks, 2 + figures]``: a sum of which each rank fills its row. All-reduces are what a
+    rank that has joined, as Horovod calls it, still takes part in; its row is zeros.
     """
-    found: np.ndarray[Any, Any] = np.zeros((hvd.size(), len(figures)), np.int64)
-    found[hvd.rank()] = [int(figure) for figure in figures]
-    if hvd.size() > 1:
-        found = hvd.allreduce(tf.constant(found), op=hvd.Sum, name="hops_guard").numpy()
-    return found
+    checksum = in_graph_checksum(variables)
+    own_row = tf.one_hot(hvd.rank(), hvd.size(), dtype=tf.int64)[:, tf.newaxis]
+
+    def gather(figures: tf.Tensor) -> tf.Tensor:
+        rows = own_row * tf.concat([[1, checksum()], figures], 0)
+        if hvd.size() == 1:
+            return rows
+        return hvd.allreduce(rows, op=hvd.Sum, name="hops_guard", ignore_name_scope=True)
+
+    signature = tf.TensorSpec([4], tf.int64)
+    function: Callable[[tf.Tensor], tf.Tensor] = tf.function(gather, autograph=False).get_concrete_function(signature)
+    return function
 
 
 def _stand_apart(found: np.ndarray[Any, Any]) -> str:
