@@ -19,10 +19,10 @@ from airflow_hops.sources import ImageSource, SourceFile
 
 TRAIN, EVAL = "train", "eval"
 TASK_ROWS = 8192
-"""Images of a task, at most, where a source can be cut there."""
+"""Images of a task of Parquet or IDX, about."""
 
-TASK_BYTES = 256 << 20
-"""Bytes of a task's image files, about."""
+TASK_FILES, TASK_BYTES = 512, 64 << 20
+"""Image files of a task, and their bytes, at most."""
 
 MAX_CLASSES = 100_000
 
@@ -151,7 +151,7 @@ def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: I
     for one in files:
         chunk.append(one)
         size += one.size_bytes
-        if len(chunk) == TASK_ROWS or size >= TASK_BYTES:
+        if len(chunk) == TASK_FILES or size >= TASK_BYTES:
             yield {"files": tuple(chunk)}
             chunk, size = [], 0
     if chunk:

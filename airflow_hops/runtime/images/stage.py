@@ -76,7 +76,7 @@ def run(
     context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
     with context.output() as writer:
         preparation = ImagePreparation(str(writer.path), spec, names, label, eval_percent, encoding, jpeg_quality)
-        summaries = _run_on_spark(spark, preparation, plan.tasks)
+        summaries = prepare_on_spark(spark, preparation, plan.tasks)
         context.progress(0.9, "images are written")
         rows = count_rows(summaries)
         splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in found if split != TRAIN)]
@@ -163,8 +163,18 @@ def _check_arguments(
         raise BadInput(f"jpeg_quality is {jpeg_quality!r}, expected 1 to 100")
 
 
-def _run_on_spark(spark: Any, preparation: ImagePreparation, tasks: Sequence[ImageTask]) -> list[ImageSummary]:
-    """One Spark job over all sources."""
+def prepare_on_spark(spark: Any, preparation: ImagePreparation, tasks: Sequence[ImageTask]) -> list[ImageSummary]:
+    """Does the tasks, in one Spark job over all sources.
+
+    Args:
+        spark: The Spark context.
+        preparation: What to make of the images, and where to write.
+        tasks: The tasks of :func:`~airflow_hops.runtime.images.plan.plan_images`.
+
+    Raises:
+        BadInput: a source is damaged.
+        HopsError: Spark failed, or the disk is full.
+    """
     with as_spark_failure():
         lines = spark.parallelize(tasks, len(tasks)).map(partial(prepare_task, preparation)).collect()
     summaries = [ImageSummary(**json.loads(line)) for line in lines]
