@@ -11,9 +11,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from airflow_hops.artifacts import HopsError
+from airflow_hops.hops.devices import get_gpus
 from airflow_hops.runtime.gang.crew import Crew, Event, Work
+from airflow_hops.runtime.gang.leases import GpuLeases
 from airflow_hops.runtime.gang.placement import Placement
 from airflow_hops.runtime.gang.rank import become_rank
 
@@ -45,8 +48,11 @@ class ForkedCrew(Crew):
         environments: Variables of each, by rank.
         private: Descriptors of this process that no rank may hold.
 
+    Where this host has GPUs, each rank gets one of its own, leased for as long as the crew or one of its ranks lives.
+
     Raises:
-        HopsError: TensorFlow runs already in this process.
+        BadInput: there are GPUs, but fewer than ranks.
+        HopsError: TensorFlow runs already in this process, or too many GPUs are leased to others.
     """
 
     def __init__(
@@ -61,9 +67,12 @@ class ForkedCrew(Crew):
         self._processes: dict[int, _Process] = {}
         self._selector = selectors.DefaultSelector()
         self._private = tuple(private)
+        gpus = get_gpus()
+        self._leases = GpuLeases(gpus, len(placements), Path.cwd().name) if gpus else None
         try:
-            for placement in placements:
-                self._fork(placement, work, dict(environments[placement.rank]))
+            for number, placement in enumerate(placements):
+                own = {} if self._leases is None else {"CUDA_VISIBLE_DEVICES": self._leases.ids[number]}
+                self._fork(placement, work, {**environments[placement.rank], **own})
         except BaseException:
             self.end()
             raise
@@ -112,6 +121,8 @@ class ForkedCrew(Crew):
             self.kill(rank)
         for _, process in running:
             process.exit_code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
+        if self._leases is not None:
+            self._leases.release()
 
     def _fork(self, placement: Placement, work: Work, environment: dict[str, str]) -> None:
         output_read, output_write = os.pipe()

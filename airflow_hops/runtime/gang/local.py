@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 
+from airflow_hops.hops.devices import get_num_gpus
 from airflow_hops.runtime.gang.crew import Crew, Work
 from airflow_hops.runtime.gang.forked import ForkedCrew, check_forkable
 from airflow_hops.runtime.gang.placement import Host, Placement, place
@@ -21,13 +22,13 @@ class LocalRanks:
     """Ranks of this machine.
 
     Args:
-        slots: How many there is room for; by default as many as cores.
+        slots: How many there is room for; by default as many as GPUs or, without any, cores.
     """
 
     elastic = True
 
     def __init__(self, slots: int | None = None) -> None:
-        self.slots = slots or len(os.sched_getaffinity(0))
+        self.slots = slots or get_num_gpus() or len(os.sched_getaffinity(0))
 
     def place(self, np: int) -> list[Placement]:
         """Finds a slot for each rank; see :meth:`airflow_hops.runtime.gang.crew.RankLauncher.place`."""

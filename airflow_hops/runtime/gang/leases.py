@@ -1,0 +1,95 @@
+"""Leases of GPUs: two tasks of one host never share one.
+
+A lease is a lock on a file that every process of the host agrees upon. The kernel holds it for as long as one of the
+processes lives that have the file open, the ranks among them, so that a crash gives it back and an orphan does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.hops.devices import Gpu
+
+FOLDER_VARIABLE = "HOPS_GPU_LEASES"
+"""Environment variable with the folder of the locks; by default ``hops-gpu-leases`` below the host's temporary one."""
+
+
+class GpuLeases:
+    """Leased GPUs.
+
+    Args:
+        gpus: Those to choose from.
+        count: How many are wanted.
+        holder: Who wants them, for the message that others get.
+
+    Attributes:
+        ids: What ``CUDA_VISIBLE_DEVICES`` calls them.
+
+    Raises:
+        BadInput: there are fewer.
+        HopsError: too many of them are leased to others.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], count: int, holder: str) -> None:
+        if count > len(gpus):
+            raise BadInput(
+                f"{count} ranks want a GPU each, and this host has {len(gpus)}; lower np or the host's slots"
+            )
+        self.ids: list[str] = []
+        self._descriptors: list[int] = []
+        held: list[str] = []
+        try:
+            for gpu in gpus:
+                if len(self.ids) == count:
+                    break
+                by = self._take(gpu.id, holder)
+                if by is None:
+                    self.ids.append(gpu.id)
+                else:
+                    held.append(f"{gpu.id}: {by}")
+            if len(self.ids) < count:
+                raise HopsError(
+                    f"{count} of this host's {len(gpus)} GPUs are wanted, and {len(held)} are leased "
+                    f"({'; '.join(held)}); give the tasks a pool with as many slots as there are GPUs"
+                )
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Gives them back, unless a rank still lives."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _take(self, gpu: str, holder: str) -> str | None:
+        """Leases a GPU; answers who has it where it is leased."""
+        path = _folder() / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', gpu)}.lock"
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            by = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            return by or "somebody"
+        self._descriptors.append(descriptor)
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"{holder} (process {os.getpid()})\n".encode(), 0)
+        with contextlib.suppress(OSError):  # another user's file
+            os.fchmod(descriptor, 0o666)
+        return None
+
+
+def _folder() -> Path:
+    given = os.environ.get(FOLDER_VARIABLE)
+    folder = Path(given) if given else Path(tempfile.gettempdir()) / "hops-gpu-leases"
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # another user has made it
+        folder.chmod(0o1777)
+    return folder
