@@ -43,7 +43,7 @@ class Elasticity:
     def __init__(self, membership: Membership, context: TrainContext) -> None:
         self._membership, self._context = membership, context
         self._snapshot: Snapshot | None = None
-        self._must_agree = membership.meetings > 0
+        self._must_agree = membership.meetings > 1
 
     @property
     def member(self) -> int:

@@ -30,7 +30,7 @@ def run_all(context: StepContext) -> dict[str, Any]:
             Elastic(1, rejoins=0),
             accidents={"1": {**at, "how": "kill"}, "2": {"epoch": 2, "batch": 5, "how": "hang"}},
             epochs=4,
-            stall_timeout_s=8,
+            stall_timeout_s=25,
         ),
         "joins": _outcome(
             context,
@@ -149,7 +149,7 @@ def _outcome(
     except HopsError as error:
         outcome = {"error": str(error), "type": type(error).__name__}
     children = [child.pid for child in psutil.Process().children(recursive=True)]
-    return {**outcome, "left": children, "logs": sorted(path.name for path in (output / "logs").iterdir())}
+    return {**outcome, "left": children, "logs": sorted(path.name for path in output.glob("logs/*"))}
 
 
 def _refusal(launcher: LocalRanks, np: int, elastic: Elastic) -> str:

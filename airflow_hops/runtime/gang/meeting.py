@@ -1,7 +1,9 @@
-"""Where the ranks of an elastic gang meet anew: Horovod's rendezvous once more, and the places that it gives them.
+"""Where the ranks of an elastic gang meet, at first and anew: a Horovod rendezvous, and the places that they get.
 
 The watching side holds a :class:`MeetingPoint`, each rank a :class:`Membership`. A rank that lost a peer leaves
-Horovod, says so, and waits for its new place; ranks that wait in reserve do nothing else.
+Horovod, says so, and waits for its new place; ranks that wait in reserve do nothing else. Who has a place says that it
+is ready, and initializes Horovod once all are: one that is missing then would take the others with it, for a failure of
+that initialization ends the process.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from airflow_hops.runtime.gang.placement import Placement
 from airflow_hops.runtime.gang.rank import Channel
@@ -31,7 +34,7 @@ _REQUEST_S = 30.0
 
 
 class MeetingPoint:
-    """The watching side: an HTTP server that is Horovod's rendezvous for every meeting after the first.
+    """The watching side: an HTTP server that is Horovod's rendezvous for every meeting.
 
     Args:
         address: The address of this machine on which it listens; empty for all.
@@ -62,7 +65,7 @@ class MeetingPoint:
         self._put({"wanted": str(number).encode()})
 
     def call(self, number: int, places: Mapping[int, tuple[Placement, int]]) -> None:
-        """Gives members their places.
+        """Gives members their places, before :meth:`go`; a call with a higher number takes the place of this one.
 
         Args:
             number: Of the meeting.
@@ -87,6 +90,10 @@ class MeetingPoint:
             }
         )
 
+    def go(self, number: int) -> None:
+        """Has the members of a meeting initialize Horovod: all are ready."""
+        self._put({"go": str(number).encode()})
+
     def _put(self, values: Mapping[str, bytes]) -> None:
         with self._server.cache_lock:
             self._server.cache.setdefault(_SCOPE, {}).update(values)
@@ -103,7 +110,7 @@ class Membership:
         member: The number that it was started with, which stays.
         placement: Where it stands since the last meeting.
         slot: Which of its host's slots it holds, for as long as it lives; what devices go by.
-        meetings: How many there have been, the first apart.
+        meetings: How many there have been.
     """
 
     def __init__(self, placement: Placement, channel: Channel) -> None:
@@ -126,8 +133,7 @@ class Membership:
 
     def begin(self) -> None:
         """Initializes Horovod, with the others that begin; a rank in reserve waits until it is wanted."""
-        if self.in_reserve:
-            self._await_place(_RESERVE_LOOK_S)
+        self._await_place(_RESERVE_LOOK_S if self.in_reserve else _LOOK_S)
         self._enter()
 
     def is_wanted(self) -> bool:
@@ -142,24 +148,14 @@ class Membership:
     def meet(self, why: str, *, closed: bool = False) -> None:
         """Leaves Horovod, waits for a new place among those that are left or join, and initializes it there.
 
-        It returns in a gang that is whole; a loss meanwhile leads to the next meeting.
-
         Args:
             why: What made it leave; empty where it was asked to.
             closed: Whether it is too late for ranks to join.
         """
-        from horovod.common.exceptions import HorovodInternalError
-
-        while True:
-            self._leave(cut=bool(why))
-            self._channel.send("meet", why=why, closed=closed, where="the loss of a rank" if why else "a pause")
-            self._await_place(_LOOK_S)
-            try:
-                self._enter()
-            except (HorovodInternalError, RuntimeError) as error:
-                why = str(error)
-            else:
-                return
+        self._leave(cut=bool(why))
+        self._channel.send("meet", why=why, closed=closed, where="the loss of a rank" if why else "a pause")
+        self._await_place(_LOOK_S)
+        self._enter()
 
     def _enter(self) -> None:
         import horovod.tensorflow as hvd
@@ -183,15 +179,21 @@ class Membership:
         hvd.shutdown()
 
     def _await_place(self, look_s: float) -> None:
-        while True:
+        """Waits for a place, says that it is ready, and waits for the others; until then the place may change."""
+        met = self.meetings
+        while self.meetings == met or int(self._get("go") or 0) < self.meetings:
             found = json.loads(self._get(f"member-{self.member}") or "{}")
             if found.get("number", 0) > self.meetings:
-                break
+                self._take_place(found)
+                look_s = _LOOK_S
             time.sleep(look_s)
+
+    def _take_place(self, found: Mapping[str, Any]) -> None:
         self.meetings, self.slot = found["number"], found["slot"]
         self.placement = Placement(**found["placement"])
         address, interface = os.environ[_ADDRESS_VARIABLE], os.environ["HOROVOD_GLOO_IFACE"]
         os.environ.update(horovod_environment(self.placement, address, int(os.environ[PORT_VARIABLE]), interface))
+        self._channel.send("ready", number=self.meetings)
 
     def _get(self, key: str) -> str | None:
         connection = http.client.HTTPConnection(

@@ -22,6 +22,7 @@ from airflow_hops.runtime.gang.rendezvous import stall_environment
 _LAST_LINES = 20
 POLL_S = 0.05
 _STACK_S = 0.5
+_NO_STACK_S = 5.0
 _CAUSE_GRACE_S = 1.0
 _SECOND_HAND_GRACE_S = 5.0
 _SECOND_HAND = re.compile(r"horovod|connection (closed|reset)|shut ?down", re.IGNORECASE)
@@ -201,6 +202,8 @@ class Supervisor:
             rank.stack.append(line.text)
             return
         rank.last_lines.append(line.text)
+        if not _SECOND_HAND.search(line.text):  # a rank that prints lives; Horovod prints that it waits
+            rank.last_alive = time.monotonic()
         if rank.placement.rank == 0:
             print(text, flush=True)
         elif line.level >= logging.WARNING or (line == Line(logging.INFO, text) and _ALARMING.search(text)):
@@ -223,11 +226,13 @@ class Supervisor:
             self._take_in(POLL_S)
 
     def _ask_for_stacks(self) -> None:
-        for rank in self.watched:
-            if not rank.ended:
-                self._crew.ask_for_stack(rank.number)
-        until = time.monotonic() + _STACK_S
-        while time.monotonic() < until:
+        """Has the ranks say where they stand; one that does not answer in time stands still altogether."""
+        asked = [rank for rank in self.watched if not rank.ended]
+        for rank in asked:
+            rank.stack = []
+            self._crew.ask_for_stack(rank.number)
+        began = time.monotonic()
+        while time.monotonic() - began < (_STACK_S if all(rank.stack for rank in asked) else _NO_STACK_S):
             self._take_in(POLL_S)
 
     def _find_stalled(self) -> list[WatchedRank]:
