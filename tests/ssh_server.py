@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 import asyncssh
+
+_LAST_WORDS_S = 0.1
 
 
 async def run_command(process: asyncssh.SSHServerProcess[bytes]) -> None:
@@ -17,11 +20,15 @@ async def run_command(process: asyncssh.SSHServerProcess[bytes]) -> None:
     assert process.command is not None
     print("a greeting for all who log in", file=sys.stderr, flush=True)
     process.stdout.write(b"Welcome: what a login script prints\n")
+    reading, writing = os.pipe()
     child = await asyncio.create_subprocess_shell(
-        process.command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        process.command, stdin=reading, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
-    process.exit(await child.wait())
+    await process.redirect(stdin=os.fdopen(writing, "wb"), stdout=child.stdout, stderr=child.stderr, send_eof=False)
+    code = await child.wait()
+    await asyncio.sleep(_LAST_WORDS_S)
+    process.exit(code)
+    os.close(reading)  # only now: a client that still sends to a command that has failed is to be told its exit code
 
 
 async def serve(folder: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.runtime
 CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
-SCENARIOS = ("fine", "killed", "bad_input", "agent_killed", "server_killed", "agent_stopped")
+SCENARIOS = ("fine", "killed", "bad_input", "hangs", "agent_killed", "server_killed", "agent_stopped")
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,19 @@ def test_nothing_is_left_on_any_host(gangs: Any, scenario: str) -> None:
 def test_ranks_end_with_their_supervisor(gangs: Any) -> None:
     assert gangs["supervisor_killed"]["seconds"] < 5
     assert gangs["supervisor_stopped"]["seconds"] < 30
+
+
+def test_a_hanging_rank_says_where_it_stands_from_its_host(gangs: Any) -> None:
+    error = gangs["hangs"]["error"]
+    assert "rank 0 of 1 on 127.0.0.2 made no progress for 3 s (stall_timeout_s) after its first steps" in error
+    assert "in _sleep" in error
+
+
+def test_a_full_disk_where_files_come_back_ends_the_gang(run: Any, server: dict[str, Any], small_folder: Path) -> None:
+    found = run("host_checks:fill_disk", params={"ssh": server["ssh"], "output": str(small_folder)})
+    assert found["error"].startswith("HopsError: 127.0.0.2: ")
+    assert "No space left on device" in found["error"]
+    assert (found["processes"], found["left"], found["files"]) == (3, [], [])
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def run_all(context: StepContext, *, ssh: dict[str, Any], servers: list[dict[str
     for thread in waiting:
         thread.start()
     outcomes = {}
-    for name in ("fine", "killed", "bad_input", "agent_killed", "supervisor_killed"):
+    for name in ("fine", "killed", "bad_input", "hangs", "agent_killed", "supervisor_killed"):
         outcomes[name] = Scenario(context, ssh, name).run()
     doomed = servers[0]
     outcomes["server_killed"] = Scenario(context, doomed["ssh"], "server_killed", server=doomed["pid"]).run()
@@ -94,7 +94,10 @@ class Scenario:
         output = self._folder / "output"
         began = time.monotonic()
         try:
-            result = gang(hosts, self._ssh, self._folder, self._params, on_message=on_message)
+            stall_timeout_s = 3 if self._name == "hangs" else 60
+            result = gang(
+                hosts, self._ssh, self._folder, self._params, on_message=on_message, stall_timeout_s=stall_timeout_s
+            )
             self.outcome = {"result": result}
         except Exception as error:
             self.outcome = {"error": str(error), "type": type(error).__name__}
@@ -135,7 +138,36 @@ def supervise(ssh: Mapping[str, Any], folder: str, params: Mapping[str, Any]) ->
     gang("127.0.0.1:2", ssh, Path(folder), params)
 
 
-def gang(hosts: str, ssh: Mapping[str, Any], folder: Path, params: Mapping[str, Any], **kwargs: Any) -> list[Any]:
+def fill_disk(context: StepContext, *, ssh: dict[str, Any], output: str) -> dict[str, Any]:
+    """Rank 0 brings back more than the step's disk holds."""
+    output_folder = Path(output) / "output"
+    (context.scratch / "input").mkdir()
+    params = {"accident": "full_disk", "notes": str(context.scratch)}
+    try:
+        gang("127.0.0.2:1", ssh, context.scratch, params, output=output_folder)
+        error = None
+    except Exception as found:
+        error = f"{type(found).__name__}: {found}"
+    pids = {int(file.name.partition("-")[2]) for file in context.scratch.glob("pid-*")}
+    deadline = time.monotonic() + 5
+    while _alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return {
+        "error": error,
+        "processes": len(pids),
+        "left": _alive(pids),
+        "files": [p.name for p in output_folder.iterdir()],
+    }
+
+
+def gang(
+    hosts: str,
+    ssh: Mapping[str, Any],
+    folder: Path,
+    params: Mapping[str, Any],
+    output: Path | None = None,
+    **kwargs: Any,
+) -> list[Any]:
     """Runs :func:`work` on all slots of the hosts."""
     found = parse_hosts(hosts)
     job = RankJob(
@@ -143,7 +175,7 @@ def gang(hosts: str, ssh: Mapping[str, Any], folder: Path, params: Mapping[str, 
         params,
         code_paths=(str(Path(__file__).parent),),
         inputs={"words": folder / "input"},
-        output=folder / "output",
+        output=output or folder / "output",
     )
     launcher = SshRanks(found, SshSettings(**ssh))
     return run_gang(job, sum(h.slots for h in found), logs=folder / "logs", launcher=launcher, **kwargs)
@@ -167,6 +199,7 @@ def work(
         "fine": lambda: _exchange(placement, channel, folders),
         "killed": lambda: _kill_rank_1(placement),
         "bad_input": _raise_bad_input,
+        "full_disk": lambda: _write_much(channel, folders["output"]),
         "agent_killed": lambda: os.kill(os.getppid(), signal.SIGKILL),
         "agent_stopped": lambda: _sleep(os.kill(os.getppid(), signal.SIGSTOP)),
         "server_killed": lambda: _sleep(os.kill(server, signal.SIGKILL)),
@@ -210,6 +243,13 @@ def _kill_rank_1(placement: Placement) -> None:
 
 def _raise_bad_input() -> None:
     raise BadInput("words.txt: column 'x' is missing")
+
+
+def _write_much(channel: Channel, output: Path) -> None:
+    (output / "checkpoint").mkdir()
+    (output / "checkpoint" / "weights").write_bytes(b"x" * 3_000_000)
+    channel.bring_back("checkpoint")
+    _sleep()
 
 
 def _sleep(_: Any = None) -> None:

@@ -268,7 +268,7 @@ class _Agent:
         except EOFError as error:
             self._chatter = self._chatter or str(error)
         except HopsError as error:
-            self.failure = error
+            self.failure = type(error)(f"{self.line.host}: {error}")
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.failure = HopsError(f"{self.line.host}: {error}")
         finally:
@@ -285,14 +285,15 @@ class _Agent:
         elif kind in (FILE, PLACE, DISCARD) and self._files is not None:
             self._files.take(message, body)
         elif kind == "failed":
-            text = f"{self.line.host}: {message['message']}"
-            self.failure = HopsError(text) if message["retryable"] else BadInput(text)
+            raise (HopsError if message["retryable"] else BadInput)(message["message"])
         elif kind != "alive":
             self.state = kind
             self.versions = message.get("versions", self.versions)
 
     def _mourn(self) -> None:
         """Ranks whose agent is gone are gone, or about to be."""
+        if not self.left:
+            return
         why = str(self.failure) if self.failure is not None else f"{self.line.host}: {self.why_gone()}"
         for rank in sorted(self.left):
             for line in why.splitlines():

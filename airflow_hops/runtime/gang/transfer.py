@@ -86,21 +86,24 @@ class FileReceiver:
         """Takes in a message of the types of this module.
 
         Raises:
-            HopsError: a path leads out of the folder.
-            OSError: a file cannot be written.
+            HopsError: a path leads out of the folder, or a file cannot be written.
         """
-        if message["type"] == FILE:
-            self._take_chunk(message, body)
-        elif message["type"] == PLACE:
-            self._place(message["path"], message["files"])
-        else:
-            self.close()
-            self._staging.mkdir()
+        try:
+            if message["type"] == FILE:
+                self._take_chunk(message, body)
+            elif message["type"] == PLACE:
+                self._place(message["path"], message["files"])
+            else:
+                self.close()
+                self._staging.mkdir()
+        except OSError as error:
+            raise HopsError(f"{self._root}: what came from another host cannot be written: {error}") from error
 
     def close(self) -> None:
         """Removes what has not become whole."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk
+                self._file.close()
             self._file = None
         shutil.rmtree(self._staging, ignore_errors=True)
 
