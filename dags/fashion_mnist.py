@@ -51,7 +51,7 @@ with DAG(
         classes=CLASSES,
     )
     model = HorovodTrainOperator(
-        task_id="train", train="fashion.model:train", examples=images.output, params={"epochs": 5}, np=2
+        task_id="train", train="fashion.model:train", examples=images.output, params={"epochs": 4}, np=2
     )
     evaluation = EvaluateOperator(
         task_id="evaluate",
