@@ -1,16 +1,11 @@
-"""A worker of a job, as a program: what the operator does with its job, in a process that tests may kill.
-
-``python job_worker.py given.json``: ``given`` holds ``store``, ``runtime``, ``code_paths``, ``entry``, ``params``,
-``try_number`` and, in a retry, ``job``; ``warm`` is the socket of a warm process. Each line of output is a JSON object
-with one of ``job``, ``state``, ``line``, ``result``, ``error``.
-"""
+"""A worker of a job: what the operator does with its job, in a process that tests may kill."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,19 +19,24 @@ from airflow_hops.launchers.warm import WarmStart
 from airflow_hops.protocol import Line, StepSpec
 
 
-def say(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+def work(given: Mapping[str, Any], environment: Mapping[str, str], output: int) -> None:
+    """Follows a job, or submits one.
 
+    Args:
+        given: ``store``, ``runtime``, ``code_paths``, ``entry``, ``params``, ``try_number``; in a retry, the ``job``;
+            ``warm``, the socket of a warm process; ``beat_s``; ``only_submit``, to die before the job is started.
+        environment: Variables to set.
+        output: Pipe that takes what happens, a JSON object a line, with one of ``job``, ``state``, ``line`` (and
+            ``metrics``), ``result``, ``error``.
+    """
+    os.environ.update(environment)
 
-def tell_lines(hook: RuntimeHook) -> Callable[[Line], None]:
-    return lambda line: say(line=line.text, metrics=dict(line.metrics))
+    def say(**what: Any) -> None:
+        os.write(output, json.dumps(what).encode() + b"\n")
 
-
-def main() -> None:
-    given = json.loads(Path(sys.argv[1]).read_text())
     hook = RuntimeHook()
     hook.__dict__["settings"] = replace(hook.settings, store=given["store"], runtime=Path(given["runtime"]))
-    hook._log_line = tell_lines(hook)  # type: ignore[method-assign]
+    hook._log_line = _tell(say)  # type: ignore[method-assign]
     signal.signal(signal.SIGTERM, lambda *_: hook.kill())
     spec = StepSpec(
         step="counting",
@@ -46,17 +46,17 @@ def main() -> None:
         code_paths=tuple(given["code_paths"]),
         cache_key_parts={"code": "the same in all tries"},
     )
-    warm = WarmStart(Path(given["warm"])) if given.get("warm") else None
+    warm = WarmStart(Path(given["warm"])) if given["warm"] else None
     jobs = Jobs(hook, hook.complete(spec), LocalLauncher(Path(given["runtime"]), warm))
     try:
-        job = Job.from_dict(given.get("job"))
+        job = Job.from_dict(given["job"])
         state = jobs.settle(job) if job is not None else "ended"
         say(state=state)
         if job is None or state == "ended":
-            job = replace(jobs.submit(), beat_s=given.get("beat_s", 5.0))
+            job = replace(jobs.submit(), beat_s=given["beat_s"])
             (job.path / JOB_FILE).write_text(json.dumps(job.to_dict()))
             say(job=job.to_dict())
-        if given.get("only_submit"):
+        if given["only_submit"]:
             return
         if state != "succeeded":
             jobs.follow(job)
@@ -65,5 +65,5 @@ def main() -> None:
         say(error=str(error))
 
 
-if __name__ == "__main__":
-    main()
+def _tell(say: Callable[..., None]) -> Callable[[Line], None]:
+    return lambda line: say(line=line.text, metrics=dict(line.metrics))

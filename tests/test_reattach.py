@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from job_worker import work
 
 from airflow_hops.jobs import Job
 from airflow_hops.launchers.process import kill_step
@@ -28,29 +30,29 @@ GONE_S = 5.0
 class Worker:
     """A process that follows a job as the operator does, and what it has said."""
 
-    def __init__(self, given: Path, environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(TESTS / "job_worker.py"), str(given)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
+    def __init__(self, given: dict[str, Any], environment: dict[str, str]) -> None:
+        read_end, write_end = os.pipe()
+        # A fork has Airflow imported already.
+        self.process = get_context("fork").Process(target=work, args=(given, environment, write_end), daemon=True)
+        self.process.start()
+        os.close(write_end)
         self.said: list[dict[str, Any]] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(read_end,), daemon=True)
         self._reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for text in self.process.stdout:
-            if text.startswith("{"):
-                self.said.append(json.loads(text))
+    def _read(self, read_end: int) -> None:
+        with os.fdopen(read_end) as stream:
+            for text in stream:
+                with contextlib.suppress(ValueError):  # cut off by a kill
+                    self.said.append(json.loads(text))
 
-    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        self.process.send_signal(number)
+    def kill(self) -> None:
+        self.process.kill()
         self.wait()
 
     def wait(self) -> Worker:
-        self.process.wait(60)
+        self.process.join(60)
+        assert not self.process.is_alive()
         self._reader.join(10)
         return self
 
@@ -78,25 +80,30 @@ def tries(tmp_path: Path, runtime: Path) -> Iterator[Callable[..., Worker]]:
     """Starts a try of one task: ``tries(job=…)`` is a retry that knows the job."""
     workers: list[Worker] = []
 
-    def start(job: Job | None = None, entry: str = "count", host: str | None = None, **given: Any) -> Worker:
-        number = len(workers) + 1
-        settings = {"beat_s": given.pop("beat_s", 5.0), "warm": given.pop("warm", None)}
-        settings |= {"only_submit": given.pop("only_submit", False)}
-        orphan_timeout = given.pop("orphan_timeout", 60)
-        path = tmp_path / f"try-{number}.json"
-        values = {
+    def start(
+        job: Job | None = None,
+        entry: str = "count",
+        host: str | None = None,
+        beat_s: float = 5.0,
+        warm: str | None = None,
+        only_submit: bool = False,
+        orphan_timeout: int = 60,
+        **params: Any,
+    ) -> Worker:
+        given = {
             "store": (tmp_path / "store").as_uri(),
             "runtime": str(runtime),
             "code_paths": [CHECKS],
             "entry": f"job_steps:{entry}",
-            "params": {"folder": str(tmp_path), **given},
-            "try_number": number,
+            "params": {"folder": str(tmp_path), **params},
+            "try_number": len(workers) + 1,
             "job": job.to_dict() if job else None,
-            **settings,
+            "warm": warm,
+            "beat_s": beat_s,
+            "only_submit": only_submit,
         }
-        path.write_text(json.dumps(values))
-        environment = {"PYTHONPATH": str(TESTS.parent), "AIRFLOW__HOPS__ORPHAN_TIMEOUT": str(orphan_timeout)}
-        workers.append(Worker(path, environment | ({"HOPS_HOST": host} if host else {})))
+        environment = {"AIRFLOW__HOPS__ORPHAN_TIMEOUT": str(orphan_timeout)}
+        workers.append(Worker(given, environment | ({"HOPS_HOST": host} if host else {})))
         return workers[-1]
 
     yield start
@@ -207,17 +214,15 @@ def test_a_job_of_other_parameters_is_ended_first(tries, tmp_path):
     assert nothing_is_left(first.job, tmp_path) and nothing_is_left(second.job, tmp_path)
 
 
-def test_a_job_whose_worker_died_before_it_was_started_is_started_once(tries, tmp_path):
+def test_a_job_whose_worker_died_before_it_was_started_is_started_once(tries, tmp_path, runtime):
     first = tries(only_submit=True).wait()
     assert begun(tmp_path) == []
     second = tries(first.job)
     wait_for(lambda: second.counted)
     # The worker that was thought dead starts it, too.
+    late = [str(runtime / "bin" / "python"), "-m", "airflow_hops.runtime", str(first.job.path / "spec.json")]
     environment = {**os.environ, "PYTHONPATH": str(first.job.path / "code")}
-    late = [str(TESTS.parent / ".venv-runtime/bin/python"), "-m", "airflow_hops.runtime"]
-    late[0] = json.loads((tmp_path / "try-1.json").read_text())["runtime"] + "/bin/python"
-    spec = str(first.job.path / "spec.json")
-    assert subprocess.run([*late, spec], env=environment, cwd=first.job.path, timeout=60).returncode == 0
+    assert subprocess.run(late, env=environment, cwd=first.job.path, timeout=60).returncode == 0
     (tmp_path / "stop").touch()
     second.wait()
     assert second.every("state") == ["prepared"]
@@ -243,12 +248,12 @@ def test_killing_a_reattached_worker_ends_all_of_the_job(tries, tmp_path):
 
 
 def test_a_job_that_nobody_comes_back_for_ends_by_itself(tries, tmp_path):
-    first = tries(orphan_timeout=2)
+    first = tries(orphan_timeout=4)
     wait_for(lambda: first.counted)
     first.kill()
     pids = [*begun(tmp_path), int((tmp_path / "child").read_text())]
-    time.sleep(1)
-    assert not any(is_gone(pid) for pid in pids)
+    at_kill = int((tmp_path / "count").read_text())
+    wait_for(lambda: int((tmp_path / "count").read_text()) > at_kill + 3)
     wait_for(lambda: all(is_gone(pid) for pid in pids))
     assert nothing_is_left(first.job, tmp_path)
     second = tries(first.job, until=1).wait()

@@ -36,7 +36,8 @@ class Airflow(Stack):
             **super().airflow_environment(port),
             "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
             "AIRFLOW__HOPS__WARM_START": "False",
-            "PYTHONPATH": str(TESTS.parent),
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+            "PYTHONPATH": str(self.home / "package"),
         }
 
 
@@ -44,7 +45,7 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 300.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.1)
+        time.sleep(0.2)
     return found
 
 
@@ -62,6 +63,7 @@ class Training:
     api: Any
     store: ArtifactStore
     folder: Path
+    logs: Path
     run_id: str
 
     def allow(self, epochs: int) -> None:
@@ -84,7 +86,9 @@ class Training:
         return [Job(**json.loads(path.read_text())["job"]) for path in root.glob("*.json")]
 
     def log(self, try_number: int) -> str:
-        return "\n".join(self.api.log(DAG_ID, self.run_id, TASK_ID, try_number))
+        path = self.logs / f"dag_id={DAG_ID}" / f"run_id={self.run_id}" / f"task_id={TASK_ID}"
+        path /= f"attempt={try_number}.log"
+        return path.read_text() if path.exists() else ""
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,8 @@ def start(shared_run_step: Any, warm_launcher: Any, runtime: Path, tmp_path_fact
     home = tmp_path_factory.mktemp("airflow")
     (home / "logs").mkdir()
     (home / "dags").mkdir()
+    # A copy: an edit of the sources meanwhile would make another training of the retry's.
+    shutil.copytree(TESTS.parent / "airflow_hops", home / "package" / "airflow_hops")
     for name in ("train_durable.py", "train_durable_model.py"):
         shutil.copy(TESTS / "dags" / name, home / "dags")
     stack = Airflow(home, runtime, home / "dags")
@@ -113,7 +119,7 @@ def start(shared_run_step: Any, warm_launcher: Any, runtime: Path, tmp_path_fact
             folder.mkdir()
             (folder / "allowed").write_text("2")
             run_id = api.trigger(DAG_ID, {"examples": examples.to_dict(), "folder": str(folder)})
-            training = Training(api, shared_run_step.store, folder, run_id)
+            training = Training(api, shared_run_step.store, folder, home / "airflow" / "logs", run_id)
             wait_for(lambda: len(training.ranks) == 2 and "rank 0 has done epoch 2" in training.log(1))
             return training
 
