@@ -86,9 +86,10 @@ class ElasticSupervisor(Supervisor):
                 self._lose(culprit, self._failure(culprit), self._describe_loss(culprit))
             self._let_go()
             waiting = self._ready if self._called_at else self._waiting
-            stalled = [rank for rank in self._find_stalled() if rank.number not in waiting]
+            at_work = [rank for rank in self.watched if rank.number not in waiting]
+            stalled = [rank for rank in self._find_stalled() if rank in at_work]
             if stalled:
-                culprit, error = self._stall(stalled)
+                culprit, error = self._stall(stalled, at_work)
                 self._lose(culprit, error, f"no progress for {self._stall_timeout_s:g} s (stall_timeout_s)")
             self._invite()
             self._gather()

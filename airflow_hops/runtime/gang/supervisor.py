@@ -169,7 +169,7 @@ class Supervisor:
                 raise self._failure(culprit)
             stalled = self._find_stalled()
             if stalled:
-                _, error = self._stall(stalled)
+                _, error = self._stall(stalled, self.watched)
                 self.end()
                 raise error
         return [rank.result for rank in self.ranks]
@@ -239,12 +239,18 @@ class Supervisor:
         now = time.monotonic()
         return [r for r in self.watched if not r.ended and now - r.last_alive > self._stall_timeout_s]
 
-    def _stall(self, stalled: list[WatchedRank]) -> tuple[WatchedRank, HopsError]:
-        """Whom the others wait for, and what to say of it."""
+    def _stall(self, stalled: list[WatchedRank], suspects: list[WatchedRank]) -> tuple[WatchedRank, HopsError]:
+        """Whom the others wait for, and what to say of it.
+
+        Args:
+            stalled: Ranks without a sign of life for too long.
+            suspects: These, and others that may be what they wait for.
+        """
         self._ask_for_stacks()
-        # Who waits in a collective waits for one who does not.
-        others_wait = [rank for rank in stalled if not rank.in_collective]
-        culprit = (others_wait or sorted(stalled, key=lambda rank: rank.last_alive))[0]
+        # Who waits in a collective waits for one who does not, and who may have been heard of a little later.
+        idle = [rank for rank in suspects if not rank.ended and not rank.in_collective]
+        others_wait = [rank for rank in stalled if rank in idle] or idle
+        culprit = min(others_wait or stalled, key=lambda rank: rank.last_alive)
         others = [r for r in self.watched if r is not culprit]
         seen = "; ".join(
             f"rank {r.placement.rank} was last seen after {r.where}"
