@@ -29,8 +29,17 @@ def broadcast_weights(model: Any, root_rank: int = 0) -> None:
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
         variables += optimizer.variables
-    if hvd.size() > 1 and variables:
-        hvd.broadcast_variables([variable.value for variable in variables], root_rank=root_rank)
+    if hvd.size() == 1 or not variables:
+        return
+
+    def broadcast() -> None:
+        for number, variable in enumerate(variables):
+            # Names of our own: Horovod's come from those of layers, which Keras numbers. A rank that has built a model
+            # more than the others would wait for ever.
+            name = f"hops_weights_{number}"
+            variable.assign(hvd.broadcast(variable.value, root_rank, name=name, ignore_name_scope=True))
+
+    tf.function(broadcast, autograph=False).get_concrete_function()()
 
 
 def rank_variables(model: Any) -> list[Any]:
