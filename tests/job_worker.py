@@ -12,9 +12,10 @@ from typing import Any
 
 from airflow_hops.artifacts import HopsError, Producer
 from airflow_hops.hooks.jobs import Jobs
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.jobs import JOB_FILE, Job
 from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.launchers.warm import WarmStart
 from airflow_hops.protocol import Line, StepSpec
 
@@ -24,7 +25,8 @@ def work(given: Mapping[str, Any], environment: Mapping[str, str], output: int) 
 
     Args:
         given: ``store``, ``runtime``, ``code_paths``, ``entry``, ``params``, ``try_number``; in a retry, the ``job``;
-            ``warm``, the socket of a warm process; ``beat_s``; ``only_submit``, to die before the job is started.
+            ``warm``, the socket of a warm process, or ``spark_conn_id``; ``beat_s``; ``only_submit``, to die before the
+            job is started.
         environment: Variables to set.
         output: Pipe that takes what happens, a JSON object a line, with one of ``job``, ``state``, ``line`` (and
             ``metrics``), ``result``, ``error``.
@@ -47,7 +49,10 @@ def work(given: Mapping[str, Any], environment: Mapping[str, str], output: int) 
         cache_key_parts={"code": "the same in all tries"},
     )
     warm = WarmStart(Path(given["warm"])) if given["warm"] else None
-    jobs = Jobs(hook, hook.complete(spec), LocalLauncher(Path(given["runtime"]), warm))
+    launcher: Launcher = LocalLauncher(hook.settings.runtime, warm)
+    if given["spark_conn_id"]:
+        launcher = SparkLauncher(hook.settings.runtime, given["spark_conn_id"])
+    jobs = Jobs(hook, hook.complete(spec), launcher)
     try:
         job = Job.from_dict(given["job"])
         state = jobs.settle(job) if job is not None else "ended"

@@ -36,6 +36,7 @@ class Airflow(Stack):
             **super().airflow_environment(port),
             "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
             "AIRFLOW__HOPS__WARM_START": "False",
+            "AIRFLOW__HOPS__ORPHAN_TIMEOUT": "180",
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             "PYTHONPATH": str(self.home / "package"),
         }
