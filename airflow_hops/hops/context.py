@@ -61,6 +61,7 @@ class TrainContext:
         snapshot: What is restored from, once :meth:`restore` has read it.
         guards: What guarded each training of this try.
         elasticity: What is done when the gang loses ranks or takes in others, in an elastic one.
+        strategy: The ``tf.distribute.Strategy`` of a training that does not work with Horovod.
     """
 
     rank: int
@@ -84,6 +85,7 @@ class TrainContext:
     snapshot: Snapshot | None = None
     guards: list[Guard] = field(default_factory=list)
     elasticity: Elasticity | None = None
+    strategy: tf.distribute.Strategy | None = None
     on_message: Callable[..., None] = lambda kind, **fields: None
     on_alive: Callable[[str], None] = lambda _: None
     bring_back: Callable[[str], None] = lambda _: None

@@ -49,6 +49,10 @@ class HorovodTrainOperator(DurableOperator):
         guard_every_steps: Steps between two comparisons of the ranks' weights; None for as many as cost less than a
             hundredth of the time, 0 for the comparison at the end alone.
         env: Variables of the ranks' environment (templated), ``{"TF_USE_LEGACY_KERAS": "1"}``.
+        strategy: How the ranks work together: ``horovod``; or TensorFlow's ``multi_worker_mirrored`` or
+            ``parameter_server``, for models of tf_keras made within ``context.strategy.scope()``.
+        parameter_servers: With the latter, how many ranks hold variables, besides the ``np`` that train and a chief.
+        timeline: Whether Horovod writes its timeline, ``timeline.json`` in the artifact.
         stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended. Reading a shard,
             tracing the model and exporting it must each take less.
         tensorboard: Whether a TensorBoard of this training is served on the worker, too, for as long as it runs; its
@@ -89,6 +93,9 @@ class HorovodTrainOperator(DurableOperator):
         checkpoint_every_steps: int = 0,
         guard_every_steps: int | None = None,
         env: Mapping[str, str] | None = None,
+        strategy: str = "horovod",
+        parameter_servers: int = 0,
+        timeline: bool = False,
         stall_timeout_s: float = 300.0,
         tensorboard: bool = False,
         durable: bool = True,
@@ -110,6 +117,9 @@ class HorovodTrainOperator(DurableOperator):
         self.checkpoint_every_steps = checkpoint_every_steps
         self.guard_every_steps = guard_every_steps
         self.env = dict(env or {})
+        self.strategy = strategy
+        self.parameter_servers = parameter_servers
+        self.timeline = timeline
         self.stall_timeout_s = stall_timeout_s
         self.tensorboard = tensorboard
 
@@ -133,6 +143,9 @@ class HorovodTrainOperator(DurableOperator):
             "checkpoint_every_steps": self.checkpoint_every_steps,
             "guard_every_steps": self.guard_every_steps,
             "env": {name: str(value) for name, value in self.env.items()},
+            "strategy": self.strategy,
+            "parameter_servers": self.parameter_servers,
+            "timeline": self.timeline,
             "stall_timeout_s": self.stall_timeout_s,
             "tensorboard": self.tensorboard,
         }

@@ -25,6 +25,7 @@ from airflow_hops.runtime.gang import Channel, Placement
 from airflow_hops.runtime.gang.meeting import Membership
 from airflow_hops.runtime.train.outcome import OUTPUT_VARIABLE, check_outcome, export, is_model
 from airflow_hops.runtime.train.program import Program
+from airflow_hops.runtime.train.strategies import HOROVOD, PARAMETER_SERVER, Member, Roles
 
 
 def train_rank(
@@ -40,7 +41,10 @@ def train_rank(
     deterministic: bool = False,
     checkpoint_every_steps: int = 0,
     guard_every_steps: int | None = None,
-) -> dict[str, Any]:
+    strategy: str = HOROVOD,
+    parameter_servers: int = 0,
+    timeline: bool = False,
+) -> dict[str, Any] | None:
     """The work of a rank.
 
     Args:
@@ -56,9 +60,13 @@ def train_rank(
         deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
+        strategy: How the ranks work together: one of :data:`airflow_hops.runtime.train.strategies.STRATEGIES`.
+        parameter_servers: How many of the ranks hold variables, and do not train.
+        timeline: Whether Horovod writes its timeline, ``timeline.json`` in the output.
 
     Returns:
-        What goes into ``training.json``; ``value`` is what a shipped function returned that is no model.
+        What goes into ``training.json``; ``value`` is what a shipped function returned that is no model. None of a rank
+        that only serves the others.
 
     Raises:
         BadInput: no model came out, or ranks end with different weights.
@@ -66,23 +74,35 @@ def train_rank(
     began = time.monotonic()
     examples = folders.get("examples")
     code = Program.from_dict(program)
-    channel.alive("Horovod's start")
+    channel.alive("the start of its collectives")
+    os.environ[OUTPUT_VARIABLE] = str(folders["output"])
+    if timeline:
+        os.environ["HOROVOD_TIMELINE"] = str(folders["output"] / "timeline.json")
+    if strategy != HOROVOD or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        use_tf_keras()
     membership = Membership.of_rank(placement, channel)
-    if membership is None:
-        hvd.init()
-    else:
+    if membership is not None:
         membership.begin()
         placement = membership.placement
+    elif strategy == HOROVOD:
+        hvd.init()
     threads = 1 if deterministic else max(1, len(os.sched_getaffinity(0)) // placement.local_size)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
+    member = None
+    if strategy != HOROVOD:
+        roles = Roles(strategy, placement.size, parameter_servers)
+        member = Member(roles, placement, channel)
+        if not member.runs_user_code:
+            member.serve()
+            return None
     seed_rank(seed, placement.rank)
     specs = None if examples is None else FeatureSpecs.read(examples / "features.json")
     context = TrainContext(
         rank=placement.rank,
-        size=placement.size,
+        size=1 if strategy == PARAMETER_SERVER else placement.size,  # its chief reads all rows
         local_rank=placement.local_rank,
         params=params,
         seed=seed,
@@ -99,27 +119,31 @@ def train_rank(
         on_message=channel.send,
         on_alive=channel.alive,
         bring_back=channel.bring_back,
+        strategy=member.strategy if member else None,
     )
     channel.send("started")
     if membership is not None:
         context.elasticity = Elasticity(membership, context)
     start_up = time.monotonic() - began
     channel.alive(f"the beginning of {code.name}")
-    os.environ[OUTPUT_VARIABLE] = str(folders["output"])
-    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
-        use_tf_keras()
     returned = _call(code, context)
     training_seconds = time.monotonic() - began - start_up
     model = returned if is_model(returned) else None
     if model is None:
         check_outcome(code, returned, folders["output"], context.rank)
-    checksum = None if model is None else _check(model, context)
+    checksum = None if model is None else _check(model, context, member)
     channel.send("alive", where="the end of training")
     if hvd.is_initialized():
         hvd.shutdown()
     export_began = time.monotonic()
-    if context.rank == 0 and model is not None:
+    if model is not None and context.rank == 0:
         export(model, examples, folders["output"])
+    elif model is not None and member is not None:
+        # All workers save a mirrored model together; what this one writes is not kept.
+        with tempfile.TemporaryDirectory(prefix="hops-export-") as folder:
+            export(model, examples, Path(folder))
+    if member is not None:
+        member.finish()
     return {
         "host": placement.host,
         "threads": threads,
@@ -158,8 +182,10 @@ def _call(code: Program, context: TrainContext) -> Any:
     return returned
 
 
-def _check(model: Any, context: TrainContext) -> str:
+def _check(model: Any, context: TrainContext, member: Member | None) -> str:
     """Compares the ranks' weights at the end, with those that are left of them."""
+    if member is not None:
+        return member.check_weights(model)
     if context.elasticity is None:
         return check_weights(model, "at the end of training")
     return context.elasticity.finish(lambda: check_weights(model, "at the end of training"))

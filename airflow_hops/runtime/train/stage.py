@@ -18,6 +18,7 @@ from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 from airflow_hops.runtime.train.messages import Listener
 from airflow_hops.runtime.train.outcome import SAVED_MODEL
 from airflow_hops.runtime.train.program import Program
+from airflow_hops.runtime.train.strategies import HOROVOD, Roles
 from airflow_hops.runtime.train.training import Training, train_model
 from airflow_hops.runtime.transform_graph import SIGNATURE
 
@@ -41,7 +42,10 @@ def run(
     deterministic: bool = False,
     checkpoint_every_steps: int = 0,
     guard_every_steps: int | None = None,
+    strategy: str = HOROVOD,
+    parameter_servers: int = 0,
     stall_timeout_s: float = 300.0,
+    timeline: bool = False,
     tensorboard: bool = False,
 ) -> Any:
     """The step: trains on the artifact in the role ``examples``, from the last checkpoint of an earlier try.
@@ -62,7 +66,10 @@ def run(
         deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
+        strategy: How the ranks work together: one of :data:`airflow_hops.runtime.train.strategies.STRATEGIES`.
+        parameter_servers: How many further ranks hold variables.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
+        timeline: Whether Horovod writes its timeline.
         tensorboard: Whether to serve a TensorBoard for as long as the training runs.
 
     Returns:
@@ -74,8 +81,11 @@ def run(
     """
     launcher = rank_launcher(where, context)
     elastic = None if min_np is None and max_np is None else Elastic(np if min_np is None else min_np, max_np)
+    roles = Roles.of_training(strategy, np, parameter_servers)
+    if elastic is not None and strategy != HOROVOD:
+        raise BadInput(f"min_np and max_np are for Horovod's ranks, found strategy {strategy!r}")
     # Too few slots are found before anything is read.
-    _ = launcher.place(np) if elastic is None else elastic.place(launcher, np)
+    _ = launcher.place(roles.ranks) if elastic is None else elastic.place(launcher, np)
     program = Program(train, script, tuple(script_args), shipped)
     examples = context.input("examples") if context.has_input("examples") else None
     manifest = None if examples is None else context.store.manifest(examples.uri)
@@ -98,7 +108,7 @@ def run(
             splits_uri=splits_uri,
             storage_options=context.store.storage_options if splits_uri else {},
             params=params or {},
-            ranks=np,
+            ranks=roles.ranks,
             elastic=elastic,
             seed=seed or 0,
             deterministic=deterministic,
@@ -109,6 +119,9 @@ def run(
             launcher=launcher,
             code_paths=context.spec.code_paths,
             environment=env or {},
+            strategy=strategy,
+            parameter_servers=parameter_servers,
+            timeline=timeline,
         )
         tracking = TrainingRun(context.spec.services.get("tracking_uri", ""), state.uri, context.spec.producer)
         summary = _train(context, training, state, tracking, examples, manifest, tensorboard)

@@ -23,6 +23,7 @@ from airflow_hops.runtime.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import LocalRanks, RankJob, RankLauncher, run_gang
 from airflow_hops.runtime.gang.elastic import Elastic, note_resize, run_elastic_gang
 from airflow_hops.runtime.train.program import Program
+from airflow_hops.runtime.train.strategies import HOROVOD
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class Training:
         launcher: Where the ranks run.
         code_paths: Folders of user code, for ranks on other hosts.
         environment: Variables for all ranks.
+        strategy: How the ranks work together: one of :data:`airflow_hops.runtime.train.strategies.STRATEGIES`.
+        parameter_servers: How many of the ranks hold variables, and do not train.
+        timeline: Whether Horovod writes its timeline.
     """
 
     program: Program
@@ -67,6 +71,9 @@ class Training:
     launcher: RankLauncher = field(default_factory=LocalRanks)
     code_paths: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    strategy: str = HOROVOD
+    parameter_servers: int = 0
+    timeline: bool = False
 
 
 def train_model(
@@ -110,6 +117,9 @@ def train_model(
                 "deterministic": training.deterministic,
                 "checkpoint_every_steps": training.checkpoint_every_steps,
                 "guard_every_steps": training.guard_every_steps,
+                "strategy": training.strategy,
+                "parameter_servers": training.parameter_servers,
+                "timeline": training.timeline,
             },
             code_paths=training.code_paths,
             inputs={
@@ -125,12 +135,13 @@ def train_model(
         stall_timeout_s=training.stall_timeout_s,
         on_message=hear,
     )
-    first = ranks[0]
+    first, ranks = ranks[0], [rank for rank in ranks if rank is not None]
     summary = {
         "train": training.program.name,
         "params": dict(training.params),
         "seed": training.seed,
         "deterministic": training.deterministic,
+        "strategy": training.strategy,
         "ranks": training.ranks,
         "ranks_at_end": len(ranks),
         "resizes": resizes,
