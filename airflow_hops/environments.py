@@ -8,6 +8,7 @@ from __future__ import annotations
 import configparser
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -177,6 +178,22 @@ def build_tools_missing(environment: Mapping[str, str] | None = None) -> list[st
     return [name for name in (compiler, "make") if shutil.which(name, path=search) is None]
 
 
+def nccl_build_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What has Horovod built with NCCL, where this machine has CUDA's and NCCL's headers; else nothing.
+
+    Args:
+        environment: ``CUDA_HOME`` and ``NCCL_HOME`` say where they are, if not in the usual places.
+    """
+    nvcc = shutil.which("nvcc", path=environment.get("PATH"))
+    cuda_homes = [environment.get("CUDA_HOME"), "/usr/local/cuda", nvcc and str(Path(nvcc).resolve().parent.parent)]
+    cuda = next((home for home in cuda_homes if home and (Path(home) / "include" / "cuda_runtime.h").exists()), None)
+    nccl_homes = [environment.get("NCCL_HOME"), cuda, "/usr", "/usr/local"]
+    nccl = next((home for home in nccl_homes if home and (Path(home) / "include" / "nccl.h").exists()), None)
+    if cuda is None or nccl is None:
+        return {}
+    return {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": cuda, "HOROVOD_NCCL_HOME": nccl}
+
+
 def _machine_has_java() -> bool:
     """Whether there is a Java for Spark outside the environment."""
     java = find_java()
@@ -217,7 +234,11 @@ def _run(command: list[str], environment: Mapping[str, str], settings: Path, say
     # package is often inside of one); --config-file would hide the user's own settings, such as the package index.
     with tempfile.TemporaryDirectory(prefix="hops-uv-") as folder:
         if settings.exists():
-            shutil.copy(settings, folder)
+            # As settings, not in the environment: uv keeps builds of other settings apart.
+            variables = nccl_build_variables(environment)
+            added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
+            text = settings.read_text().replace("horovod = { ", "horovod = { " + added)
+            (Path(folder) / settings.name).write_text(text)
         process = subprocess.Popen(
             command,
             env=dict(environment),

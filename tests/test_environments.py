@@ -213,3 +213,19 @@ def test_a_spark_step_without_java_says_what_to_install(
     monkeypatch.setenv("PATH", os.path.dirname(find_uv_bin()))  # noqa: PTH120
     with pytest.raises(BadInput, match=r"Spark 3\.5 needs Java 8, 11, 17, found none; install one, or run"):
         SparkLauncher(environment, "spark_local").start(tmp_path / "spec.json", tmp_path, ())
+
+
+def test_horovod_is_built_with_nccl_where_its_headers_are(tmp_path: Path) -> None:
+    from airflow_hops.environments import nccl_build_variables
+
+    cuda, nccl = tmp_path / "cuda", tmp_path / "nccl"
+    given = {"CUDA_HOME": str(cuda), "NCCL_HOME": str(nccl), "PATH": str(tmp_path)}
+    for header in (cuda / "include" / "cuda_runtime.h", nccl / "include" / "nccl.h"):
+        assert nccl_build_variables(given) == {}
+        header.parent.mkdir(parents=True)
+        header.touch()
+    assert nccl_build_variables(given) == {
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_CUDA_HOME": str(cuda),
+        "HOROVOD_NCCL_HOME": str(nccl),
+    }

@@ -1,0 +1,76 @@
+"""What the benchmark of training runs as steps: examples made of the flights, and a Keras model fitted to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tensorflow as tf
+
+from airflow_hops.artifacts import Artifact, RowCounts
+from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops.keras import DistributedOptimizer
+from airflow_hops.runtime.constants import Constants
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.feature_specs import FeatureSpecs
+from airflow_hops.runtime.transform_graph import trace_transform
+
+NUMBERS = ["month", "day", "hour", "minute", "distance"]
+IDS = {"carrier": 16, "origin": 3, "dest": 105}
+
+
+def write_examples(context: StepContext, *, flights: str) -> Artifact:
+    """Flights with a known delay as transformed examples: five numbers side by side, and three ids."""
+    from tensorflow_metadata.proto.v0 import statistics_pb2
+
+    rows = pd.read_csv(Path(flights) / "flights.csv").dropna(subset=["arr_delay"])
+    numbers = rows[NUMBERS].to_numpy("float32")
+    numbers = (numbers - numbers.mean(0)) / (numbers.std(0) + 1e-6)
+    columns: dict[str, Any] = {
+        "numbers": pa.FixedSizeListArray.from_arrays(pa.array(numbers.ravel()), len(NUMBERS)),
+        **{name: pa.array(pd.factorize(rows[name])[0].astype("int64")) for name in IDS},
+        "late": pa.array((rows["arr_delay"] >= 15).to_numpy("int64")),
+    }
+    table = pa.table(columns)
+    raw = {**dict.fromkeys(NUMBERS, "float32"), **dict.fromkeys(IDS, "int64")}
+
+    def preprocess(features: dict[str, Any], constants: Constants) -> dict[str, Any]:
+        side_by_side = tf.stack([features[name] for name in NUMBERS], axis=1)
+        return {"numbers": side_by_side, **{name: features[name] for name in IDS}}
+
+    with context.output() as writer:
+        traced = trace_transform(
+            preprocess, {**raw, "when": "int64"}, Constants(statistics_pb2.DatasetFeatureStatistics())
+        )
+        traced.save(writer.path / "transform_graph")
+        specs = FeatureSpecs(raw, "late", "key", "when", traced.outputs)
+        (writer.path / "features.json").write_text(specs.to_json())
+        (writer.path / "train").mkdir()
+        pq.write_table(table, writer.path / "train" / "part-0.parquet", row_group_size=65536)
+        return writer.commit(rows={"train": RowCounts(len(table), len(table))}, properties={"label": "late"})
+
+
+def train(context: TrainContext) -> keras.Model:
+    """Embeddings and two dense layers, as in the flights pipeline."""
+    inputs = {"numbers": keras.Input((len(NUMBERS),), name="numbers")}
+    parts = [inputs["numbers"]]
+    for name, size in IDS.items():
+        inputs[name] = keras.Input((), dtype="int64", name=name)
+        parts.append(keras.layers.Embedding(size, 8)(inputs[name]))
+    hidden = keras.layers.Concatenate()(parts)
+    for _ in range(2):
+        hidden = keras.layers.Dense(64, activation="relu")(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model.compile(DistributedOptimizer(keras.optimizers.Adam(1e-3)), "binary_crossentropy", steps_per_execution=16)
+    context.fit(model, epochs=context.params["epochs"], batch_size=512, validation_split=None)
+    return model
+
+
+def warm_up(context: StepContext) -> int:
+    """Nothing: a warm process that has done it is there for the steps that follow."""
+    return int(np.sum([1]))
