@@ -22,7 +22,6 @@ from demo.services import Stack
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
 DAG_ID, TASK_ID = "train_durable", "train"
-GONE_S = 5.0
 
 
 class Airflow(Stack):
@@ -107,6 +106,7 @@ def start(shared_run_step: Any, warm_launcher: Any, runtime: Path, tmp_path_fact
     (home / "dags").mkdir()
     # A copy: an edit of the sources meanwhile would make another training of the retry's.
     shutil.copytree(TESTS.parent / "airflow_hops", home / "package" / "airflow_hops")
+    shutil.copytree(TESTS.parent / "requirements", home / "package" / "requirements")
     for name in ("train_durable.py", "train_durable_model.py"):
         shutil.copy(TESTS / "dags" / name, home / "dags")
     stack = Airflow(home, runtime, home / "dags")
