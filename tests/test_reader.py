@@ -152,7 +152,7 @@ REFUSED = {
     "cut": "part-1.tfrecord.gz, after record 0: it cannot be decompressed",
     "miscounted": "part-0.tfrecord holds 4 records, but 5 were counted (counts.json)",
     "no_counts": "counts.json: expected a JSON object of file names and numbers of records",
-    "feature": "part-0.tfrecord: there is no feature 'z'; it has blob, ragged, small, text, wide, x, y",
+    "feature": "part-0.tfrecord: feature 'z' is not there; there are blob, ragged, small, text, wide, x, y",
     "batch_size": "batch_size is 0, expected 1 row or more",
 }
 

@@ -25,8 +25,7 @@ class ColumnType:
         arrow: Type of a value: a number, a bool, or binary.
         width: Values of a row where all rows have as many; None for one value a row.
         is_ragged: Whether rows have any number of values.
-        is_coded: Whether values are codes into the distinct strings of a window: a gather of codes costs less than one
-            of strings.
+        is_coded: Whether strings are kept as codes into the distinct ones of a window, which costs less to shuffle.
     """
 
     arrow: pa.DataType
@@ -41,9 +40,7 @@ class ColumnType:
 
     @property
     def tensors(self) -> list[tf.TensorSpec]:
-        """The tensors that :func:`to_arrays` makes of the column: codes and strings, values and row splits, or one."""
-        if self.is_coded:
-            return [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.string)]
+        """The tensors of a batch: values and row splits where rows are ragged, else one."""
         if self.is_ragged:
             return [tf.TensorSpec([None], self.dtype), tf.TensorSpec([None], tf.int64)]
         return [tf.TensorSpec([None] if self.width is None else [None, self.width], self.dtype)]
@@ -101,7 +98,7 @@ def _value_type(found: pa.DataType, where: str) -> pa.DataType:
 def to_arrays(
     column: pa.ChunkedArray, kind: ColumnType, where: str, *, fill: Any = None, check: Check | None = None
 ) -> list[np.ndarray[Any, Any]]:
-    """The arrays of a column: one for each of :attr:`ColumnType.tensors`.
+    """The arrays of a column: codes and strings, values and row splits, or one.
 
     Args:
         column: Rows of a window.
@@ -139,7 +136,7 @@ def to_arrays(
 
 
 def take(arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, rows: Any) -> list[np.ndarray[Any, Any]]:
-    """Some rows of a column's arrays.
+    """Some rows of a column's arrays, as arrays of the same kind.
 
     Args:
         arrays: From :func:`to_arrays`.
@@ -156,6 +153,14 @@ def take(arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, rows: Any) ->
     starts, lengths = splits[:-1][rows], np.diff(splits)[rows]
     taken = np.concatenate([[0], np.cumsum(lengths)])
     return [first[np.repeat(starts - taken[:-1], lengths) + np.arange(taken[-1])], taken]
+
+
+def batch_arrays(
+    arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, first: int, last: int
+) -> list[np.ndarray[Any, Any]]:
+    """The arrays of a batch, one for each of :attr:`ColumnType.tensors`: rows ``first`` to before ``last``."""
+    taken = take(arrays, kind, slice(first, last))
+    return [taken[1][taken[0]]] if kind.is_coded else taken
 
 
 def plain_types(table: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Table:

@@ -1,10 +1,18 @@
-"""The ``tf.data`` pipeline of a pass: windows are read ahead in the background, and batches are slices of them."""
+"""The ``tf.data`` pipeline of a pass.
+
+Batches are cut in Python, each by one call, from windows that a thread reads ahead. The graph around it is small on
+purpose: TensorFlow prepares it anew for each pass, and with a graph that slices every column that takes longer than a
+pass over a hundred thousand rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from airflow_hops.hops.images import ImageSpec, decode_images
@@ -13,13 +21,39 @@ from airflow_hops.hops.reader.plan import PassPlan
 
 _PREFETCHED_BATCHES = 8
 
+Arrays = list[np.ndarray[Any, Any]]
+Window = Mapping[str, Arrays]
+
+
+class WindowsAhead:
+    """The windows of a pass: the one that batches are cut from, and the next, which is read meanwhile.
+
+    Args:
+        load: Reads a window of an epoch.
+        windows: How many there are.
+    """
+
+    def __init__(self, load: Callable[[int, int], Window], windows: int) -> None:
+        self._load, self._windows = load, windows
+        self._reading = ThreadPoolExecutor(1, "hops-reader")
+        self._begun: dict[tuple[int, int], Future[Window]] = {}
+        self._lock = Lock()
+
+    def get(self, epoch: int, window: int) -> Window:
+        """A window; waits for it."""
+        wanted = [(epoch, number) for number in (window, window + 1) if number < self._windows]
+        with self._lock:
+            self._begun = {key: self._begun.get(key) or self._reading.submit(self._load, *key) for key in wanted}
+            future = self._begun[epoch, window]
+        return future.result()
+
 
 def batches(
     plan: PassPlan,
     kinds: Mapping[str, ColumnType],
     label: str | None,
-    begin: Callable[[], tuple[Any, Any]],
-    load: Callable[[Any, Any], list[Any]],
+    begin: Callable[[], tuple[int, int]],
+    give: Callable[[int, int], Arrays],
     rows_given: tf.Variable,
     *,
     images: Mapping[str, ImageSpec],
@@ -28,39 +62,36 @@ def batches(
     """The batches of a pass.
 
     Args:
-        plan: Windows and batches.
+        plan: How many there are, and where they begin.
         kinds: What the columns hold.
         label: The column that is the label, or None.
-        begin: Called at the beginning of each pass; returns its epoch and the step to begin with, int64.
-        load: Called with epoch and window; returns the window's arrays, in the order of :attr:`ColumnType.tensors`.
+        begin: Called at the beginning of each pass; returns its epoch and the step to begin with.
+        give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`ColumnType.tensors`.
         rows_given: int64; counts the rows that have been handed out in this pass.
         images: Columns of encoded images, and what is made of them.
         threads: How many batches of them are decoded at once.
     """
     bounds = tf.constant(plan.bounds)
-    per_window = plan.steps_per_window
     specs = [spec for kind in kinds.values() for spec in kind.tensors]
 
-    def window_tensors(epoch: Any, window: Any) -> tuple[Any, ...]:
-        tensors = tf.numpy_function(load, [epoch, window], [spec.dtype for spec in specs])
-        for tensor, spec in zip(tensors, specs, strict=True):
-            tensor.set_shape(spec.shape)
-        return window, *tensors
+    def begun() -> tuple[Any, Any, Any]:
+        epoch, first = begin()
+        # One number says epoch and step.
+        return np.int64(first), np.int64(epoch * plan.steps + first), np.int64((epoch + 1) * plan.steps)
 
     def one_pass(_: Any) -> tf.data.Dataset:
-        epoch, first = tf.numpy_function(begin, [], [tf.int64, tf.int64])
-        epoch.set_shape([])
-        first.set_shape([])
-        rows_given.assign(bounds[first])
+        first, low, high = tf.numpy_function(begun, [], [tf.int64] * 3)
+        rows_given.assign(tf.reshape(bounds[first], []))
+        return tf.data.Dataset.range(tf.reshape(low, []), tf.reshape(high, []))
 
-        def batches_of(window: Any, *tensors: Any) -> tf.data.Dataset:
-            base = bounds[window * per_window]
-            last = tf.minimum((window + 1) * per_window, plan.steps)
-            steps = tf.data.Dataset.range(tf.maximum(first, window * per_window), last)
-            return steps.map(lambda step: _batch(kinds, label, tensors, bounds[step] - base, bounds[step + 1] - base))
+    def cut(number: Any) -> list[Any]:
+        return give(*divmod(int(number), plan.steps))
 
-        windows = tf.data.Dataset.range(first // per_window, plan.windows)
-        return windows.map(lambda window: window_tensors(epoch, window)).prefetch(1).flat_map(batches_of)
+    def batch(number: Any) -> Any:
+        tensors = tf.numpy_function(cut, [number], [spec.dtype for spec in specs])
+        for tensor, spec in zip(tensors, specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return _element(kinds, label, tensors)
 
     def count(*element: Any) -> Any:
         leaf = element[1] if label is not None else next(iter(element[0].values()))
@@ -74,7 +105,7 @@ def batches(
         return (features, element[1]) if label is not None else features
 
     unconverted = tf.autograph.experimental.do_not_convert
-    dataset = tf.data.Dataset.range(1).flat_map(unconverted(one_pass))
+    dataset = tf.data.Dataset.range(1).flat_map(unconverted(one_pass)).map(unconverted(batch))
     if images:
         dataset = dataset.map(unconverted(decode), num_parallel_calls=threads, deterministic=True)
     dataset = dataset.prefetch(_PREFETCHED_BATCHES)
@@ -82,23 +113,18 @@ def batches(
     return dataset.map(unconverted(count)).with_options(_options(threads if images else 1))
 
 
-def _batch(kinds: Mapping[str, ColumnType], label: str | None, tensors: Sequence[Any], begin: Any, end: Any) -> Any:
+def _element(kinds: Mapping[str, ColumnType], label: str | None, tensors: Sequence[Any]) -> Any:
     left = list(tensors)
-    columns = {name: _rows(kind, [left.pop(0) for _ in kind.tensors], begin, end) for name, kind in kinds.items()}
+    columns = {}
+    for name, kind in kinds.items():
+        values = left.pop(0)
+        columns[name] = (
+            tf.RaggedTensor.from_row_splits(values, left.pop(0), validate=False) if kind.is_ragged else values
+        )
     if label is None:
         return columns
     labels = columns.pop(label)
     return columns, labels
-
-
-def _rows(kind: ColumnType, tensors: Sequence[Any], begin: Any, end: Any) -> Any:
-    first, *rest = tensors
-    if kind.is_coded:
-        return tf.gather(rest[0], first[begin:end])
-    if not kind.is_ragged:
-        return first[begin:end]
-    splits = rest[0][begin : end + 1]
-    return tf.RaggedTensor.from_row_splits(first[splits[0] : splits[-1]], splits - splits[0], validate=False)
 
 
 def _options(threads: int) -> tf.data.Options:

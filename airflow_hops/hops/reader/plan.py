@@ -37,6 +37,12 @@ class PassPlan:
         last = min((window + 1) * self.steps_per_window, self.steps)
         return int(self.bounds[window * self.steps_per_window]), int(self.bounds[last])
 
+    def batch(self, step: int) -> tuple[int, int, int]:
+        """The window that a batch is in, and where in it the batch begins and ends."""
+        window = step // self.steps_per_window
+        base = int(self.bounds[window * self.steps_per_window])
+        return window, int(self.bounds[step]) - base, int(self.bounds[step + 1]) - base
+
     def rows_in_memory(self, epoch: int, window: int) -> np.ndarray[Any, Any] | slice:
         """The rows of a window, of a share that is shuffled whole."""
         low, high = self.rows(window)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import tensorflow as tf
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.hops.images import ImageSpec
-from airflow_hops.hops.reader.columns import ColumnType, take, to_arrays
+from airflow_hops.hops.reader.columns import ColumnType, batch_arrays, take, to_arrays
 from airflow_hops.hops.reader.encoded import check_images
 from airflow_hops.hops.reader.files import CACHE_BYTES, SplitFiles
 from airflow_hops.hops.reader.parquet import ParquetUnits, parquet_rows
-from airflow_hops.hops.reader.pipeline import batches
+from airflow_hops.hops.reader.pipeline import Window, WindowsAhead, batches
 from airflow_hops.hops.reader.plan import PassPlan
 from airflow_hops.hops.reader.tfrecord import TFRecordUnits, record_counts
 from airflow_hops.hops.reader.units import Piece, Share, Unit, share
@@ -63,7 +64,6 @@ class SplitReader:
         self._fill, self._where, self._buffer_bytes = dict(fill_values), where, buffer_bytes
         self._images, self._threads = dict(images), threads
         self._kept: tuple[Unit, pa.Table] | None = None
-        self._lock = threading.Lock()
         with tf.device("/CPU:0"):
             self._given = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._columns = self._read(share.pieces) if in_memory else None
@@ -108,23 +108,26 @@ class SplitReader:
         if batch_size < 1:
             raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
         plan = PassPlan(self._share, self._rank, self.steps(batch_size), shuffle_seed, self._rows_of_window())
-        passes = _count_up()
+        windows = WindowsAhead(partial(self._window, plan), plan.windows)
+        passes = count()
 
-        def begin() -> tuple[np.int64, np.int64]:
-            number = passes() if epoch is None else epoch()
+        def begin() -> tuple[int, int]:
+            number = next(passes) if epoch is None else epoch()
             step = 0 if first_step is None else first_step()
             if not 0 <= step <= plan.steps:
                 raise self._fail(BadInput(f"first_step is {step}, but a pass has {plan.steps} steps"))
-            return np.int64(number), np.int64(step)
+            return number, step
 
-        def load(number: Any, window: Any) -> list[Any]:
+        def give(number: int, step: int) -> list[np.ndarray[Any, Any]]:
             try:
-                return self._window(plan, int(number), int(window))
+                window, first, last = plan.batch(step)
+                columns = windows.get(number, window)
             except Exception as error:
                 raise self._fail(error) from error
+            return [a for name, kind in self.kinds.items() for a in batch_arrays(columns[name], kind, first, last)]
 
         dataset = batches(
-            plan, self.kinds, self._label, begin, load, self._given, images=self._images, threads=self._threads
+            plan, self.kinds, self._label, begin, give, self._given, images=self._images, threads=self._threads
         )
         if first_step is None:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
@@ -137,13 +140,13 @@ class SplitReader:
     def _rows_of_window(self) -> int:
         return max(1, int(self._buffer_bytes * self.rows / max(self._share.size_bytes, 1)))
 
-    def _window(self, plan: PassPlan, epoch: int, window: int) -> list[np.ndarray[Any, Any]]:
-        """The arrays of a window, in its order."""
+    def _window(self, plan: PassPlan, epoch: int, window: int) -> Window:
+        """The columns of a window, in its order."""
         if self._columns is not None:
             columns, rows = self._columns, plan.rows_in_memory(epoch, window)
         else:
             columns, rows = self._read(plan.pieces(epoch, window)), plan.rows_of_pieces(epoch, window)
-        return [array for name, kind in self.kinds.items() for array in take(columns[name], kind, rows)]
+        return {name: take(columns[name], kind, rows) for name, kind in self.kinds.items()}
 
     def _read(self, pieces: Sequence[Piece]) -> dict[str, list[np.ndarray[Any, Any]]]:
         table = pa.concat_tables([self._table(piece.unit).slice(piece.first, piece.rows) for piece in pieces])
@@ -156,11 +159,11 @@ class SplitReader:
         """A unit, decoded; the last one is kept, since the next window may begin in it."""
         if self.in_memory:
             return self._checked(unit)
-        with self._lock:
-            if self._kept is None or self._kept[0] != unit:
-                self._kept = None
-                self._kept = (unit, self._checked(unit))
-            return self._kept[1]
+        kept = self._kept
+        if kept is None or kept[0] != unit:
+            self._kept = kept = None  # two at once would take twice the memory
+            self._kept = kept = (unit, self._checked(unit))
+        return kept[1]
 
     def _checked(self, unit: Unit) -> pa.Table:
         table = self._units.read(unit)
@@ -250,8 +253,3 @@ def _memory_bytes() -> int:
         if path.exists() and (text := path.read_text().strip()).isdecimal():
             found = min(found, int(text))
     return found
-
-
-def _count_up() -> Callable[[], int]:
-    passes = iter(range(1 << 62))
-    return lambda: next(passes)

@@ -1,4 +1,4 @@
-"""TFRecord files of ``tf.Example``: a file is decoded whole, by TFX's decoder, to the columns that Parquet has."""
+"""TFRecord files of ``tf.Example``: a file is decoded whole, to the columns that Parquet has."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.hops.reader.columns import ColumnType, column_type
+from airflow_hops.hops.reader.columns import ColumnType
 from airflow_hops.hops.reader.files import SplitFiles
 from airflow_hops.hops.reader.units import Unit
 from airflow_hops.runtime.feature_specs import OutputSpec
@@ -25,7 +27,27 @@ from airflow_hops.runtime.readers import tfrecord
 
 COUNTS_FILE = "counts.json"
 _RECORDS_AT_ONCE = 4096
-_RECORDS_LOOKED_AT = 1024
+_RECORDS_LOOKED_AT = 256
+_TYPES = {"int64_list": tf.int64, "float_list": tf.float32, "bytes_list": tf.string}
+
+
+@dataclass(frozen=True)
+class _Feature:
+    """What the first records tell of a feature.
+
+    Attributes:
+        dtype: TensorFlow's type of a value.
+        lengths: Values of each record.
+        bytes_per_value: Mean length of a string.
+    """
+
+    dtype: tf.DType
+    lengths: np.ndarray[Any, Any]
+    bytes_per_value: float
+
+    def row_bytes(self, kind: ColumnType) -> float:
+        """Memory of a record's values, decoded; estimated."""
+        return kind.row_bytes(float(self.lengths.mean()), self.bytes_per_value)
 
 
 class TFRecordUnits:
@@ -54,12 +76,14 @@ class TFRecordUnits:
         self.units: list[Unit] = []
         if not holding:
             return
-        name = files.name(holding[0])
-        first = _decoder(None).DecodeBatch(_first_records(files, holding))
-        self.kinds = {column: _kind(first, column, spec, name) for column, spec in columns.items()}
-        self._types = {column: _tf_type(first.schema.field(column).type) for column in columns}
-        row_bytes = max(1, sum(_column_bytes(first, column, kind) for column, kind in self.kinds.items()) // len(first))
-        self.units = [Unit(number, 0, counts[number], counts[number] * row_bytes) for number in holding]
+        records = _first_records(files, holding)
+        found = {column: _feature(records, column, files.name(holding[0])) for column in columns}
+        self.kinds = {column: _kind(found[column], spec, column, files) for column, spec in columns.items()}
+        self._wanted = {
+            column: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64) for column, feature in found.items()
+        }
+        row_bytes = sum(found[column].row_bytes(kind) for column, kind in self.kinds.items())
+        self.units = [Unit(number, 0, counts[number], int(counts[number] * row_bytes) + 1) for number in holding]
 
     def read(self, unit: Unit) -> pa.Table:
         """The features of a file's records, decoded.
@@ -68,15 +92,19 @@ class TFRecordUnits:
             BadInput: the file is damaged, has another number of records, or features of other types.
         """
         name = self._files.name(unit.file)
-        decoder = _decoder(self._types)
         parts = []
         for records in _batches(self._files, unit.file, _RECORDS_AT_ONCE):
             try:
-                decoded = decoder.DecodeBatch(records)
-            except (ValueError, RuntimeError) as error:
-                raise BadInput(f"{name}: {_first_line(error)}; expected tf.Example of the first file's types") from None
+                with tf.device("/CPU:0"):
+                    decoded = tf.io.parse_example(records, self._wanted)
+            except tf.errors.InvalidArgumentError as error:
+                raise BadInput(
+                    f"{name}: {_first_line(error.message)}; all files of a split must hold tf.Example of the same types"
+                ) from None
             parts.append(
-                pa.table([_column(decoded, column, kind, name) for column, kind in self.kinds.items()], [*self.kinds])
+                pa.table(
+                    [_column(decoded[column], kind, column, name) for column, kind in self.kinds.items()], [*self.kinds]
+                )
             )
         table = pa.concat_tables(parts)
         if table.num_rows != unit.rows:
@@ -134,13 +162,16 @@ def _counted(files: SplitFiles, number: int) -> int:
     return rows
 
 
-def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[bytes]:
+def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[Any]:
     found: list[bytes] = []
     for number in holding:
         found += next(_batches(files, number, _RECORDS_LOOKED_AT))
         if len(found) >= _RECORDS_LOOKED_AT:
             break
-    return found
+    try:
+        return [tf.train.Example.FromString(record) for record in found[:_RECORDS_LOOKED_AT]]
+    except DecodeError:
+        raise BadInput(f"{files.name(holding[0])}: its records are no tf.Example") from None
 
 
 def _batches(files: SplitFiles, number: int, size: int) -> Iterator[list[bytes]]:
@@ -150,7 +181,7 @@ def _batches(files: SplitFiles, number: int, size: int) -> Iterator[list[bytes]]
         for batch in dataset:
             yield batch.numpy().tolist()
     except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-        raise BadInput(_what_is_wrong(files, number) or f"{files.name(number)}: {_first_line(error)}") from None
+        raise BadInput(_what_is_wrong(files, number) or f"{files.name(number)}: {_first_line(str(error))}") from None
 
 
 def _what_is_wrong(files: SplitFiles, number: int) -> str | None:
@@ -169,73 +200,60 @@ def _what_is_wrong(files: SplitFiles, number: int) -> str | None:
     return None
 
 
-def _decoder(types: Mapping[str, str] | None) -> Any:
-    """TFX's decoder of ``tf.Example``; without types, of all features as it finds them."""
-    from tensorflow_metadata.proto.v0 import schema_pb2
-    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
+    """What the first records tell of a feature.
 
-    if types is None:
-        return ExamplesToRecordBatchDecoder()
-    schema = schema_pb2.Schema()
-    for name, kind in types.items():
-        schema.feature.add(name=name, type=schema_pb2.FeatureType.Value(kind))
-    return ExamplesToRecordBatchDecoder(schema.SerializeToString())
+    Raises:
+        BadInput: none of them has it.
+    """
+    lists = [record.features.feature[column] for record in records if column in record.features.feature]
+    kinds = {kind for feature in lists if (kind := feature.WhichOneof("kind")) is not None}
+    if len(kinds) != 1:
+        known = sorted({found for record in records for found in record.features.feature})
+        what = (
+            f"is of several types ({', '.join(sorted(kinds))})"
+            if kinds
+            else f"is not there; there are {', '.join(known)}"
+        )
+        raise BadInput(f"{name}: feature {column!r} {what}")
+    kind = kinds.pop()
+    values = [getattr(feature, kind).value for feature in lists]
+    lengths = np.array([len(found) for found in values] + [0] * (len(records) - len(lists)))
+    size = sum(len(value) for found in values for value in found) if kind == "bytes_list" else 0
+    return _Feature(_TYPES[kind], lengths, size / max(int(lengths.sum()), 1))
 
 
-def _tf_type(found: pa.DataType) -> str:
-    value = found.value_type
-    return "INT" if pa.types.is_integer(value) else "FLOAT" if pa.types.is_floating(value) else "BYTES"
-
-
-def _kind(batch: pa.RecordBatch, column: str, spec: OutputSpec | None, name: str) -> ColumnType:
-    number = batch.schema.get_field_index(column)
-    if number < 0 or pa.types.is_null(batch.column(number).type):
-        raise BadInput(f"{name}: there is no feature {column!r}; it has {', '.join(sorted(batch.schema.names))}")
-    found = batch.column(number)
-    value = column_type(found.type.value_type, f"{name}: feature {column!r}").arrow
+def _kind(found: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> ColumnType:
+    value = pa.binary() if found.dtype == tf.string else pa.from_numpy_dtype(found.dtype.as_numpy_dtype)
     if spec is not None and spec.image is None:
         wanted = tf.as_dtype(spec.dtype)
-        numeric = not pa.types.is_binary(value) and wanted != tf.string
-        if not numeric and tf.string not in (wanted, ColumnType(value).dtype):
-            raise BadInput(f"{name}: feature {column!r} is {ColumnType(value)}, expected {spec.dtype}")
-        return ColumnType(pa.from_numpy_dtype(wanted.as_numpy_dtype) if numeric else value, width=spec.width)
-    lengths = _lengths(found)
-    widest = int(lengths.max(initial=0))
+        if (wanted == tf.string) != (found.dtype == tf.string):
+            raise BadInput(f"{files.source}: feature {column!r} is {found.dtype.name}, expected {spec.dtype}")
+        narrow = value if wanted == tf.string else pa.from_numpy_dtype(wanted.as_numpy_dtype)
+        return ColumnType(narrow, width=spec.width)
+    widest = int(found.lengths.max(initial=0))
     if widest <= 1:
         return ColumnType(value)
-    return ColumnType(value, width=widest) if (lengths == widest).all() else ColumnType(value, is_ragged=True)
+    is_ragged = bool((found.lengths != widest).any())
+    return ColumnType(value, width=None if is_ragged else widest, is_ragged=is_ragged)
 
 
-def _column(batch: pa.RecordBatch, column: str, kind: ColumnType, name: str) -> pa.Array:
+def _column(found: Any, kind: ColumnType, column: str, name: str) -> pa.Array:
     """A feature as :func:`airflow_hops.hops.reader.columns.to_arrays` takes it: lists, or one value a row or null."""
-    found = batch.column(batch.schema.get_field_index(column))
-    lengths = _lengths(found)
-    values = found.flatten()
+    splits = found.row_splits.numpy()
+    values = pa.array(found.values.numpy(), pa.binary() if found.dtype == tf.string else None)
     if values.type != kind.arrow:
         values = pc.cast(values, kind.arrow)
     if kind.is_ragged or kind.width is not None:
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        return pa.ListArray.from_arrays(pa.array(offsets), values)
+        return pa.ListArray.from_arrays(pa.array(splits.astype(np.int32)), values)
+    lengths = np.diff(splits)
     if (lengths > 1).any():
-        row = int((lengths > 1).argmax())
-        raise BadInput(f"{name}: feature {column!r} has {lengths[row]} values in a record; expected one in each")
+        longest = int(lengths.max())
+        raise BadInput(f"{name}: feature {column!r} has {longest} values in a record; expected one in each")
     if len(values) == len(lengths):
         return values
-    places = np.cumsum(lengths) - 1
-    return values.take(pa.array(places, pa.int64(), mask=lengths == 0))
+    return values.take(pa.array(splits[:-1], pa.int64(), mask=lengths == 0))
 
 
-def _lengths(found: pa.Array) -> np.ndarray[Any, Any]:
-    lengths: np.ndarray[Any, Any] = pc.fill_null(pc.list_value_length(found), 0).to_numpy().astype(np.int64)
-    return lengths
-
-
-def _column_bytes(batch: pa.RecordBatch, column: str, kind: ColumnType) -> int:
-    found = batch.column(batch.schema.get_field_index(column))
-    values = int(_lengths(found).sum())
-    length = found.nbytes / max(values, 1)
-    return int(len(batch) * kind.row_bytes(values / len(batch), length))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
