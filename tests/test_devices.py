@@ -58,6 +58,32 @@ def test_more_ranks_than_gpus_is_bad_input(gang: Any) -> None:
     assert not failure.value.retryable
 
 
+def test_who_joins_an_elastic_gang_gets_the_gpu_of_the_slot_and_the_reserve_leases_none(
+    run_step: Any, warm_launcher: Any, tmp_path: Path
+) -> None:
+    found = run_step(
+        "device_checks:elastic_gang",
+        params={"folder": str(tmp_path), "assigned": "GPU-a,GPU-b"},
+        code_paths=CHECKS,
+        launcher=warm_launcher,
+    )
+    assert found["leased"] == ["GPU-a", "GPU-b"]
+    assert [(rank["slot"], rank["sees"]) for rank in found["ranks"]] == [(0, "GPU-a"), (1, "GPU-b")]
+    assert found["ranks"][1]["member"] > 1
+
+
+def test_a_lock_that_cannot_be_had_is_named_and_a_link_is_not_followed(
+    run_step: Any, warm_launcher: Any, tmp_path: Path
+) -> None:
+    found = run_step(
+        "device_checks:leases", params={"folder": str(tmp_path)}, code_paths=CHECKS, launcher=warm_launcher
+    )
+    lock = tmp_path / "GPU-a.lock"
+    assert found["link"].startswith(f"BadInput: {lock}: the GPU cannot be leased: ")
+    assert found["folder"].startswith(f"BadInput: {lock}: the GPU cannot be leased: ")
+    assert found["precious"] == "do not touch"
+
+
 def test_two_trainings_never_share_a_gpu_and_a_crash_gives_it_back(gang: Any, tmp_path: Path) -> None:
     failures: list[BaseException] = []
 

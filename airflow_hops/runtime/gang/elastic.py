@@ -39,6 +39,9 @@ class Elastic:
     def place(self, launcher: RankLauncher, np: int) -> list[Placement]:
         """Finds slots for the ranks, and places in reserve behind them: their rank is ``np`` or more.
 
+        A local rank is a slot of the host: those in reserve have first the slots into which the gang may grow, and
+        then such as others hold, for they take whichever of these is lost.
+
         Ranks in reserve are started with the others, and wait: a process can be forked only before it trains.
 
         Args:
@@ -61,9 +64,9 @@ class Elastic:
             raise BadInput(f"max_np: {error}") from None
         began = Counter(placement.host for placement in placements)
         reserve = [
-            Placement(np, np, began[host] + number, began[host], host)
+            Placement(np, np, number % slots, began[host], host)
             for host, slots in Counter(placement.host for placement in grown).items()
-            for number in range(slots - began[host] + self.rejoins)
+            for number in range(began[host], slots + self.rejoins)
         ]
         return [*placements, *(replace(place, rank=np + number) for number, place in enumerate(reserve))]
 

@@ -48,10 +48,11 @@ class ForkedCrew(Crew):
         environments: Variables of each, by rank.
         private: Descriptors of this process that no rank may hold.
 
-    Where this host has GPUs, each rank gets one of its own, leased for as long as the crew or one of its ranks lives.
+    Where this host has GPUs, each slot (local rank) gets one of its own, leased for as long as the crew or one of its
+    ranks lives. Ranks in reserve take a slot of others only once these have lost theirs.
 
     Raises:
-        BadInput: there are GPUs, but fewer than ranks.
+        BadInput: there are GPUs, but fewer than slots.
         HopsError: TensorFlow runs already in this process, or too many GPUs are leased to others.
     """
 
@@ -68,10 +69,11 @@ class ForkedCrew(Crew):
         self._selector = selectors.DefaultSelector()
         self._private = tuple(private)
         gpus = get_gpus()
-        self._leases = GpuLeases(gpus, len(placements), Path.cwd().name) if gpus else None
+        slots = sorted({placement.local_rank for placement in placements})
+        self._leases = GpuLeases(gpus, len(slots), Path.cwd().name) if gpus else None
         try:
-            for number, placement in enumerate(placements):
-                own = {} if self._leases is None else {"CUDA_VISIBLE_DEVICES": self._leases.ids[number]}
+            for placement in placements:
+                own = {} if self._leases is None else self._leases.environment(slots.index(placement.local_rank))
                 self._fork(placement, work, {**environments[placement.rank], **own})
         except BaseException:
             self.end()

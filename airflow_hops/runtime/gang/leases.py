@@ -17,6 +17,9 @@ from pathlib import Path
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.hops.devices import Gpu
 
+LEASED_VARIABLE = "AIRFLOW_HOPS_LEASED_GPUS"
+"""Environment variable of a rank with the GPUs of all slots of its host, for one that gets another slot."""
+
 FOLDER_VARIABLE = "HOPS_GPU_LEASES"
 """Environment variable with the folder of the locks; by default ``hops-gpu-leases`` below the host's temporary one."""
 
@@ -33,7 +36,7 @@ class GpuLeases:
         ids: What ``CUDA_VISIBLE_DEVICES`` calls them.
 
     Raises:
-        BadInput: there are fewer.
+        BadInput: there are fewer, or a lock is not this user's to take.
         HopsError: too many of them are leased to others.
     """
 
@@ -63,6 +66,10 @@ class GpuLeases:
             self.release()
             raise
 
+    def environment(self, slot: int) -> dict[str, str]:
+        """The variables by which the rank in a slot sees the slot's GPU alone."""
+        return {"CUDA_VISIBLE_DEVICES": self.ids[slot], LEASED_VARIABLE: ",".join(self.ids)}
+
     def release(self) -> None:
         """Gives them back, unless a rank still lives."""
         while self._descriptors:
@@ -71,7 +78,13 @@ class GpuLeases:
     def _take(self, gpu: str, holder: str) -> str | None:
         """Leases a GPU; answers who has it where it is leased."""
         path = _folder() / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', gpu)}.lock"
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        try:
+            descriptor = _open(path)
+        except OSError as error:
+            raise BadInput(
+                f"{path}: the GPU cannot be leased: {error.strerror}; expected a file that all users of this host's "
+                f"GPUs may write ({FOLDER_VARIABLE} names another folder)"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -84,6 +97,24 @@ class GpuLeases:
         with contextlib.suppress(OSError):  # another user's file
             os.fchmod(descriptor, 0o666)
         return None
+
+
+def take_slot(slot: int) -> None:
+    """Has this process, a rank whose slot is known only now, see that slot's GPU, if there are any.
+
+    CUDA reads the variable once, when TensorFlow first looks for devices: it must not have looked yet.
+    """
+    leased = os.environ.get(LEASED_VARIABLE)
+    if leased:
+        os.environ["CUDA_VISIBLE_DEVICES"] = leased.split(",")[slot]
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags)  # not O_CREAT, which the kernel may refuse for another user's file
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o666)
 
 
 def _folder() -> Path:

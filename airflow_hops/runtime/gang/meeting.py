@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.runtime.gang.leases import take_slot
 from airflow_hops.runtime.gang.placement import Placement
 from airflow_hops.runtime.gang.rank import Channel
 from airflow_hops.runtime.gang.rendezvous import horovod_environment
@@ -190,6 +191,7 @@ class Membership:
 
     def _take_place(self, found: Mapping[str, Any]) -> None:
         self.meetings, self.slot = found["number"], found["slot"]
+        take_slot(self.slot)
         self.placement = Placement(**found["placement"])
         address, interface = os.environ[_ADDRESS_VARIABLE], os.environ["HOROVOD_GLOO_IFACE"]
         os.environ.update(horovod_environment(self.placement, address, int(os.environ[PORT_VARIABLE]), interface))
