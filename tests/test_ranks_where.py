@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from test_ranks_ssh import start_server  # noqa: F401
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.hooks.ranks import where_ranks_run
-
-CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
+from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
 
 
 @pytest.fixture
@@ -96,3 +94,33 @@ def test_what_cannot_be_used_is_named(connection: Any, value: Any, message: str)
 def test_hosts_besides_spark_are_refused() -> None:
     with pytest.raises(BadInput, match=r"hosts is 'gpu-1:2', but connection 'spark_local' is of type 'spark'"):
         where_ranks_run("spark_local", "gpu-1:2")
+
+
+@pytest.mark.runtime
+def test_the_test_button_has_a_rank_on_every_host_meet_the_others(
+    connection: Any,
+    start_server: Any,  # noqa: F811
+) -> None:
+    ssh = start_server()["ssh"]
+    fields = {name: ssh[name] for name in ("key_file", "config_file", "python")}
+    connection({"port": ssh["port"], "extra": {**fields, "hosts": "127.0.0.1:4,127.0.0.2:2"}})
+    ok, found = RanksHook("gpus").test_connection()
+    assert ok, found
+    first, second = found.split("; ")
+    for host, text in (("127.0.0.1", first), ("127.0.0.2", second)):
+        assert text.startswith(f"{host}: {ssh['python']}, Python 3.11.")
+        assert "tensorflow 2.16.2, keras 3." in text and text.endswith("horovod 0.28.1")
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"extra": {"hosts": "gpu-1"}}, "connection 'gpus', field 'hosts': found 'gpu-1' in 'gpu-1', expected 'name:s"),
+        ({"port": 1, "extra": {"hosts": "127.0.0.1:1"}}, "port 1: Connection refused"),
+    ],
+)
+def test_the_test_button_says_what_is_wrong(connection: Any, fields: Any, message: str) -> None:
+    connection(fields)
+    ok, found = RanksHook("gpus").test_connection()
+    assert not ok and message in found
