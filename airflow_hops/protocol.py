@@ -60,7 +60,8 @@ class StepSpec:
         producer: The Airflow task instance.
         code_paths: Folders put on the step's import path (the DAG bundle's).
         cache_key_parts: Recorded in the manifest.
-        services: Addresses that the step may use: ``tracking_uri`` of MLflow, the model server's ``serving_*``.
+        services: What the step uses, and what does not count for what it makes: ``tracking_uri`` of MLflow, the model
+            server's ``serving_*``, and as JSON under ``ranks`` where the ranks of a training run.
 
     Raises:
         BadInput: a parameter is not a JSON value.

@@ -130,7 +130,7 @@ def test_the_model_serves_raw_features_and_events_are_in_its_folder(model: Any, 
 
 
 def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_the_same_weights(
-    train: Any, model: Any, shared_run_step: Any, tmp_path: Path
+    train: Any, model: Any, run: Any, shared_run_step: Any, tmp_path: Path
 ) -> None:
     given = {"epochs": 4, "accident_after": 3, "marker": str(tmp_path / "marker"), "run_id": "interrupted"}
     began = time.monotonic()
@@ -156,6 +156,8 @@ def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_th
     assert summary["resumed_after_epoch"] in (2, 3)
     assert len(summary["epochs"]) == 4
     assert summary["checksum"] == uninterrupted["checksum"]
+    events = run("model_checks:look_at", inputs={"model": artifact})["events"]
+    assert [step for step, _ in events["train/loss"]] == [0, 1, 2, 3], "the earlier try's epochs are there, too"
     assert not list(Path(shared_run_step.store.root[7:]).glob("_state/checkpoints/tests/interrupted/*/*"))
 
 
@@ -185,7 +187,12 @@ def test_checkpoints_outlive_a_try_on_an_object_store_too(run: Any) -> None:
     [
         ("train_without_wrapper", {}, "the ranks' weights differ after step 1 of epoch 1", False),
         ("train", {"poison_after": 2, "run_id": "poisoned"}, "the loss is nan at step 1 of epoch 3", False),
-        ("train", {"poison_after": 2, "run_id": "poisoned"}, "The checkpoint after epoch 2 (step 22) is kept in", False),
+        (
+            "train",
+            {"poison_after": 2, "run_id": "poisoned"},
+            "The checkpoint after epoch 2 (step 22) is kept in",
+            False,
+        ),
         ("return_nothing", {}, "returned builtins.NoneType, expected a keras.Model", False),
         ("fail", {}, "KeyError: 'learning_rate' (rank 1 of 2 on", True),
         ("exhaust_memory", {}, "MemoryError: Unable to allocate", True),

@@ -147,7 +147,8 @@ class RuntimeHook(BaseHook):
     def complete(self, spec: StepSpec) -> StepSpec:
         """A spec with store, services and cache key parts filled in."""
         settings = self.settings
-        spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=settings.services)
+        services = {**settings.services, **spec.services}
+        spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=services)
         return replace(spec, cache_key_parts=self._cache_key_parts(spec))
 
     def find_cached(self, spec: StepSpec) -> StepResult | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.definitions.param import ParamsDict
@@ -15,6 +17,8 @@ from airflow_hops.operators.links import TensorBoardLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_hops.protocol import StepSpec
 
 
 class HorovodTrainOperator(DurableOperator):
@@ -42,6 +46,7 @@ class HorovodTrainOperator(DurableOperator):
             It takes the place of the connection's.
         ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
             With neither this nor ``hosts``, they run on the worker's machine. (templated)
+        conf: Spark properties, where the ranks run on executors (templated).
         seed: Seeds weights and the order of rows.
         deterministic: Whether the same training gives the same weights, bit for bit: operations that are exact, and one
             thread a rank.
@@ -71,6 +76,7 @@ class HorovodTrainOperator(DurableOperator):
         "examples",
         "hosts",
         "ranks_conn_id",
+        "conf",
         "env",
     )
     operator_extra_links = (TensorBoardLink(),)
@@ -88,6 +94,7 @@ class HorovodTrainOperator(DurableOperator):
         max_np: int | None = None,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
+        conf: Mapping[str, str] | None = None,
         seed: int = 0,
         deterministic: bool = False,
         checkpoint_every_steps: int = 0,
@@ -112,6 +119,7 @@ class HorovodTrainOperator(DurableOperator):
         self.max_np = max_np
         self.hosts = hosts
         self.ranks_conn_id = ranks_conn_id
+        self.conf = dict(conf or {})
         self.seed = seed
         self.deterministic = deterministic
         self.checkpoint_every_steps = checkpoint_every_steps
@@ -137,7 +145,6 @@ class HorovodTrainOperator(DurableOperator):
             "np": self.np,
             "min_np": self.min_np,
             "max_np": self.max_np,
-            "where": self._where(),
             "seed": self.seed,
             "deterministic": self.deterministic,
             "checkpoint_every_steps": self.checkpoint_every_steps,
@@ -164,8 +171,13 @@ class HorovodTrainOperator(DurableOperator):
             return None
         assert self.ranks_conn_id is not None
         # A barrier job, which the ranks are, needs executors that stay.
-        conf = {"spark.dynamicAllocation.enabled": "false"}
+        conf = {"spark.dynamicAllocation.enabled": "false", **self.conf}
         return SparkLauncher(hook.settings.runtime, self.ranks_conn_id, conf, hook.warm_start())
+
+    def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
+        """The step; where its ranks run does not count for what it makes, nor for where a retry goes on."""
+        where = self._where()
+        return replace(super().build_spec(hook, context), services={"ranks": json.dumps(where)} if where else {})
 
     def step_inputs(self) -> Mapping[str, Any]:
         """The examples."""

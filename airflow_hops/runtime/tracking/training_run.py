@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 
 from airflow_hops.artifacts import Artifact, HopsError, Manifest, Producer
@@ -16,7 +15,6 @@ from airflow_hops.runtime.tracking.entries import entry_name, metrics_of, param_
 
 TRAINING_TAG = "hops.training"
 """Names a training whatever number of tries it takes: its retry takes the run up again."""
-_CODE_BYTES = 2 << 20
 
 log = logging.getLogger(__name__)
 
@@ -60,24 +58,21 @@ class TrainingRun:
         if self._id is not None:
             self._attempt(lambda: self._log(metrics, step))
 
-    def finish(
-        self, model: Artifact, record: Mapping[str, Any], code_paths: Sequence[str], function: str | None
-    ) -> None:
+    def finish(self, model: Artifact | None, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
         """Logs what came of it.
 
         Args:
-            model: The published model.
+            model: The published model; None where the training returned a plain value.
             record: What ``training.json`` holds.
-            code_paths: Folders of user code.
-            function: ``module:function`` or path of the user's; the package or module is logged as ``code/``.
+            code: Sources of the user's code by path, which are logged below ``code/``.
         """
         if self._id is not None:
-            self._attempt(lambda: self._finish(model, record, code_paths, function))
+            self._attempt(lambda: self._finish(model, record, code))
 
-    def fail(self, killed: bool = False) -> None:
+    def fail(self) -> None:
         """Says that this try has failed."""
         if self._id is not None:
-            self._attempt(lambda: self._client.set_terminated(self._id, "KILLED" if killed else "FAILED"))
+            self._attempt(lambda: self._client.set_terminated(self._id, "FAILED"))
 
     def _attempt(self, work: Callable[[], None]) -> None:
         if self._failed:
@@ -136,19 +131,18 @@ class TrainingRun:
             self._id, metrics=[Metric(entry_name(name), float(value), at_ms, step) for name, value in metrics.items()]
         )
 
-    def _finish(
-        self, model: Artifact, record: Mapping[str, Any], code_paths: Sequence[str], function: str | None
-    ) -> None:
+    def _finish(self, model: Artifact | None, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
         client, run = self._client, self._id
-        for name, value in {"hops.model": model.uri, "hops.fingerprint": model.fingerprint}.items():
-            client.set_tag(run, name, value)
-        for role in ("statistics", "schema"):
-            client.set_tag(run, f"hops.{role}", str(model.properties.get(role) or ""))
-        client.log_batch(run, metrics=metrics_of(model, {}, None))
+        if model is not None:
+            for name, value in {"hops.model": model.uri, "hops.fingerprint": model.fingerprint}.items():
+                client.set_tag(run, name, value)
+            for role in ("statistics", "schema"):
+                client.set_tag(run, f"hops.{role}", str(model.properties.get(role) or ""))
+            client.log_batch(run, metrics=metrics_of(model, {}, None))
         client.log_text(run, _requirements(), "environment/requirements.txt")
         client.log_dict(run, dict(record), "training.json")
-        for file, name in _code_files(code_paths, function):
-            client.log_text(run, file.read_text(errors="replace"), f"code/{name}")
+        for name, text in code.items():
+            client.log_text(run, text, f"code/{name}")
         client.set_terminated(run)
 
 
@@ -177,20 +171,3 @@ def _requirements() -> str:
     """The libraries of this environment, as ``pip freeze`` would write them."""
     found = {f"{each.metadata['Name']}=={each.version}" for each in distributions() if each.metadata["Name"]}
     return "\n".join(sorted(found, key=str.lower)) + "\n"
-
-
-def _code_files(code_paths: Sequence[str], function: str | None) -> list[tuple[Path, str]]:
-    """The sources of the package, or of the module, that the training's function lies in."""
-    if not function:
-        return []
-    top = function.partition(":")[0].partition(".")[0]
-    for base in map(Path, code_paths):
-        found = sorted((base / top).rglob("*.py")) or [file for file in [base / f"{top}.py"] if file.is_file()]
-        if found:
-            left, taken = _CODE_BYTES, []
-            for file in found:
-                left -= file.stat().st_size
-                if left >= 0:
-                    taken.append((file, file.relative_to(base).as_posix()))
-            return taken
-    return []

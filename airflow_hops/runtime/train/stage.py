@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
@@ -61,7 +63,8 @@ def run(
         np: Number of ranks; where they are elastic, with how many they begin.
         min_np: Ranks that may be left for the training to go on; None: ``np``, unless ``max_np`` is given.
         max_np: Ranks up to which others take the places of those that were lost; None: ``np``.
-        where: Where they run: see :func:`airflow_hops.runtime.gang.where.rank_launcher`.
+        where: Where they run: see :func:`airflow_hops.runtime.gang.where.rank_launcher`; by default what the spec says
+            under the service ``ranks``.
         seed: Seed of weights and of the order of rows; None means 0.
         deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
@@ -79,7 +82,7 @@ def run(
         BadInput: the function, the examples or the hyperparameters cannot be used; a retry would fail again.
         HopsError: a rank died or stalled.
     """
-    launcher = rank_launcher(where, context)
+    launcher = rank_launcher(where or json.loads(context.spec.services.get("ranks", "null")), context)
     elastic = None if min_np is None and max_np is None else Elastic(np if min_np is None else min_np, max_np)
     roles = Roles.of_training(strategy, np, parameter_servers)
     if elastic is not None and strategy != HOROVOD:
@@ -126,6 +129,7 @@ def run(
         tracking = TrainingRun(context.spec.services.get("tracking_uri", ""), state.uri, context.spec.producer)
         summary = _train(context, training, state, tracking, examples, manifest, tensorboard)
         if not (writer.path / SAVED_MODEL).exists():
+            tracking.finish(None, summary, program.sources(training.code_paths))
             state.clear()
             return summary["value"]
         artifact = writer.commit(
@@ -133,7 +137,7 @@ def run(
             metrics=_metrics(summary),
             properties=_properties(training, summary, manifest),
         )
-    tracking.finish(artifact, summary, training.code_paths, program.function)
+    tracking.finish(artifact, summary, program.sources(training.code_paths))
     state.clear()
     return artifact
 
@@ -164,8 +168,13 @@ def _train(
     )
     try:
         with serving(training.output / "tensorboard") if tensorboard else nullcontext():
-            return train_model(training, on_message=listener)
+            summary = train_model(training, on_message=listener)
+        listener.finish()
+        return summary
     except BaseException as error:
+        if isinstance(error, HopsError):
+            with suppress(HopsError):
+                listener.finish()
         tracking.fail()
         kept = state.latest() if isinstance(error, HopsError) else None
         if kept is None:
@@ -220,12 +229,12 @@ def _row_counts(summary: Mapping[str, Any], manifest: Manifest | None) -> dict[s
 
 
 def _metrics(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The last epoch's metrics, as ``train_<name>`` and ``eval_<name>``."""
+    """The last epoch's metrics, as ``train_<name>`` and ``eval_<name>``; what is no number, JSON does not have."""
     last = summary["epochs"][-1] if summary["epochs"] else {}
     metrics = {
         f"eval_{name.removeprefix('val_')}" if name.startswith("val_") else f"train_{name}": value
         for name, value in last.items()
-        if name != "seconds"
+        if name != "seconds" and math.isfinite(value)
     }
     return {
         **metrics,
