@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.artifacts import HopsError
 from airflow_hops.hops.checkpoints import (
     Checkpoint,
     CheckpointWriter,
@@ -20,17 +20,16 @@ from airflow_hops.hops.checkpoints import (
     load_snapshot,
     restore_variables,
 )
-from airflow_hops.hops.reader import SplitReader, open_split, row_count, split_names
+from airflow_hops.hops.shares import Shares
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from airflow_hops.hops.elastic import Elasticity
     from airflow_hops.hops.keras import Guard
+    from airflow_hops.hops.reader import SplitReader
     from airflow_hops.runtime.feature_specs import OutputSpec
     from airflow_hops.runtime.gang import Placement
-
-_PASSES_OF_AN_EPOCH = 1 << 20
 
 log = logging.getLogger(__name__)
 
@@ -95,17 +94,19 @@ class TrainContext:
     seconds: float = 0.0
     exchange_seconds: float = 0.0
     rows_trained: int = 0
-    _readers: dict[str, SplitReader] = field(default_factory=dict)
-    _epochs_begun: int = 0
+    epochs_begun: int = 0
+    _epochs_written: int = 0
     _fits: int = 0
     is_restored: bool = False
     stop_requested: bool = False
     _agreed_stop: bool = False
     _stop_calls: int = 0
+    _shares: Shares = field(init=False)
     _writer: CheckpointWriter | None = None
     _events: Any = None
 
     def __post_init__(self) -> None:
+        self._shares = Shares(self)
         if self.resumed_from is not None:
             self.position = self.resumed_from.position
             self.epoch = self.position.epoch
@@ -116,26 +117,17 @@ class TrainContext:
         """Epochs that an earlier try has done; 0 for a first try."""
         return self.resumed_from.position.epoch if self.resumed_from else 0
 
-    def reader(self, split: str) -> SplitReader:
+    def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
         """This rank's rows of a split.
 
+        Args:
+            split: ``train``, ``eval``.
+            columns: Which of :attr:`feature_outputs` to read; None for all.
+
         Raises:
-            BadInput: there is no such split, or it cannot be read.
+            BadInput: there is no such split or column, or it cannot be read.
         """
-        if split not in self._readers:
-            self.on_alive(f"reading {split}")
-            if split not in split_names(self._root(split), storage_options=self.storage_options):
-                raise BadInput(f"{self._root(split)}: there is no split {split!r} among the transformed examples")
-            self._readers[split] = open_split(
-                f"{self._root(split)}/{split}",
-                self.feature_outputs,
-                rank=self.rank,
-                size=self.size,
-                label=self.label,
-                storage_options=self.storage_options,
-            )
-            self.rows[split] = self._readers[split].rows
-        return self._readers[split]
+        return self._shares.reader(split, columns)
 
     def steps(self, split: str, batch_size: int) -> int:
         """Steps of an epoch, the same on every rank.
@@ -144,10 +136,17 @@ class TrainContext:
             split: ``train``, ``eval``.
             batch_size: Rows of a step over all ranks.
         """
-        return self.reader(split).steps(batch_size)
+        return self._shares.steps(split, batch_size)
 
     def examples(
-        self, split: str, batch_size: int, *, shuffle: bool = False, repeat: bool = False, first_step: int = 0
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        repeat: bool = False,
+        first_step: int = 0,
+        columns: Sequence[str] | None = None,
     ) -> tf.data.Dataset:
         """This rank's share of a split, as pairs of features by name and labels.
 
@@ -161,21 +160,19 @@ class TrainContext:
             repeat: Whether the dataset begins anew when it ends.
             first_step: The batch to begin with, in an epoch that is resumed; those that follow are what the whole epoch
                 would have given.
+            columns: Which of :attr:`feature_outputs` to read; None for all.
         """
-        if batch_size < self.size:
-            raise BadInput(f"batch_size is {batch_size}, fewer rows than the {self.size} ranks that share them")
-        dataset = self.reader(split).dataset(
-            batch_size,
-            shuffle_seed=self.seed if shuffle else None,
-            epoch=self._count_passes(),
-            first_step=(lambda: first_step) if first_step else None,
-        )
+        dataset = self._shares.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
         return dataset.repeat() if repeat else dataset
+
+    def can_share(self, split: str) -> bool:
+        """Whether a split has rows for every rank."""
+        return self._shares.suffice(split)
 
     def begin_epoch(self, epoch: int) -> None:
         """Tells the data which epoch it is; :meth:`fit` does. A resumed epoch has the order that it had."""
         self.epoch = epoch
-        self._epochs_begun += 1
+        self.epochs_begun += 1
 
     def report(self, step: int, **metrics: float) -> None:
         """Streams metrics to the task's log and to TensorBoard; rank 0's count, the others' are ignored.
@@ -202,6 +199,16 @@ class TrainContext:
             for name, value in metrics.items():
                 tf.summary.scalar(name, float(value), step=step)
         self._events[run].flush()
+
+    def write_epochs(self) -> None:
+        """Writes the metrics of the epochs that are not in the event files yet, those of earlier tries included."""
+        for number in range(self._epochs_written, len(self.history)):
+            metrics = {name: value for name, value in self.history[number].items() if name != "seconds"}
+            validation = {n.removeprefix("val_"): v for n, v in metrics.items() if n.startswith("val_")}
+            self.write_events("train", number, {n: v for n, v in metrics.items() if not n.startswith("val_")})
+            if validation:
+                self.write_events("validation", number, validation)
+        self._epochs_written = len(self.history)
 
     def request_stop(self) -> None:
         """Asks all ranks to stop when they next look; :meth:`fit` looks after each epoch."""
@@ -398,12 +405,12 @@ class TrainContext:
         """Takes a training over as the ranks have agreed on it; the next :meth:`fit` restores it."""
         self.snapshot, self.position, self.is_restored = snapshot, snapshot.position, False
         self.history[:] = [dict(metrics) for metrics in snapshot.history]
+        self._epochs_written = min(self._epochs_written, len(self.history))
 
     def take_place(self, placement: Placement) -> None:
         """Stands at another place: what is read from now on is another share."""
         self.rank, self.size, self.local_rank = placement.rank, placement.size, placement.local_rank
-        self._readers.clear()
-        self.rows.clear()
+        self._shares.forget()
         self._stop_calls = 0
 
     def close(self) -> None:
@@ -421,7 +428,7 @@ class TrainContext:
     @property
     def reading_failure(self) -> Exception | None:
         """What went wrong while examples were read: TensorFlow's own error does not tell whether a retry may help."""
-        return next((reader.failure for reader in self._readers.values() if reader.failure is not None), None)
+        return self._shares.failure
 
     def _announce(self, path: Path) -> None:
         self.bring_back(f"{self.checkpoint_dir.name}/{path.name}")
@@ -452,32 +459,6 @@ class TrainContext:
         )
         self.guards.append(guard)
         return guard
-
-    def _count_passes(self) -> Callable[[], int]:
-        """What numbers the passes of a dataset, those of an epoch from 0 on."""
-        epoch, passes = -1, 0
-
-        def number() -> int:
-            nonlocal epoch, passes
-            passes = 0 if self._epochs_begun != epoch else passes + 1
-            epoch = self._epochs_begun
-            return self.epoch * _PASSES_OF_AN_EPOCH + passes
-
-        return number
-
-    def _root(self, split: str) -> str:
-        if self.examples_dir is None:
-            raise BadInput(f"there is no split {split!r}: the training was given no examples")
-        return self.splits_uri or str(self.examples_dir)
-
-    def can_share(self, split: str) -> bool:
-        """Whether a split has rows for every rank."""
-        root, options = self._root(split), self.storage_options
-        there_is_one = split in split_names(root, storage_options=options)
-        rows = row_count(f"{root}/{split}", storage_options=options) if there_is_one else 0
-        if rows < self.size:
-            log.warning("split %r holds %d rows for %d ranks: it is not measured", split, rows, self.size)
-        return rows >= self.size
 
 
 _current: list[TrainContext] = []

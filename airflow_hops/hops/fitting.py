@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_hops.artifacts import BadInput
 from airflow_hops.hops.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
 from airflow_hops.hops.checkpoints import Position, Snapshot, copy_variables
 from airflow_hops.hops.keras import exchange_seconds
@@ -48,12 +49,13 @@ def fit_model(
         guard_every_steps: Steps between comparisons of the weights.
         checkpoint_every_steps: Steps between checkpoints.
     """
-    reader, steps = context.reader(split), context.steps(split, batch_size)
-    whole = context.examples(split, batch_size, shuffle=True)
+    columns = input_names(model, context.feature_outputs)
+    reader, steps = context.reader(split, columns), context.steps(split, batch_size)
+    whole = context.examples(split, batch_size, shuffle=True, columns=columns)
     validation = None
     if validation_split is not None and context.can_share(validation_split):
-        validation = context.examples(validation_split, max(_EVALUATION_BATCH, context.size))
-    _prepare(context, model, split, batch_size)
+        validation = context.examples(validation_split, max(_EVALUATION_BATCH, context.size), columns=columns)
+    _prepare(context, model, context.examples(split, batch_size, columns=columns))
     if not context.is_restored and (context.resumed_from is not None or context.snapshot is not None):
         context.restore(model)
     if context.elasticity is not None:
@@ -72,9 +74,11 @@ def fit_model(
     together.begin()
     for first_epoch, last_epoch, first_batch in _parts(start, epochs):
         context.first_batch = first_batch
-        rest = context.examples(split, batch_size, shuffle=True, first_step=first_batch) if first_batch else None
+        examples = whole
+        if first_batch:
+            examples = context.examples(split, batch_size, shuffle=True, first_step=first_batch, columns=columns)
         model.fit(
-            rest or whole,
+            examples,
             validation_data=validation,
             initial_epoch=first_epoch,
             epochs=last_epoch,
@@ -102,7 +106,35 @@ def _parts(start: Position, epochs: int) -> list[tuple[int, int, int]]:
     return [(start.epoch, start.epoch + 1, start.batch), (start.epoch + 1, epochs, 0)]
 
 
-def _prepare(context: TrainContext, model: Any, split: str, batch_size: int) -> None:
+def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
+    """The transform's outputs that a model takes, by the names of its inputs; None: all of them.
+
+    A model that says nothing of its inputs, such as a subclassed one, takes all.
+
+    Args:
+        model: A Keras model.
+        outputs: The transform's outputs by name.
+
+    Raises:
+        BadInput: the model's inputs are a dict with a name that is not among the outputs.
+    """
+    try:
+        inputs = model.input
+    except (AttributeError, ValueError):
+        return None
+    if isinstance(inputs, dict):
+        unknown = [name for name in inputs if name not in outputs]
+        if unknown:
+            raise BadInput(
+                f"the model's input {', '.join(map(repr, unknown))} is not among the transform's outputs: "
+                f"{', '.join(outputs)}"
+            )
+        return list(inputs)
+    names = [each.name for each in (inputs if isinstance(inputs, list | tuple) else [inputs])]
+    return names if all(name in outputs for name in names) else None
+
+
+def _prepare(context: TrainContext, model: Any, examples: Any) -> None:
     """Builds what Keras builds at the first batch only, and turns off what cannot work."""
     if context.size > 1 and model.jit_compile:
         # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
@@ -110,7 +142,7 @@ def _prepare(context: TrainContext, model: Any, split: str, batch_size: int) -> 
         model.jit_compile = False
     if model.built and not context.position.batch:
         return
-    features, labels = next(iter(context.examples(split, batch_size)))
+    features, labels = next(iter(examples))
     if not model.built:
         model(features)
     if context.position.batch:
