@@ -33,6 +33,8 @@ def ranks(shared_run_step: Any, warm_launcher: Any) -> Any:
         ("steps", "rank 0 within epoch 2 after step 6, rank 1 at the end of epoch 2 after step 3"),
         ("not_a_number_of_steps", "guard_every_steps is -1, expected a number of steps, or 0 for no guard"),
         ("final", "the ranks' weights differ at the end of training (checksums: rank 0: "),
+        ("frozen", "the ranks' weights differ at the end of training (checksums: rank 0: "),
+        ("no_number", "the model's weight 'kernel' holds values that are no numbers; lower the learning rate"),
         ("nan", "the loss is nan at step 3 of epoch 1; lower the learning rate"),
     ],
 )

@@ -69,6 +69,8 @@ def _checks(placement: Placement, channel: Channel) -> dict[str, Any]:
     found["joined"] = error_of(lambda: _after_a_rank_has_joined(rank))
     found["not_a_number_of_steps"] = error_of(lambda: Guard(-1))
     found["final"] = error_of(lambda: _final_check(rank))
+    found["frozen"] = error_of(lambda: _final_check(rank, frozen=True))
+    found["no_number"] = error_of(lambda: _final_check(rank, factor=np.nan))
     guard = Guard(4, lambda: 96, 192)
     _train(rank, guard, epochs=2)
     found["fine"] = {"checks": guard.checks, "checksums": guard.checksums, "rows": guard.rows}
@@ -149,10 +151,14 @@ def _after_a_rank_has_joined(rank: int) -> None:
         hvd.join()
 
 
-def _final_check(rank: int) -> None:
+def _final_check(rank: int, *, frozen: bool = False, factor: float = 1.0) -> None:
     model = compiled(0, DistributedOptimizer(keras.optimizers.SGD()))
-    if rank == 1:
+    if rank == 1 and factor == 1.0:
         _raise_one_weight(model)
+    kernel = model.trainable_weights[-2]
+    kernel.assign(kernel * factor)
+    if frozen:
+        model.trainable = False
     check_weights(model, "at the end of training")
 
 

@@ -88,14 +88,35 @@ def _flat(variables: Sequence[Any]) -> tf.Tensor:
 
 
 def weights_checksum(model: Any) -> str:
-    """SHA-256 (hex) of the trainable weights' bytes.
+    """SHA-256 (hex) of the bytes of the weights that training changes, those that are frozen by now included.
 
     Only these must be equal across ranks: moving averages of batch normalization are each rank's own.
+
+    Args:
+        model: A model of Keras 3 or tf_keras.
+
+    Raises:
+        BadInput: a weight is not a number.
     """
     digest = hashlib.sha256()
-    for variable in model.trainable_weights:
-        digest.update(np.ascontiguousarray(variable.numpy()))
+    for variable in _trained_weights(model):
+        values = variable.numpy()
+        if not np.isfinite(values).all():
+            raise BadInput(
+                f"the model's weight {variable.name!r} holds values that are no numbers; lower the learning rate, clip "
+                "gradients, or look for such values in the examples"
+            )
+        digest.update(np.ascontiguousarray(values))
     return digest.hexdigest()
+
+
+def _trained_weights(model: Any) -> list[Any]:
+    """The weights that layers have made to be trained; ``trainable_weights`` leaves out those of a frozen layer."""
+    made = {id(variable) for variable in model.trainable_weights}
+    for layer in model._flatten_layers():
+        for name in ("_trainable_variables", "_trainable_weights"):  # Keras 3 and tf_keras; freezing leaves them alone
+            made |= {id(variable) for variable in getattr(layer, name, None) or ()}
+    return [variable for variable in model.weights if id(variable) in made]
 
 
 def check_weights(model: Any, when: str) -> str:
