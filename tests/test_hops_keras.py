@@ -133,6 +133,7 @@ def test_the_optimizer_serializes_as_what_it_was_and_is_wrapped_once(ranks: Any)
         ("sparse", "sparse_as_dense must be True"),
         ("jit", "compile it with jit_compile=False"),
         ("jit_without_callback", "compile it with jit_compile=False"),
+        ("several_values", "metric 'f1' has shape (2,), expected a number; let it average"),
         ("schedule", "the optimizer's learning rate is a schedule of its own"),
     ],
 )

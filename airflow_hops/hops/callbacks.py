@@ -20,6 +20,7 @@ from airflow_hops.hops.keras import (
     NanStopCallback,
     StatisticsAverageCallback,
 )
+from airflow_hops.hops.keras.callbacks import metric_value
 
 if TYPE_CHECKING:
     from airflow_hops.hops.context import TrainContext
@@ -182,7 +183,7 @@ class RecordCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Records the epoch."""
-        context, metrics = self._context, {name: float(value) for name, value in (logs or {}).items()}
+        context, metrics = self._context, {name: metric_value(name, value) for name, value in (logs or {}).items()}
         seconds, steps = self._trained_until - self._began, context.position.batch
         rows = round(self._rows * (steps - self._first) / max(steps, 1))
         context.seconds += seconds
@@ -199,15 +200,12 @@ class RecordCallback(keras.callbacks.Callback):
         context = self._context
         context.on_message(
             "progress",
-            epoch=epoch + 1,
+            epoch=len(context.history),
             text=f"epoch {epoch + 1} of {self._epochs}",
             fraction=(epoch + 1) / self._epochs,
             metrics={**metrics, **({"examples_per_second": rows_per_second} if rows_per_second else {})},
         )
-        context.write_events("train", epoch, {n: v for n, v in metrics.items() if not n.startswith("val_")})
-        validation = {n.removeprefix("val_"): v for n, v in metrics.items() if n.startswith("val_")}
-        if validation:
-            context.write_events("validation", epoch, validation)
+        context.write_epochs()
 
     def _save(self) -> None:
         self._saved_at = self._context.position.step

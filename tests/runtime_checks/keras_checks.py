@@ -433,6 +433,8 @@ def _errors(rank: int) -> dict[str, str]:
     built.build(small_model(0).trainable_variables)
     several = keras.optimizers.MultiOptimizer([sgd(), sgd()])
     jit = partial(compiled, 0, jit=True)
+    averages = MetricAverageCallback()
+    averages.set_model(compiled(0, DistributedOptimizer(sgd())))
     return {
         "not_an_optimizer": error_of(lambda: DistributedOptimizer("adam")),
         "adasum": error_of(lambda: DistributedOptimizer(sgd(), op=hvd.Adasum)),
@@ -448,6 +450,7 @@ def _errors(rank: int) -> dict[str, str]:
         "jit_without_callback": error_of(
             lambda: jit(DistributedOptimizer(sgd())).fit(*rows_of(rank), batch_size=BATCH, verbose=0)
         ),
+        "several_values": error_of(lambda: averages.on_epoch_end(0, {"f1": [0.5, 0.7]})),
         "schedule": error_of(
             lambda: fit(
                 compiled(0, DistributedOptimizer(sgd(keras.optimizers.schedules.CosineDecay(0.1, 9)))),

@@ -7,6 +7,7 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
+import numpy as np
 import tensorflow as tf
 
 from airflow_hops.artifacts import BadInput
@@ -74,7 +75,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         logs.update({name: value for name, value in exact.items() if name in logs})
         names = sorted(set(logs) - set(exact))
         if names:
-            values = tf.constant([float(logs[name]) for name in names], tf.float64)
+            values = tf.constant([metric_value(name, logs[name]) for name in names], tf.float64)
             averaged = hvd.allreduce(values, op=hvd.Average, name="hops_logs").numpy()
             logs.update(zip(names, (float(value) for value in averaged), strict=True))
 
@@ -87,7 +88,21 @@ class MetricAverageCallback(keras.callbacks.Callback):
         for variable in summed:
             if variable.aggregation == "mean":
                 variable.assign(variable / hvd.size())
-        return {name: float(value) for name, value in self.model.get_metrics_result().items()}
+        return {name: metric_value(name, value) for name, value in self.model.get_metrics_result().items()}
+
+
+def metric_value(name: str, value: Any) -> float:
+    """A metric as a number.
+
+    Raises:
+        BadInput: it is several, as of an F1 score for each class.
+    """
+    if np.ndim(value):
+        raise BadInput(
+            f"metric {name!r} has shape {tuple(np.shape(value))}, expected a number; let it average, such as by "
+            "average='macro'"
+        )
+    return float(value)
 
 
 class StatisticsAverageCallback(keras.callbacks.Callback):
