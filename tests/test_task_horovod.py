@@ -30,9 +30,14 @@ def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def returned(shared_run_step: Any, examples: Artifact, run_dag: Any) -> Iterator[dict[str, Any]]:
+def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('tracking')}/mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def returned(shared_run_step: Any, examples: Artifact, run_dag: Any, tracking_uri: str) -> Iterator[dict[str, Any]]:
     """What each task of the DAG returned."""
-    extra = {"store": shared_run_step.store.root}
+    extra = {"store": shared_run_step.store.root, "tracking_uri": tracking_uri}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
         run = run_dag("task_horovod", {"examples": examples.to_dict(), "lr": 0.01})
@@ -53,6 +58,7 @@ def test_a_function_of_the_dag_file_trains_and_its_model_is_the_artifact(
     assert model["kind"] == "model"
     assert model["properties"]["synchronized"] is True
     assert training["params"] == {"lr": 0.05}
+    assert set(model["metrics"]) == {"train_loss", "eval_loss", "examples_per_second", "seconds"}, "JSON has no NaN"
     assert (training["train"], training["ranks"]) == ("train()", 2)
     assert (folder / "saved_model" / "saved_model.pb").exists()
     lineage = shared_run_step.store.manifest(model["uri"]).inputs
@@ -73,6 +79,21 @@ def test_a_script_for_tf_keras_runs_unchanged_and_its_model_is_exported(
     assert (folder / "saved_model" / "saved_model.pb").exists()
     for rank in (0, 1):
         assert f"rank {rank} of 2 has trained with tf_keras" in (folder / "logs" / f"rank-{rank}.log").read_text()
+
+
+def test_mlflow_has_the_sources_of_functions_and_scripts_and_the_end_of_each_training(
+    shared_run_step: Any, warm_launcher: Any, returned: dict[str, Any], tracking_uri: str
+) -> None:
+    runs = shared_run_step(
+        "ask_mlflow:runs",
+        params={"tracking_uri": tracking_uri, "experiment": "task_horovod"},
+        code_paths=(str(Path(__file__).parent),),
+        launcher=warm_launcher,
+    )
+    kept = {run["tags"]["hops.task_id"]: [file for file in run["files"] if file.startswith("code/")] for run in runs}
+    assert kept["train"] == ["code/train.py"]
+    assert kept["script"] == ["code/horovod_script.py"]
+    assert {run["status"] for run in runs} == {"FINISHED"}, "that of the task which returned a plain value, too"
 
 
 @pytest.mark.parametrize(

@@ -28,4 +28,5 @@ model.fit(
     verbose=0,
     callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()],
 )
-print(f"rank {hvd.rank()} of {hvd.size()} has trained with {type(model).__module__.partition(".")[0]}", flush=True)
+package = type(model).__module__.partition(".")[0]
+print(f"rank {hvd.rank()} of {hvd.size()} has trained with {package}", flush=True)

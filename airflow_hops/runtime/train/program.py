@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from airflow_hops.runtime.function import call_defined, define_shipped
 
 MODEL_NAME = "model"
 """The global of a script that is taken for its model."""
+
+_SOURCE_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,28 @@ class Program:
     def name(self) -> str:
         """What to call it."""
         return str(self.function or self.script or f"{(self.shipped or {}).get('function')}()")
+
+    def sources(self, code_paths: Sequence[str]) -> dict[str, str]:
+        """The user's code, by path: the package or module of a function, a script, or a function's source.
+
+        Of a package, files of 2 MiB together.
+
+        Args:
+            code_paths: Folders of user code.
+        """
+        if self.shipped is not None:
+            return {f"{self.shipped['function']}.py": str(self.shipped["source"])}
+        top = str(self.script or self.name.partition(":")[0].partition(".")[0])
+        for base in map(Path, code_paths):
+            files = [base / top] if self.script else sorted((base / top).rglob("*.py")) or [base / f"{top}.py"]
+            found, left = {}, _SOURCE_BYTES
+            for file in filter(Path.is_file, files):
+                left -= file.stat().st_size
+                if left >= 0:
+                    found[file.relative_to(base).as_posix()] = file.read_text(errors="replace")
+            if found:
+                return found
+        return {}
 
     def run(self, context: TrainContext, folder: Path) -> Any:
         """Runs it on this rank.
