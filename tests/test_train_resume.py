@@ -93,6 +93,16 @@ def test_a_training_killed_at_random_steps_ends_with_the_same_bits_as_one_that_w
     assert resumed["summary"]["checksum"] == whole["summary"]["checksum"]
 
 
+def test_the_same_training_gives_the_same_bits_twice_and_another_seed_others(
+    train: Any, killed: Any, shared_run_step: Any
+) -> None:
+    again = _outcome(shared_run_step.store.local(train("again")))
+    assert again["variables"] == killed[0]["variables"]
+    assert again["facts"] == killed[0]["facts"]
+    other = _outcome(shared_run_step.store.local(train("other", settings={"seed": 1}, epochs=1)))
+    assert other["epochs"][0] != again["epochs"][0]
+
+
 def test_metrics_of_a_resumed_epoch_are_those_of_the_whole_epoch(killed: Any) -> None:
     whole, resumed, _ = killed
     assert len(whole["epochs"]) == EPOCHS

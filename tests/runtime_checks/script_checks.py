@@ -8,6 +8,7 @@ from typing import Any
 
 import horovod.tensorflow  # noqa: F401  # for the ranks
 import keras  # noqa: F401  # as the step has it
+import tf_keras.api._v2.keras  # noqa: F401  # once, before ranks are forked, instead of in each
 
 from airflow_hops.hops.keras.legacy import use_tf_keras
 from airflow_hops.runtime.context import StepContext
