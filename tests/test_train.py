@@ -161,10 +161,12 @@ def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_th
     assert not list(Path(shared_run_step.store.root[7:]).glob("_state/checkpoints/tests/interrupted/*/*"))
 
 
-def test_ranks_that_are_faster_than_the_store_go_on(run: Any, examples: Artifact, shared_run_step: Any) -> None:
+def test_ranks_that_are_faster_than_the_store_go_on_and_are_not_taken_for_stalled(
+    run: Any, examples: Artifact, shared_run_step: Any
+) -> None:
     artifact = run(
         "training_functions:train_with_a_slow_store",
-        params={"train": "training_functions:train", "params": {"epochs": 8}, "np": 1},
+        params={"train": "training_functions:train", "params": {"epochs": 8}, "np": 1, "stall_timeout_s": 4},
         inputs={"examples": examples},
         kind="model",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +75,17 @@ def train(context: TrainContext) -> keras.Model:
     callbacks: list[Any] = [Accident(context)] if "accident_after" in context.params else []
     if "poison_after" in context.params:
         callbacks.append(Poison(context.params["poison_after"]))
-    context.fit(
-        model, epochs=context.params.get("epochs", 3), batch_size=100, callbacks=callbacks, guard_every_steps=2
-    )
+    context.fit(model, epochs=context.params.get("epochs", 3), batch_size=100, callbacks=callbacks, guard_every_steps=2)
     context.report(7, gradient_norm=0.25)
     return model
 
 
 def train_with_a_slow_store(context: StepContext, **params: Any) -> Artifact:
-    """The step, on a store that takes longer for a checkpoint than the ranks for an epoch."""
-    publish = CheckpointState.publish
+    """The step, on a store that takes longer for the first checkpoint than the ranks for all epochs."""
+    publish, calls = CheckpointState.publish, count()
 
     def publish_slowly(state: CheckpointState, checkpoint: Path) -> None:
-        time.sleep(0.5)
+        time.sleep(0.1 if next(calls) else 7.0)
         publish(state, checkpoint)
 
     CheckpointState.publish = publish_slowly  # type: ignore[method-assign]
