@@ -25,7 +25,8 @@ class ColumnType:
         arrow: Type of a value: a number, a bool, or binary.
         width: Values of a row where all rows have as many; None for one value a row.
         is_ragged: Whether rows have any number of values.
-        is_coded: Whether strings are kept as codes into the distinct ones of a window, which costs less to shuffle.
+        is_coded: Whether strings are kept as codes into the distinct ones of a window, which cost less to shuffle and
+            to hand to TensorFlow.
     """
 
     arrow: pa.DataType
@@ -40,7 +41,9 @@ class ColumnType:
 
     @property
     def tensors(self) -> list[tf.TensorSpec]:
-        """The tensors of a batch: values and row splits where rows are ragged, else one."""
+        """The tensors of a batch: codes and strings, values and row splits where rows are ragged, else one."""
+        if self.is_coded:
+            return [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.string)]
         if self.is_ragged:
             return [tf.TensorSpec([None], self.dtype), tf.TensorSpec([None], tf.int64)]
         return [tf.TensorSpec([None] if self.width is None else [None, self.width], self.dtype)]
@@ -160,7 +163,13 @@ def batch_arrays(
 ) -> list[np.ndarray[Any, Any]]:
     """The arrays of a batch, one for each of :attr:`ColumnType.tensors`: rows ``first`` to before ``last``."""
     taken = take(arrays, kind, slice(first, last))
-    return [taken[1][taken[0]]] if kind.is_coded else taken
+    if not kind.is_coded:
+        return taken
+    codes, strings = taken
+    # A string costs more on its way to TensorFlow than all else of a row.
+    if len(strings) <= len(codes):
+        return [codes, strings]
+    return [np.arange(len(codes), dtype=np.int32), strings[codes]]
 
 
 def plain_types(table: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Table:

@@ -117,10 +117,10 @@ def _element(kinds: Mapping[str, ColumnType], label: str | None, tensors: Sequen
     left = list(tensors)
     columns = {}
     for name, kind in kinds.items():
-        values = left.pop(0)
-        columns[name] = (
-            tf.RaggedTensor.from_row_splits(values, left.pop(0), validate=False) if kind.is_ragged else values
-        )
+        values, *rest = (left.pop(0) for _ in kind.tensors)
+        if kind.is_ragged:
+            values = tf.RaggedTensor.from_row_splits(values, rest[0], validate=False)
+        columns[name] = tf.gather(rest[0], values) if kind.is_coded else values
     if label is None:
         return columns
     labels = columns.pop(label)
