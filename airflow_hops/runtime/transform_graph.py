@@ -139,9 +139,11 @@ def export_serving_model(
     module = tf.Module()
     module.transform = tf.saved_model.load(str(transform_graph))
     # A Keras 3 variable wraps the TensorFlow variable that a checkpoint must hold.
-    module.model_variables = [getattr(v, "value", v) for v in getattr(model, "variables", ())]
+    variables = getattr(model, "variables", ())
+    module.model_variables = [v if isinstance(v, tf.Variable) else getattr(v, "value", v) for v in variables]
     if isinstance(model, tf.Module):
-        module.model = model
+        # Of a model of tf_keras its layers alone: its optimizer may have functions that run among Horovod's ranks only.
+        module.model = getattr(model, "layers", None) or model
     wanted = getattr(model, "input", None)
     names = list(wanted) if isinstance(wanted, dict) else list(specs.outputs)
     missing = [name for name in names if name not in specs.outputs]
