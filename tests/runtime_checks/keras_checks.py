@@ -133,7 +133,8 @@ def _few_checks(placement: Placement, channel: Channel) -> dict[str, Any]:
 
 
 def start() -> None:
-    """One thread, and Horovod."""
+    """One thread, and Horovod; graphs as they are, for each runs a few steps only, and optimizing it takes longer."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     hvd.init()
