@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.artifacts import Artifact
-from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 
 pytestmark = pytest.mark.runtime
 CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
@@ -35,11 +35,14 @@ def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def returned(shared_run_step: Any, examples: Artifact, run_dag: Any, tracking_uri: str) -> Iterator[dict[str, Any]]:
+def returned(
+    shared_run_step: Any, warm_launcher: Any, examples: Artifact, run_dag: Any, tracking_uri: str
+) -> Iterator[dict[str, Any]]:
     """What each task of the DAG returned."""
     extra = {"store": shared_run_step.store.root, "tracking_uri": tracking_uri}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+        patch.setattr(RuntimeHook, "warm_start", lambda hook: warm_launcher.warm)
         run = run_dag("task_horovod", {"examples": examples.to_dict(), "lr": 0.01})
         assert str(run.state) == "success"
         yield {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
