@@ -76,9 +76,33 @@ def test_no_process_is_left_of_any_gang(gangs: Any) -> None:
     assert {name: outcome["left"] for name, outcome in gangs[0].items()} == {name: [] for name in gangs[0]}
 
 
-def test_what_is_no_number_of_ranks_or_cannot_be_forked_is_refused(shared_run_step: Any, warm_launcher: Any) -> None:
-    refused = shared_run_step("gang_checks:refuse", code_paths=CHECKS, launcher=warm_launcher)
+def test_no_descriptor_is_left_of_any_gang(gangs: Any) -> None:
+    assert {name: outcome["descriptors_left"] for name, outcome in gangs[0].items()} == dict.fromkeys(gangs[0], 0)
+
+
+def test_a_line_that_never_ends_is_logged_in_pieces_and_quoted_in_part(gangs: Any) -> None:
+    outcome = gangs[0]["raises"]
+    assert outcome["logs"]["rank-1.log"].count("y" * 1000) >= 290
+    assert len(outcome["error"]) < 10_000
+    assert "yyy … yyy" in outcome["error"]
+
+
+def test_what_is_no_number_or_cannot_be_forked_or_logged_is_refused(
+    run_step: Any, warm_launcher: Any, small_folder: Path
+) -> None:
+    refused = run_step(
+        "gang_checks:refuse",
+        params={"small_folder": str(small_folder)},
+        code_paths=CHECKS,
+        launcher=warm_launcher,
+    )
     assert refused["0"]["error"] == "np is 0, expected a number of ranks, 1 or more"
     assert refused["2"]["error"].startswith("np is '2'")
     assert refused["True"]["type"] == "BadInput"
     assert "TensorFlow runs already in this process" in refused["running"]["error"]
+    for value in ("0", "-1.5", "'300'", "inf", "nan"):
+        outcome = refused[f"stall_timeout_s {value}"]
+        assert (outcome["type"], outcome["error"].split(", ")[0]) == ("BadInput", f"stall_timeout_s is {value}")
+    assert refused["full"]["type"] == "HopsError"
+    assert "the rank's log cannot be written: [Errno 28] No space left on device" in refused["full"]["error"]
+    assert refused["full"]["left"] == []

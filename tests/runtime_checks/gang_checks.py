@@ -32,23 +32,43 @@ def run_all(context: StepContext) -> dict[str, Any]:
     return {name: _outcome(work, context.scratch / name) for name, work in scenarios.items()}
 
 
-def refuse(context: StepContext) -> dict[str, Any]:
-    """Numbers of ranks that are none; and a process in which TensorFlow runs already."""
+def refuse(context: StepContext, *, small_folder: str) -> dict[str, Any]:
+    """What is no number of ranks or of seconds; a full disk; and a process in which TensorFlow runs already."""
     refused = {str(size): _outcome(_fine, context.scratch / "logs", size) for size in (0, True, "2")}
+    for stall_timeout_s in (0, -1.5, "300", float("inf"), float("nan")):
+        outcome = _outcome(_fine, context.scratch / "logs", stall_timeout_s=stall_timeout_s)
+        refused[f"stall_timeout_s {stall_timeout_s!r}"] = outcome
+    full = _outcome(_print_much, Path(small_folder) / "logs")
     tf.constant(1)
-    return {**refused, "running": _outcome(_fine, context.scratch / "logs")}
+    return {**refused, "full": {**full, "logs": {}}, "running": _outcome(_fine, context.scratch / "logs")}
 
 
-def _outcome(work: Callable[[Placement, Channel], Any], logs: Path, size: Any = 2) -> dict[str, Any]:
+def _print_much(placement: Placement, channel: Channel) -> None:
+    for _ in range(100):
+        print("y" * 50_000)
+
+
+def _outcome(
+    work: Callable[[Placement, Channel], Any], logs: Path, size: Any = 2, stall_timeout_s: Any = 3
+) -> dict[str, Any]:
     began = time.monotonic()
+    opened = len(list(Path("/proc/self/fd").iterdir()))
     messages: list[Any] = []
     try:
-        result = run_gang(work, size, logs=logs, stall_timeout_s=3, on_message=lambda *m: messages.append(m))
+        result = run_gang(
+            work, size, logs=logs, stall_timeout_s=stall_timeout_s, on_message=lambda *m: messages.append(m)
+        )
         outcome: dict[str, Any] = {"result": result}
     except Exception as error:
         outcome = {"error": str(error), "type": type(error).__name__}
-    logged = {path.name: path.read_text() for path in logs.glob("*.log")}
-    return {**outcome, "seconds": time.monotonic() - began, "logs": logged, "messages": messages, "left": _children()}
+    return {
+        **outcome,
+        "seconds": time.monotonic() - began,
+        "logs": {path.name: path.read_text() for path in logs.glob("*.log")},
+        "messages": messages,
+        "left": _children(),
+        "descriptors_left": len(list(Path("/proc/self/fd").iterdir())) - opened,
+    }
 
 
 def _children() -> list[int]:
@@ -87,6 +107,8 @@ def _kill_oneself() -> None:
 
 
 def _raise() -> None:
+    sys.stdout.write("y" * 300_000)
+    sys.stdout.flush()
     raise ValueError("the user's own mistake")
 
 

@@ -123,6 +123,7 @@ def run_elastic_gang(
     """
     launcher = launcher or LocalRanks()
     placements = elastic.place(launcher, size)
+    own = stall_environment(stall_timeout_s)
     logs.mkdir(parents=True, exist_ok=True)
     oom_kills = count_oom_kills()
     is_here = {placement.host for placement in placements} == {socket.gethostname()}
@@ -132,7 +133,7 @@ def run_elastic_gang(
             placements,
             work,
             {
-                **stall_environment(stall_timeout_s),
+                **own,
                 "HOROVOD_ELASTIC": "1",
                 PORT_VARIABLE: str(meeting.port),
                 **(environment or {}),

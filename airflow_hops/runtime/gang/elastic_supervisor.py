@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.artifacts import HopsError
 from airflow_hops.protocol import format_record
 from airflow_hops.runtime.gang.crew import Crew
-from airflow_hops.runtime.gang.failures import describe_exit
 from airflow_hops.runtime.gang.meeting import MeetingPoint
 from airflow_hops.runtime.gang.placement import Host, place
 from airflow_hops.runtime.gang.supervisor import POLL_S, OnMessage, Supervisor, WatchedRank
@@ -137,7 +136,7 @@ class ElasticSupervisor(Supervisor):
         return told
 
     def _describe_loss(self, rank: WatchedRank) -> str:
-        return str(rank.error["message"]) if rank.error else describe_exit(rank.exit_code, self._oom_kills)
+        return str(rank.error["message"]) if rank.error else self._describe_exit(rank)
 
     def _never_taken(self, host: str) -> range:
         """Numbers of the slots of a host that the gang may grow into."""

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+_LINE_CHARACTERS = 500
+
 
 def describe_exit(code: int | None, oom_kills: int | None = None) -> str:
     """How a rank's process ended.
@@ -34,10 +36,15 @@ def describe_exit(code: int | None, oom_kills: int | None = None) -> str:
 
 
 def quote_log(lines: Sequence[str]) -> str:
-    """The last lines of a rank's log, for an error."""
+    """The last lines of a rank's log, for an error; long ones are cut in the middle."""
     if not lines:
         return "Its log is empty."
-    return "The last lines of its log:\n" + "\n".join(f"  {line}" for line in lines)
+    return "The last lines of its log:\n" + "\n".join(f"  {_shorten(line)}" for line in lines)
+
+
+def _shorten(line: str) -> str:
+    half = _LINE_CHARACTERS // 2
+    return line if len(line) <= _LINE_CHARACTERS else f"{line[:half]} … {line[-half:]}"
 
 
 def count_oom_kills() -> int:

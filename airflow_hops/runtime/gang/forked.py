@@ -20,6 +20,8 @@ from airflow_hops.runtime.gang.leases import GpuLeases
 from airflow_hops.runtime.gang.placement import Placement
 from airflow_hops.runtime.gang.rank import become_rank
 
+_LINE_BYTES = 1 << 16
+
 
 @dataclass
 class _Process:
@@ -67,6 +69,7 @@ class ForkedCrew(Crew):
         check_forkable()
         self._processes: dict[int, _Process] = {}
         self._selector = selectors.DefaultSelector()
+        self._ended = False
         self._private = tuple(private)
         gpus = get_gpus()
         slots = sorted({placement.local_rank for placement in placements})
@@ -95,7 +98,13 @@ class ForkedCrew(Crew):
                     self._read(0, found)  # its last words are in the pipes
                     found.append(Event(rank, "exit", process.exit_code))
             if found or time.monotonic() >= deadline:
-                return found
+                break
+        if self._ended:
+            for process in self._processes.values():
+                for descriptor in list(process.streams):  # which a process that it has left behind holds open
+                    self._close(process, descriptor)
+            self._selector.close()
+        return found
 
     def ask_for_stack(self, rank: int) -> None:
         """Signals the rank, whose handler writes its stack."""
@@ -123,6 +132,7 @@ class ForkedCrew(Crew):
             self.kill(rank)
         for _, process in running:
             process.exit_code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
+        self._ended = True
         if self._leases is not None:
             self._leases.release()
 
@@ -147,6 +157,11 @@ class ForkedCrew(Crew):
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ, placement.rank)
 
+    def _close(self, process: _Process, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        del process.streams[descriptor]
+
     def _read(self, timeout_s: float, found: list[Event]) -> None:
         """Takes in what the ranks have written; returns when there is no more of it for now."""
         if not self._selector.get_map():
@@ -164,10 +179,10 @@ class ForkedCrew(Crew):
                 process.pending[key.fd] = rest
                 kind = process.streams[key.fd]
                 if not chunk:
-                    self._selector.unregister(key.fd)
-                    os.close(key.fd)
-                    del process.streams[key.fd]
+                    self._close(process, key.fd)
                     lines = [rest] if rest else []
+                elif kind == "output" and len(rest) > _LINE_BYTES:  # a bar of progress, an array: no line ever ends
+                    lines.append(process.pending.pop(key.fd))
                 for line in lines:
                     if kind == "output":
                         found.append(Event(key.data, "output", line.decode(errors="replace")))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.gang.placement import Placement
 
 LOOPBACK = "lo"
@@ -37,7 +39,15 @@ def horovod_environment(placement: Placement, address: str, port: int, interface
 
 
 def stall_environment(stall_timeout_s: float) -> dict[str, str]:
-    """Has Horovod say in the log which ranks it waits for, long before the gang is given up."""
+    """Has Horovod say in the log which ranks it waits for, long before the gang is given up.
+
+    Raises:
+        BadInput: that is no time.
+    """
+    if isinstance(stall_timeout_s, bool) or not isinstance(stall_timeout_s, int | float):
+        raise BadInput(f"stall_timeout_s is {stall_timeout_s!r}, expected a number of seconds")
+    if not 0 < stall_timeout_s < math.inf:
+        raise BadInput(f"stall_timeout_s is {stall_timeout_s}, expected a number of seconds, more than 0")
     return {"HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(stall_timeout_s / 6)))}
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -123,9 +125,10 @@ def run_gang(
     """
     launcher = launcher or LocalRanks()
     placements = launcher.place(size)
+    own = stall_environment(stall_timeout_s)
     logs.mkdir(parents=True, exist_ok=True)
     oom_kills = count_oom_kills()
-    crew = launcher.start(placements, work, {**stall_environment(stall_timeout_s), **(environment or {})})
+    crew = launcher.start(placements, work, {**own, **(environment or {})})
     supervisor = Supervisor(crew, logs, stall_timeout_s, on_message or (lambda rank, message: None), oom_kills)
     try:
         return supervisor.watch()
@@ -149,10 +152,14 @@ class Supervisor:
     ) -> None:
         self._crew, self._stall_timeout_s, self._on_message = crew, stall_timeout_s, on_message
         self._oom_kills = oom_kills
-        self.ranks = [
-            WatchedRank(placement.rank, placement, (logs / f"rank-{placement.rank}.log").open("w", buffering=1))
-            for placement in crew.placements
-        ]
+        try:
+            self.ranks = [
+                WatchedRank(placement.rank, placement, (logs / f"rank-{placement.rank}.log").open("w", buffering=1))
+                for placement in crew.placements
+            ]
+        except OSError as error:
+            crew.end()
+            raise HopsError(f"{logs}: the ranks' logs cannot be written: {error}") from error
         self.watched = list(self.ranks)
 
     def watch(self) -> list[Any]:
@@ -177,10 +184,13 @@ class Supervisor:
     def end(self) -> None:
         """Kills what still runs, takes in its last words, and closes the logs."""
         self._crew.end()
-        if not all(rank.log.closed for rank in self.ranks):
-            self._take_in(0)
-        for rank in self.ranks:
-            rank.log.close()
+        try:
+            if not all(rank.log.closed for rank in self.ranks):
+                self._take_in(0)
+        finally:
+            for rank in self.ranks:
+                with contextlib.suppress(OSError):  # what could not be written before is told by then
+                    rank.log.close()
 
     def _take_in(self, timeout_s: float) -> None:
         for event in self._crew.events(timeout_s):
@@ -194,7 +204,10 @@ class Supervisor:
 
     def _take_line(self, rank: WatchedRank, text: str) -> None:
         line = parse_line(text)
-        rank.log.write(line.text + "\n")
+        try:
+            rank.log.write(line.text + "\n")
+        except OSError as error:
+            raise HopsError(f"{rank.log.name}: the rank's log cannot be written: {error}") from error
         if line.text == _STACK_HEADER:
             rank.stack = [line.text]
             return
@@ -267,11 +280,15 @@ class Supervisor:
             + quote_log(culprit.last_lines)
         )
 
+    def _describe_exit(self, rank: WatchedRank) -> str:
+        is_here = rank.placement.host == socket.gethostname()
+        return describe_exit(rank.exit_code, self._oom_kills if is_here else None)
+
     def _failure(self, rank: WatchedRank) -> HopsError:
         quoted = quote_log(rank.last_lines)
         if rank.error is not None:
             where = f"({rank.placement}, after {rank.where}; all ranks were ended)"
             message = f"{rank.error['message']} {where}. {quoted}"
             return HopsError(message) if rank.error["retryable"] else BadInput(message)
-        exit_ = describe_exit(rank.exit_code, self._oom_kills)
+        exit_ = self._describe_exit(rank)
         return HopsError(f"{rank.placement} was ended by {exit_} after {rank.where}; all ranks were ended. {quoted}")
