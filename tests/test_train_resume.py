@@ -136,7 +136,9 @@ def test_a_loop_of_ones_own_is_resumed_within_an_epoch(train: Any, shared_run_st
     assert resumed["epochs"] == whole["epochs"]
 
 
-def test_a_rank_that_reads_fewer_batches_is_named_and_no_rank_waits_for_ever(train: Any, shared_run_step: Any) -> None:
+def test_a_fit_of_ones_own_is_guarded_and_a_rank_that_reads_fewer_batches_is_named_and_waited_for_by_none(
+    train: Any, shared_run_step: Any
+) -> None:
     began = time.monotonic()
     with pytest.raises(StepFailed) as failure:
         train("uneven", function="train_on_uneven_batches", settings={"stall_timeout_s": 200})
@@ -144,6 +146,7 @@ def test_a_rank_that_reads_fewer_batches_is_named_and_no_rank_waits_for_ever(tra
     assert "the batches of rank 1 ran out first" in str(failure.value)
     assert not failure.value.retryable
     assert time.monotonic() - began < 100, "nobody waits for the stall timeout"
+    assert "rows over all ranks: [391]" in [line.text for line in shared_run_step.lines]
     told = [line.text for line in shared_run_step.lines if line.text.startswith("told before")]
     assert "would take different numbers of steps an epoch (rank 0: 5, rank 1: 3)" in told[0]
 

@@ -334,16 +334,22 @@ class TrainContext:
         if self.elasticity is not None:
             self.elasticity.make_way()
 
-    def callbacks(self, *, epochs: int, guard_every_steps: int | None = None) -> list[Any]:
+    def callbacks(
+        self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
+    ) -> list[Any]:
         """The callbacks that :meth:`fit` adds, for a ``model.fit`` of one's own; checkpoints come after each epoch.
 
         Args:
             epochs: How many there will be, for the progress.
+            reader: Of the split that is trained on, ``context.reader("train")``: each epoch must give all of its rows,
+                once. None for other data, whose rows are not compared.
             guard_every_steps: Compare the ranks' weights after so many steps; the context's own by default.
         """
         from airflow_hops.hops.callbacks import RecordCallback, guarding_callbacks
 
-        return [*guarding_callbacks(self, self.make_guard(guard_every_steps)), RecordCallback(self, epochs)]
+        guard = self.make_guard(guard_every_steps, reader)
+        rows = reader.total_rows if reader else 0
+        return [*guarding_callbacks(self, guard), RecordCallback(self, epochs, rows=rows)]
 
     def fit(
         self,

@@ -133,9 +133,12 @@ def train_by_oneself(context: TrainContext) -> keras.Model:
 
 
 def train_on_uneven_batches(context: TrainContext) -> keras.Model:
-    """A ``model.fit`` of one's own with data of one's own, of which rank 1 has less."""
+    """A ``model.fit`` of one's own, of the examples, and with data of one's own, of which rank 1 has less."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    examples = context.examples("train", 40).map(lambda features, label: (features["numeric"], label))
+    model.fit(examples, verbose=0, callbacks=context.callbacks(epochs=1, reader=context.reader("train")))
+    print(f"rows over all ranks: {context.guards[-1].rows}", flush=True)
     batches = tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1]))).repeat(5 - 2 * context.rank)
     try:
         model.fit(batches, verbose=0, callbacks=context.callbacks(epochs=1))
