@@ -23,6 +23,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from airflow_hops.environments import create_environment  # noqa: E402
+from benchmarks.measurement.image_figures import measure_images  # noqa: E402
 from benchmarks.measurement.timing import Timed, time_work  # noqa: E402
 
 WORK = REPOSITORY / ".hops" / "benchmarks" / "reader"
@@ -142,12 +143,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is run; medians are reported")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="without Petastorm")
+    parser.add_argument("--images", type=int, default=4096, help="images to TFRecord; 0 leaves that out")
     given = parser.parse_args()
     log = Console(stderr=True, highlight=False)
     set_up(given, log)
     figures = figures_of(measure(given, log))
     ratios = ratios_of(figures)
-    print_figures(figures, ratios, Console(width=150, highlight=False))
+    console = Console(width=150, highlight=False)
+    print_figures(figures, ratios, console)
+    if given.images:
+        image_ratios, figures["images"] = measure_images(given.images, given.rounds, console)
+        ratios |= image_ratios
+        console.print(f"images_to_tfrecord: {ratios['images_to_tfrecord']}")
     print(json.dumps({"benchmark": "reader", "ratios": ratios, "figures": figures}))
     return 0
 

@@ -5,24 +5,26 @@ All ways in turn in each round; medians are reported. See ``README.md`` for what
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import json
-import os
-import re
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
+sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
+
+import argparse  # noqa: E402
+import importlib.util  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import re  # noqa: E402
+import shutil  # noqa: E402
+import subprocess  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Iterator, Mapping  # noqa: E402
+from contextlib import contextmanager  # noqa: E402
+from dataclasses import dataclass, replace  # noqa: E402
+from statistics import median  # noqa: E402
+from typing import Any  # noqa: E402
+
 WORK = REPOSITORY / ".hops" / "benchmarks" / "training"
 RUNTIME = REPOSITORY / ".venv-runtime"
 SCRIPT = REPOSITORY / "benchmarks" / "measurement" / "horovod_script.py"

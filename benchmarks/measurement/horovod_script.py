@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from pathlib import Path
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
@@ -58,6 +60,7 @@ seconds = time.perf_counter() - began
 if hvd.rank() == 0:
     print(f"steps_per_second {(given.steps - first_measured) / seconds:.2f}", flush=True)
 
-module = tf.Module()
-module.weights = variables
-model = None
+if hvd.rank() == 0 and "HOPS_OUTPUT" in os.environ:
+    module = tf.Module()
+    module.weights = variables
+    tf.saved_model.save(module, str(Path(os.environ["HOPS_OUTPUT"]) / "saved_model"))

@@ -28,7 +28,7 @@ def write_examples(context: StepContext, *, flights: str) -> Artifact:
     """Flights with a known delay as transformed examples: five numbers side by side, and three ids."""
     from tensorflow_metadata.proto.v0 import statistics_pb2
 
-    rows = pd.read_csv(Path(flights) / "flights.csv").dropna(subset=["arr_delay"])
+    rows = pd.read_csv(Path(flights) / "flights.csv.zip").dropna(subset=["arr_delay"])
     numbers = rows[NUMBERS].to_numpy("float32")
     numbers = (numbers - numbers.mean(0)) / (numbers.std(0) + 1e-6)
     columns: dict[str, Any] = {
