@@ -35,4 +35,5 @@ for step, (features, labels) in enumerate(dataset):
 
 package = "tensorflow"
 weights = [kernel.numpy().tolist(), bias.numpy().tolist()]
+ranks = hvd.size()
 hvd.shutdown()

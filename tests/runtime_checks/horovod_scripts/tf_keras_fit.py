@@ -28,4 +28,5 @@ history = model.fit(dataset, epochs=2, callbacks=callbacks, verbose=0)
 package = type(model).__module__.partition(".")[0]
 losses = [float(loss) for loss in history.history["loss"]]
 weights = [weight.tolist() for weight in model.get_weights()]
+ranks = hvd.size()
 hvd.shutdown()
