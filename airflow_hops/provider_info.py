@@ -82,6 +82,9 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Python of the hosts",
                     "Path of bin/python of the runtime environment on each host; empty: the same as on the worker",
                 ),
+                "address": _field(
+                    "Address of the worker", "By which the hosts reach it; empty: from which its packets to a host go"
+                ),
                 "slots": _field(
                     "Slots of this machine",
                     "How many ranks the worker's own machine takes, where no hosts are given; empty: all that it has",

@@ -21,10 +21,17 @@ async def run_command(process: asyncssh.SSHServerProcess[bytes]) -> None:
     print("a greeting for all who log in", file=sys.stderr, flush=True)
     process.stdout.write(b"Welcome: what a login script prints\n")
     reading, writing = os.pipe()
-    child = await asyncio.create_subprocess_shell(
-        process.command, stdin=reading, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    # Pipes of our own: asyncssh reads asyncio's streams twice at once when the client takes its time.
+    output, error = os.pipe(), os.pipe()
+    child = await asyncio.create_subprocess_shell(process.command, stdin=reading, stdout=output[1], stderr=error[1])
+    os.close(output[1])
+    os.close(error[1])
+    await process.redirect(
+        stdin=os.fdopen(writing, "wb"),
+        stdout=os.fdopen(output[0], "rb"),
+        stderr=os.fdopen(error[0], "rb"),
+        send_eof=False,
     )
-    await process.redirect(stdin=os.fdopen(writing, "wb"), stdout=child.stdout, stderr=child.stderr, send_eof=False)
     code = await child.wait()
     await asyncio.sleep(_LAST_WORDS_S)
     process.exit(code)

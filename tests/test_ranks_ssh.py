@@ -77,6 +77,12 @@ def test_ranks_of_two_hosts_meet_whatever_the_login_prints(gangs: Any) -> None:
 
 def test_inputs_travel_to_every_host(gangs: Any) -> None:
     assert [rank["words"] for rank in gangs["fine"]["result"]] == ["from the supervisor"] * 2
+    assert [rank["inputs"] for rank in gangs["fine"]["result"]] == [["words.txt"]] * 2
+
+
+def test_a_host_that_stands_still_while_it_is_sent_files_is_given_up(gangs: Any) -> None:
+    expected = "no agent could be started on host deaf: nothing was heard for 15 s"
+    assert gangs["deaf"] == {"type": "HopsError", "error": expected}
 
 
 def test_files_come_back_before_the_message_that_follows_them(gangs: Any) -> None:
@@ -139,10 +145,16 @@ def test_a_full_disk_where_files_come_back_ends_the_gang(run: Any, server: dict[
 
 @pytest.fixture(scope="module")
 def refused(run: Any, server: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = server["folder"]
+    folder, port = server["folder"], server["ssh"]["port"]
     strangers = tmp_path_factory.mktemp("strangers")
     (strangers / "config").write_text(f"UserKnownHostsFile {strangers / 'none'}\nStrictHostKeyChecking yes\n")
+    # A proxy of its own knows the host; this machine does not.
+    (strangers / "behind").write_text(
+        f"Include {folder / 'config'}\nHost behind\n HostName behind.invalid\n HostKeyAlias [127.0.0.1]:{port}\n"
+        f" ProxyCommand {sys.executable} {Path(__file__).parent / 'ssh_proxy.py'} 127.0.0.1 {port}\n"
+    )
     others = {
+        "behind a proxy": {"config_file": str(strangers / "behind"), "hosts": "behind:1"},
         "unreachable": {"port": 1, "hosts": "127.0.0.2:1"},
         "unknown name": {"hosts": "no-such-host.invalid:1"},
         "refused key": {"key_file": str(folder / "other_key")},
@@ -159,6 +171,7 @@ def refused(run: Any, server: dict[str, Any], tmp_path_factory: pytest.TempPathF
     [
         ("unreachable", "HopsError", r"on host 127\.0\.0\.2: .*\n.*Connection refused"),
         ("unknown name", "HopsError", r"host no-such-host\.invalid cannot be reached: .*not resolve"),
+        ("behind a proxy", "BadInput", r"host behind: by which IPv4 address .* the connection's field 'address'"),
         ("refused key", "BadInput", r"on host 127\.0\.0\.\d: (.|\n)*Permission denied"),
         ("unknown host", "BadInput", r"on host 127\.0\.0\.\d: (.|\n)*Host key verification failed"),
         ("no python", "BadInput", r"on host 127\.0\.0\.\d: (.|\n)*/nowhere/bin/python: (.|\n)*not found"),
@@ -181,6 +194,10 @@ def test_hosts_that_cannot_be_used_are_named_at_once(refused: Any, case: str, ty
     assert outcome["type"] == type_, outcome
     assert re.search(expected, outcome["error"]), outcome["error"]
     assert outcome["seconds"] < 25
+
+
+def test_an_address_that_is_a_translators_is_not_listened_on(refused: Any) -> None:
+    assert refused["address of a translator"]["result"] == "''", "all of this machine's"
 
 
 def test_training_on_two_hosts_makes_the_model_of_local_ranks(run: Any, server: dict[str, Any]) -> None:

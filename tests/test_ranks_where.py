@@ -31,7 +31,7 @@ def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
     assert hook is not None and hook.hook_class_name == "airflow_hops.hooks.ranks.RanksHook"
     assert hook.connection_testable
     widgets = manager.connection_form_widgets
-    assert {"hosts", "key_file", "config_file", "python", "slots"} == {
+    assert {"hosts", "key_file", "config_file", "python", "address", "slots"} == {
         name.removeprefix("extra__horovod__") for name in widgets if name.startswith("extra__horovod__")
     }
     assert widgets["extra__horovod__slots"].field["schema"]["type"] == ["integer", "null"]
@@ -39,23 +39,22 @@ def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
 
 
 def test_all_fields_reach_the_step(connection: Any) -> None:
-    extra = {"hosts": "gpu-1:4,gpu-2:4", "key_file": "/keys/train", "python": "/opt/runtime/bin/python", "slots": 2}
-    connection({"login": "train", "port": 2222, "extra": extra})
+    texts = {"key_file": "/keys/train", "python": "/opt/runtime/bin/python", "address": "192.0.2.7"}
+    connection({"login": "train", "port": 2222, "extra": {"hosts": "gpu-1:4,gpu-2:4", "slots": 2, **texts}})
     expected = {
         "kind": "ssh",
         "hosts": "gpu-1:4,gpu-2:4",
         "hosts_from": "connection 'gpus', field 'hosts'",
         "user": "train",
         "port": 2222,
-        "key_file": "/keys/train",
         "config_file": None,
-        "python": "/opt/runtime/bin/python",
+        **texts,
     }
     assert where_ranks_run("gpus", None) == expected
     other = {"hosts": "gpu-3:1", "hosts_from": "argument 'hosts'"}
     assert where_ranks_run("gpus", "gpu-3:1") == {**expected, **other}
     connection("horovod://train@:2222/?hosts=gpu-1%3A4%2Cgpu-2%3A4")
-    assert where_ranks_run("gpus", "") == {**expected, "key_file": None, "python": None}
+    assert where_ranks_run("gpus", "") == {**expected, **dict.fromkeys(texts)}
 
 
 def test_no_hosts_mean_this_machine(connection: Any) -> None:

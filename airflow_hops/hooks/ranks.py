@@ -13,7 +13,8 @@ from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.protocol import StepSpec
 
 SPARK = "spark"
-_TEXTS = ("hosts", "key_file", "config_file", "python")
+_OF_HOSTS = ("key_file", "config_file", "python", "address")
+_TEXTS = ("hosts", *_OF_HOSTS)
 
 
 class RanksHook(BaseHook):
@@ -61,7 +62,7 @@ class RanksHook(BaseHook):
             "hosts_from": "argument 'hosts'" if hosts else f"connection {self.ranks_conn_id!r}, field 'hosts'",
             "user": connection.login or None,
             "port": connection.port,
-            **{name: extra.get(name) for name in ("key_file", "config_file", "python")},
+            **{name: extra.get(name) for name in _OF_HOSTS},
         }
 
     def test_connection(self) -> tuple[bool, str]:

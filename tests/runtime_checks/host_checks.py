@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,9 @@ import psutil
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, RankJob, run_gang
+from airflow_hops.runtime.gang.agent import versions
+from airflow_hops.runtime.gang.frames import GREETING, Frames
+from airflow_hops.runtime.gang.remote import AgentLine, RemoteCrew, rendezvous_address
 from airflow_hops.runtime.gang.ssh import SshRanks, SshSettings, parse_hosts
 
 TWO_HOSTS = "127.0.0.1:1,127.0.0.2:1"
@@ -39,6 +43,8 @@ def run_all(context: StepContext, *, ssh: dict[str, Any], servers: list[dict[str
     """Runs every scenario on the hosts of one server; ``servers`` is of another, which does not survive."""
     silent = {name: Scenario(context, ssh, name) for name in ("agent_stopped", "supervisor_stopped")}
     waiting = [threading.Thread(target=scenario.run) for scenario in silent.values()]
+    deaf: dict[str, Any] = {}
+    waiting.append(threading.Thread(target=_send_to_the_deaf, args=(context, deaf)))
     for thread in waiting:
         thread.start()
     outcomes = {}
@@ -48,7 +54,32 @@ def run_all(context: StepContext, *, ssh: dict[str, Any], servers: list[dict[str
     outcomes["server_killed"] = Scenario(context, doomed["ssh"], "server_killed", server=doomed["pid"]).run()
     for thread in waiting:
         thread.join()
-    return {**outcomes, **{name: scenario.outcome for name, scenario in silent.items()}}
+    return {**outcomes, **{name: scenario.outcome for name, scenario in silent.items()}, "deaf": deaf}
+
+
+def _send_to_the_deaf(context: StepContext, outcome: dict[str, Any]) -> None:
+    """A host that stands still while it is sent more than its connection holds."""
+    folder = context.scratch / "deaf"
+    folder.mkdir()
+    (folder / "large.bin").write_bytes(bytes(5_000_000))
+    here, there = socket.socketpair()
+    frames = Frames(there.fileno())
+    frames.send_bytes(GREETING)
+    frames.send({"type": "hello", "versions": versions()})
+    line = AgentLine(
+        host="deaf",
+        frames=Frames(os.dup(here.fileno())),
+        address="127.0.0.1",
+        last_words=str,
+        is_final=lambda: False,
+        close=lambda: here.shutdown(socket.SHUT_RDWR),
+    )
+    try:
+        RemoteCrew([Placement(0, 1, 0, 1, "deaf")], RankJob("host_checks:work", inputs={"large": folder}), {}, [line])
+    except Exception as error:
+        outcome.update(error=str(error), type=type(error).__name__)
+    here.close()
+    there.close()
 
 
 class Scenario:
@@ -60,6 +91,9 @@ class Scenario:
         self._folder.mkdir()
         (self._folder / "input").mkdir()
         (self._folder / "input" / "words.txt").write_text("from the supervisor")
+        # What cannot be read is no file that could travel.
+        os.mkfifo(self._folder / "input" / "pipe")
+        (self._folder / "input" / ".#words.txt").symlink_to("somebody@somewhere:1")
         self._params = {"accident": name, "notes": str(self._folder), **params}
         self.outcome: dict[str, Any] = {}
 
@@ -82,7 +116,7 @@ class Scenario:
         return self.outcome
 
     def _run_here(self) -> None:
-        hosts = TWO_HOSTS if self._name in ("fine", "killed") else "127.0.0.2:1"
+        hosts = {"fine": TWO_HOSTS, "killed": "127.0.0.2:2"}.get(self._name, "127.0.0.2:1")
         messages: list[Any] = []
         seen: list[Any] = []
 
@@ -229,6 +263,7 @@ def _exchange(placement: Placement, channel: Channel, folders: Mapping[str, Path
         "total": float(hvd.allreduce(tf.constant(placement.rank + 1.0), op=hvd.Sum)),
         "cross_size": hvd.cross_size(),
         "words": (folders["words"] / "words.txt").read_text(),
+        "inputs": sorted(path.name for path in folders["words"].iterdir()),
         "interface": os.environ["HOROVOD_GLOO_IFACE"],
         "elsewhere": str(output.parent) != str(folders.get("notes")),
     }
@@ -278,6 +313,7 @@ def refuse(context: StepContext, *, ssh: dict[str, Any], others: dict[str, dict[
     )
     for text in ("", "gpu-1", "gpu-1:", "gpu-1:0", "gpu-1:four", "gpu-1:2,gpu-1:2", "-oProxyCommand=x:1", "a b:1"):
         cases[f"hosts {text!r}"] = lambda text=text: parse_hosts(text)
+    cases["address of a translator"] = lambda: rendezvous_address(["192.0.2.7"])
     path = os.environ["PATH"]
     outcomes = {}
     for name, case in cases.items():

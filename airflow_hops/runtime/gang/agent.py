@@ -270,7 +270,7 @@ def find_interface(address: str) -> str:
 
 
 def own_address(peer: str) -> str:
-    """Address of this host as seen from the way to another.
+    """IPv4 address of this host as seen from the way to another.
 
     Args:
         peer: Name or address of the other host.
@@ -279,7 +279,8 @@ def own_address(peer: str) -> str:
         HopsError: there is no such host, or no way to it.
     """
     try:
-        family, kind, _, _, target = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+        # Horovod's rendezvous knows no IPv6.
+        family, kind, _, _, target = socket.getaddrinfo(peer, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(target)  # of a datagram socket: nothing is sent
             return str(probe.getsockname()[0])

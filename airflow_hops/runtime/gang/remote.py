@@ -6,10 +6,11 @@ import contextlib
 import os
 import queue
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -83,16 +84,22 @@ class RemoteCrew(Crew):
         self._queue: queue.Queue[Event] = queue.Queue()
         self._closing = contextlib.ExitStack()
         self._over = threading.Event()
-        files = FileReceiver(job.output) if job.output is not None else None
+        try:
+            files = FileReceiver(job.output) if job.output is not None else None
+        except OSError as error:
+            for line in lines:
+                line.close()
+            raise HopsError(f"{job.output}: what comes from other hosts cannot be written: {error}") from error
         if files is not None:
             self._closing.callback(files.close)
         self._agents = [_Agent(line, _placements_of(line, placements), self._queue, files) for line in lines]
-        threading.Thread(target=self._say_alive, name="alive", daemon=True).start()
+        for agent in self._agents:
+            threading.Thread(target=self._say_alive, args=(agent,), name="alive", daemon=True).start()
         try:
             check_json(job.params, f"params of {job.entry}")
             self._wait_for("hello")
             self._check_versions()
-            address = _rendezvous_address([line.address for line in lines])
+            address = rendezvous_address([line.address for line in lines])
             port, serve = self._closing.enter_context(rendezvous(placements, address))
             serve()
             self._send_jobs(job, environment, port)
@@ -138,12 +145,15 @@ class RemoteCrew(Crew):
 
     def _wait_for(self, state: str) -> None:
         while not all(agent.state == state for agent in self._agents):
-            for agent in self._agents:
-                agent.check()
-                if agent.over.is_set():
-                    message = f"no agent could be started on host {agent.line.host}: {agent.why_gone()}"
-                    raise BadInput(message) if agent.line.is_final() else HopsError(message)
+            self._check_agents()
             time.sleep(_LOOK_S / 5)
+
+    def _check_agents(self) -> None:
+        for agent in self._agents:
+            agent.check()
+            if agent.over.is_set():
+                message = f"no agent could be started on host {agent.line.host}: {agent.why_gone()}"
+                raise BadInput(message) if agent.line.is_final() else HopsError(message)
 
     def _check_versions(self) -> None:
         own = versions()
@@ -190,12 +200,20 @@ class RemoteCrew(Crew):
                 # The stream has ended: that is told with the agent's last words.
 
         with ThreadPoolExecutor(len(self._agents)) as pool:
-            list(pool.map(send, self._agents))
+            sending = [pool.submit(send, agent) for agent in self._agents]
+            try:
+                while wait(sending, _LOOK_S).not_done:
+                    self._check_agents()
+            except BaseException:
+                for agent in self._agents:
+                    agent.line.close()  # a send that nobody takes in ends with its stream
+                raise
+        for sent in sending:
+            sent.result()
 
-    def _say_alive(self) -> None:
+    def _say_alive(self, agent: _Agent) -> None:
         while not self._over.wait(ALIVE_INTERVAL_S):
-            for agent in self._agents:
-                agent.say(type="alive")
+            agent.say(type="alive")
 
 
 class _Agent:
@@ -308,6 +326,14 @@ def _placements_of(line: AgentLine, placements: Sequence[Placement]) -> list[Pla
     return [placement for placement in placements if placement.rank in line.ranks]
 
 
-def _rendezvous_address(addresses: Sequence[str]) -> str:
-    """The address on which the server listens: the one by which all hosts reach this machine, or all of them."""
-    return addresses[0] if len(set(addresses)) == 1 else ""
+def rendezvous_address(addresses: Sequence[str]) -> str:
+    """The address on which the server listens: the one by which all hosts reach this machine, or all of them.
+
+    Args:
+        addresses: Of this machine, as each host reaches it.
+    """
+    if len(set(addresses)) == 1:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((addresses[0], 0))
+            return addresses[0]  # and none of a translator's
+    return ""

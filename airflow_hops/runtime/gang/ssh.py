@@ -66,7 +66,7 @@ class SshSettings:
         python: The Python of the hosts' runtime environment; by default the path of this one's.
         config_file: In the place of ``~/.ssh/config``.
         connect_timeout_s: Seconds for a connection.
-        address: Of this machine, as the hosts reach it; by default it is found out for each host.
+        address: Of this machine, as the hosts reach it, IPv4; by default it is found out for each host.
     """
 
     user: str | None = None
@@ -185,7 +185,8 @@ class _SshClient:
         """Sends the package.
 
         Raises:
-            HopsError: it is not known how the host reaches this machine.
+            BadInput: it is not known how the host reaches this machine.
+            HopsError: the host cannot be reached.
         """
         with contextlib.suppress(OSError):  # the client is gone: its last words are told with its end
             self._frames.send_bytes(package_archive())
@@ -215,10 +216,15 @@ class _SshClient:
         found = re.search(r"^hostname (\S+)$", asked.stdout, re.MULTILINE)
         try:
             return own_address(found[1] if found else self._host)
-        except HopsError:
-            # The client says why, better than this.
-            self._process.wait(self._settings.connect_timeout_s + _CLOSE_S)
-            raise HopsError(f"host {self._host} cannot be reached: {self._last_words()}") from None
+        except HopsError as error:
+            # The client says why, better than this; unless it reaches the host by a way of its own.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(self._settings.connect_timeout_s + _CLOSE_S)
+                raise HopsError(f"host {self._host} cannot be reached: {self._last_words()}") from None
+            raise BadInput(
+                f"host {self._host}: by which IPv4 address of this machine its ranks reach it cannot be found out "
+                f"({error}); name it in the connection's field 'address'"
+            ) from None
 
     def _listen(self) -> None:
         assert self._process.stderr is not None

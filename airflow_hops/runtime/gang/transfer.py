@@ -158,7 +158,7 @@ def send_file(frames: Frames, file: Path, name: str) -> None:
 
 
 def send_folder(frames: Frames, folder: Path, name: str, *, code: bool = False) -> None:
-    """Sends what lies in a folder, links followed, or a single file.
+    """Sends the files in a folder, links followed, or a single file.
 
     Args:
         frames: Where to.
@@ -196,4 +196,5 @@ def _files(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Path
         here = Path(place).resolve()
         # A link to a folder above would lead round for ever.
         folders[:] = [f for f in sorted(set(folders) - without) if not here.is_relative_to((here / f).resolve())]
-        yield from (Path(place) / name for name in sorted(names))
+        # What is no file, or a link to none, cannot be read: an editor's lock, a socket, a pipe.
+        yield from (file for file in (Path(place) / name for name in sorted(names)) if file.is_file())

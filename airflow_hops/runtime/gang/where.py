@@ -29,8 +29,8 @@ def rank_launcher(where: Where | None, context: StepContext) -> RankLauncher:
 
     Args:
         where: ``kind`` and what belongs to it: ``local`` with ``slots``; ``spark``; ``ssh`` with ``hosts``,
-            ``hosts_from`` (what a message calls them), ``user``, ``port``, ``key_file``, ``config_file`` and
-            ``python``. What is None or not there has its default; None is all slots of this machine.
+            ``hosts_from`` (what a message calls them), ``user``, ``port``, ``key_file``, ``config_file``, ``python``
+            and ``address``. What is None or not there has its default; None is all slots of this machine.
         context: The step's; with ranks on Spark, that of a step which was launched with spark-submit. It must not
             have started a thread.
 
@@ -90,5 +90,6 @@ def describe_host(placement: Placement, channel: Channel, *, folders: Mapping[st
 
 
 def _ssh_ranks(where: Where) -> SshRanks:
-    settings = {name: where[name] for name in ("user", "port", "key_file", "config_file", "python") if where.get(name)}
+    names = ("user", "port", "key_file", "config_file", "python", "address")
+    settings = {name: where[name] for name in names if where.get(name)}
     return SshRanks(parse_hosts(where["hosts"], where.get("hosts_from", "hosts")), SshSettings(**settings))
