@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,18 @@ from airflow_hops.hops.keras import exchange_seconds
 
 if TYPE_CHECKING:
     from airflow_hops.hops.context import TrainContext
+    from airflow_hops.runtime.feature_specs import OutputSpec
 
-_EVALUATION_BATCH = 8192
+_EVALUATION_ROWS = 8192
+_EVALUATION_BYTES = 64 << 20
 
 log = logging.getLogger(__name__)
+
+
+def evaluation_rows(outputs: Mapping[str, OutputSpec]) -> int:
+    """Rows of a batch that is only measured: as many as are quick, unless they are images."""
+    bytes_per_row = 4 * sum(math.prod(output.shape) for output in outputs.values())
+    return max(1, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(bytes_per_row, 1)))
 
 
 def fit_model(
@@ -54,7 +63,8 @@ def fit_model(
     whole = context.examples(split, batch_size, shuffle=True, columns=columns)
     validation = None
     if validation_split is not None and context.can_share(validation_split):
-        validation = context.examples(validation_split, max(_EVALUATION_BATCH, context.size), columns=columns)
+        rows = max(evaluation_rows(context.feature_outputs), context.size)
+        validation = context.examples(validation_split, rows, columns=columns)
     _prepare(context, model, context.examples(split, batch_size, columns=columns))
     if not context.is_restored and (context.resumed_from is not None or context.snapshot is not None):
         context.restore(model)
