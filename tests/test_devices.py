@@ -52,6 +52,14 @@ def test_without_gpus_ranks_are_left_alone_and_slots_are_cores(gang: Any) -> Non
     assert found["ranks"] == [{"sees": "", "number": 0}] * 2
 
 
+def test_env_keeps_ranks_off_the_gpus(gang: Any, tmp_path: Path) -> None:
+    found = gang(assigned="GPU-a,GPU-b", ranks=2, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert found["ranks"] == [{"sees": "", "number": 0}] * 2
+    assert not list(tmp_path.glob("*.lock"))
+    found = gang(assigned="GPU-a,GPU-b", ranks=1, env={"CUDA_VISIBLE_DEVICES": "GPU-b"})
+    assert found["ranks"] == [{"sees": "GPU-b", "number": 1}]
+
+
 def test_more_ranks_than_gpus_is_bad_input(gang: Any) -> None:
     with pytest.raises(StepFailed, match="3 ranks want a GPU each, and this host has 2") as failure:
         gang(assigned="GPU-a,GPU-b", ranks=3)

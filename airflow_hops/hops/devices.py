@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -26,22 +27,25 @@ def get_num_gpus() -> int:
     return len(get_gpus())
 
 
-def get_gpus() -> list[Gpu]:
+def get_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
     """The GPUs that this process may use.
 
     A scheduler's assignment (``CUDA_VISIBLE_DEVICES``: Slurm, Kubernetes, Spark, or a rank's own) comes first; without
     one, they are all that NVML finds. TensorFlow is not asked, which would take them.
 
+    Args:
+        environment: Variables of another process, whose GPUs are meant.
+
     Returns:
         In the order of the assignment, or of the PCI bus.
     """
     found = _by_nvml()
-    assigned = os.environ.get("CUDA_VISIBLE_DEVICES")
+    assigned = environment.get("CUDA_VISIBLE_DEVICES")
     if assigned is None:
         return found
     gpus: list[Gpu] = []
     for name in filter(None, (part.strip() for part in assigned.split(","))):
-        if name == "-1":
+        if name == "-1" or (found and name.isdigit() and int(name) >= len(found)):
             break  # as CUDA itself: what comes after an invalid one does not count
         gpus.append(_named(name, found))
     return gpus

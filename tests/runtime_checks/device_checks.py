@@ -26,7 +26,15 @@ def count(context: StepContext, *, assignments: list[str]) -> dict[str, Any]:
     return found
 
 
-def gang(context: StepContext, *, assigned: str, folder: str, ranks: int, hold_s: float = 0.0) -> Any:
+def gang(
+    context: StepContext,
+    *,
+    assigned: str,
+    folder: str,
+    ranks: int,
+    hold_s: float = 0.0,
+    env: dict[str, str] | None = None,
+) -> Any:
     """What each rank sees of the GPUs, leased in ``folder``; rank 0 holds its own for a while, saying so by a file."""
     os.environ["CUDA_VISIBLE_DEVICES"] = assigned
     os.environ["HOPS_GPU_LEASES"] = folder
@@ -38,7 +46,8 @@ def gang(context: StepContext, *, assigned: str, folder: str, ranks: int, hold_s
         return {"sees": os.environ["CUDA_VISIBLE_DEVICES"], "number": get_num_gpus()}
 
     slots = LocalRanks().slots
-    return {"slots": slots, "ranks": run_gang(work, ranks, logs=context.scratch / "logs", launcher=LocalRanks(ranks))}
+    found = run_gang(work, ranks, logs=context.scratch / "logs", launcher=LocalRanks(ranks), environment=env)
+    return {"slots": slots, "ranks": found}
 
 
 def elastic_gang(context: StepContext, *, assigned: str, folder: str) -> Any:

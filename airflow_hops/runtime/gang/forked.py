@@ -71,7 +71,7 @@ class ForkedCrew(Crew):
         self._selector = selectors.DefaultSelector()
         self._ended = False
         self._private = tuple(private)
-        gpus = get_gpus()
+        gpus = get_gpus({**os.environ, **environments[placements[0].rank]})  # ranks may be given fewer than the step
         slots = sorted({placement.local_rank for placement in placements})
         self._leases = GpuLeases(gpus, len(slots), Path.cwd().name) if gpus else None
         try:
