@@ -97,6 +97,13 @@ def test_no_process_is_left_of_any_training(trainings: Any) -> None:
     assert {name: found["left"] for name, found in trainings.items()} == {name: [] for name in trainings}
 
 
+def test_ranks_that_all_die_at_once_are_no_result(run: Any) -> None:
+    found = run("elastic_checks:all_at_once")
+    assert found["type"] == "HopsError"
+    assert "was ended by SIGKILL" in found["error"]
+    assert "Ranks left: 0; min_np is 1. Lost before: rank-" in found["error"]
+
+
 def test_bounds_and_launchers_that_do_not_fit_are_refused(run: Any) -> None:
     refused = run("elastic_checks:refuse")
     assert refused["min_np"] == "min_np is 3, more than the 2 ranks that the gang begins with (np)"

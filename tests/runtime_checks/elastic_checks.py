@@ -13,8 +13,8 @@ from training_functions import compiled
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.hops.context import TrainContext
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.gang import LocalRanks
-from airflow_hops.runtime.gang.elastic import Elastic
+from airflow_hops.runtime.gang import Channel, LocalRanks, Placement
+from airflow_hops.runtime.gang.elastic import Elastic, run_elastic_gang
 from airflow_hops.runtime.train import Training, train_model
 from airflow_hops.runtime.train.program import Program
 
@@ -61,6 +61,24 @@ def run_all(context: StepContext) -> dict[str, Any]:
             context, "bad_input", 2, Elastic(1), accidents={"1": {"epoch": 0, "batch": 1, "how": "bad_input"}}
         ),
     }
+
+
+def all_at_once(context: StepContext) -> dict[str, Any]:
+    """A gang whose ranks all die at the same moment."""
+    meeting = context.scratch / "meeting"
+    meeting.mkdir()
+
+    def work(placement: Placement, channel: Channel) -> None:
+        (meeting / str(placement.rank)).touch()
+        while len(list(meeting.iterdir())) < 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        elastic = Elastic(1, rejoins=0)
+        return {"result": run_elastic_gang(work, 3, elastic=elastic, logs=context.scratch, launcher=LocalRanks(3))}
+    except HopsError as error:
+        return {"error": str(error), "type": type(error).__name__}
 
 
 def refuse(context: StepContext) -> dict[str, str]:

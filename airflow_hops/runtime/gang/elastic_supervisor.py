@@ -78,7 +78,7 @@ class ElasticSupervisor(Supervisor):
             What the ranks returned.
         """
         self._call(self.watched)
-        while not all(rank.ended for rank in self.watched):
+        while not all(rank.ended and not rank.failed for rank in self.watched):
             self._take_in(POLL_S)
             if any(rank.failed for rank in self.watched):
                 culprit = self._find_culprit()
