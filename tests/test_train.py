@@ -50,7 +50,7 @@ def train(run: Any, shared_run_step: Any, examples: Artifact) -> Any:
     def train(
         function: str = "train", *, on: Artifact = examples, run_id: str | None = None, **params: Any
     ) -> Artifact:
-        settings = {name: params.pop(name) for name in ("np", "seed", "stall_timeout_s") if name in params}
+        settings = {name: params.pop(name) for name in ("np", "seed", "stall_timeout_s", "timeline") if name in params}
         try:
             artifact: Artifact = run(
                 ENTRY,
@@ -116,6 +116,12 @@ def test_progress_and_metrics_stream_to_the_task_log(model: Any) -> None:
     assert epochs[0].text == "epoch 1 of 4"
     assert {"loss", "auc", "val_loss", "val_auc", "examples_per_second"} == set(epochs[0].metrics)
     assert "step 7 gradient_norm=0.25" in [line.text for line in model[2]]
+
+
+def test_a_timeline_is_written_on_request(train: Any, shared_run_step: Any) -> None:
+    folder = shared_run_step.store.local(train(epochs=1, timeline=True))
+    events = (folder / "timeline.json").read_text()
+    assert "hops_gradients_0" in events and "ALLREDUCE" in events
 
 
 def test_the_model_serves_raw_features_and_events_are_in_its_folder(model: Any, run: Any) -> None:
