@@ -76,9 +76,9 @@ def model(train: Any, shared_run_step: Any) -> Any:
 def test_two_ranks_make_a_model_artifact_with_lineage(model: Any, examples: Artifact) -> None:
     artifact, folder, _ = model
     assert artifact.rows == {"train": RowCounts(1001, 1001), "eval": RowCounts(201, 201)}
-    assert {"train_loss", "train_auc", "eval_loss", "eval_auc", "examples_per_second", "seconds"} <= set(
-        artifact.metrics
-    )
+    measured = {"train_loss", "train_auc", "eval_loss", "eval_auc", "examples_per_second", "scaling_efficiency"}
+    assert measured < set(artifact.metrics)
+    assert 0 < artifact.metrics["scaling_efficiency"] < 1
     assert artifact.metrics["eval_auc"] > 0.7
     assert {name: artifact.properties[name] for name in ("features", "label", "time", "signature")} == {
         "features": ["a", "b", "kind"],

@@ -236,9 +236,11 @@ def _metrics(summary: Mapping[str, Any]) -> dict[str, float]:
         for name, value in last.items()
         if name != "seconds" and math.isfinite(value)
     }
+    efficiency = summary["scaling_efficiency"]
     return {
         **metrics,
         "examples_per_second": summary["examples_per_second"],
+        **({} if efficiency is None else {"scaling_efficiency": efficiency}),
         "seconds": summary["seconds"]["total"],
     }
 
