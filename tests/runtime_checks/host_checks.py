@@ -124,6 +124,7 @@ class Scenario:
             messages.append([rank, dict(message)])
             if message["type"] == "note":
                 seen.append(sorted(p.relative_to(output).as_posix() for p in output.rglob("*.txt")))
+                (self._folder / f"seen-{message['value']}").touch()
 
         output = self._folder / "output"
         began = time.monotonic()
@@ -230,7 +231,7 @@ def work(
     channel.send("alive", where="its first steps")
     time.sleep(0.5)  # until it has been heard
     accidents: dict[str, Callable[[], Any]] = {
-        "fine": lambda: _exchange(placement, channel, folders),
+        "fine": lambda: _exchange(placement, channel, folders, noted),
         "killed": lambda: _kill_rank_1(placement),
         "bad_input": _raise_bad_input,
         "full_disk": lambda: _write_much(channel, folders["output"]),
@@ -241,7 +242,7 @@ def work(
     return accidents.get(accident, _sleep)()
 
 
-def _exchange(placement: Placement, channel: Channel, folders: Mapping[str, Path]) -> dict[str, Any]:
+def _exchange(placement: Placement, channel: Channel, folders: Mapping[str, Path], noted: Path) -> dict[str, Any]:
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
@@ -254,6 +255,8 @@ def _exchange(placement: Placement, channel: Channel, folders: Mapping[str, Path
             (output / name / "state.txt").write_text(name)
             channel.bring_back(name)
             channel.send("note", value=name)
+            while not (noted / f"seen-{name}").exists():  # what is gone before it has been read is not sent
+                time.sleep(0.02)
         (output / "first" / "state.txt").unlink()
         (output / "first").rmdir()
         (output / "second" / "state.txt").write_text("changed")
