@@ -217,8 +217,8 @@ class TrainContext:
     def should_stop(self, every: int = 1) -> bool:
         """Whether any rank has asked to stop. Every rank must call it equally often, and all get the same answer.
 
-        Asking the others takes Horovod's cycle time, about 5 ms. In a loop over steps let it do so at every hundredth
-        call only; between them the answer is the last one.
+        Asking the others takes a cycle of Horovod's and an all-reduce, a few ms. In a loop over steps let it do so at
+        every hundredth call only; between them the answer is the last one.
 
         Args:
             every: Calls of which the first asks the other ranks.
