@@ -16,7 +16,7 @@ from airflow_hops.runtime.gang.failures import count_oom_kills
 from airflow_hops.runtime.gang.local import LocalRanks
 from airflow_hops.runtime.gang.meeting import PORT_VARIABLE, MeetingPoint
 from airflow_hops.runtime.gang.placement import Placement
-from airflow_hops.runtime.gang.rendezvous import gang_environment
+from airflow_hops.runtime.gang.rendezvous import stall_environment
 from airflow_hops.runtime.gang.supervisor import OnMessage
 
 
@@ -123,7 +123,7 @@ def run_elastic_gang(
     """
     launcher = launcher or LocalRanks()
     placements = elastic.place(launcher, size)
-    own = gang_environment(stall_timeout_s)
+    own = stall_environment(stall_timeout_s)
     logs.mkdir(parents=True, exist_ok=True)
     oom_kills = count_oom_kills()
     is_here = {placement.host for placement in placements} == {socket.gethostname()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -39,14 +38,8 @@ def horovod_environment(placement: Placement, address: str, port: int, interface
     }
 
 
-def gang_environment(stall_timeout_s: float) -> dict[str, str]:
-    """Settings of Horovod for all ranks; variables of the step's own environment come before them.
-
-    Horovod looks for work every millisecond, where its default is a multiple of a small model's step, and says in the
-    log which ranks it waits for long before the gang is given up.
-
-    Args:
-        stall_timeout_s: Seconds without a sign of life after which the gang is given up.
+def stall_environment(stall_timeout_s: float) -> dict[str, str]:
+    """Has Horovod say in the log which ranks it waits for, long before the gang is given up.
 
     Raises:
         BadInput: that is no time.
@@ -55,11 +48,7 @@ def gang_environment(stall_timeout_s: float) -> dict[str, str]:
         raise BadInput(f"stall_timeout_s is {stall_timeout_s!r}, expected a number of seconds")
     if not 0 < stall_timeout_s < math.inf:
         raise BadInput(f"stall_timeout_s is {stall_timeout_s}, expected a number of seconds, more than 0")
-    settings = {
-        "HOROVOD_CYCLE_TIME": "1",
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(stall_timeout_s / 6))),
-    }
-    return {name: os.environ.get(name, value) for name, value in settings.items()}
+    return {"HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(stall_timeout_s / 6)))}
 
 
 @contextlib.contextmanager

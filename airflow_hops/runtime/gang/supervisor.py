@@ -19,7 +19,7 @@ from airflow_hops.runtime.gang.crew import Crew, RankLauncher, Work
 from airflow_hops.runtime.gang.failures import count_oom_kills, describe_exit, quote_log
 from airflow_hops.runtime.gang.local import LocalRanks
 from airflow_hops.runtime.gang.placement import Placement
-from airflow_hops.runtime.gang.rendezvous import gang_environment
+from airflow_hops.runtime.gang.rendezvous import stall_environment
 
 _LAST_LINES = 20
 POLL_S = 0.05
@@ -125,7 +125,7 @@ def run_gang(
     """
     launcher = launcher or LocalRanks()
     placements = launcher.place(size)
-    own = gang_environment(stall_timeout_s)
+    own = stall_environment(stall_timeout_s)
     logs.mkdir(parents=True, exist_ok=True)
     oom_kills = count_oom_kills()
     crew = launcher.start(placements, work, {**own, **(environment or {})})
