@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError, RowCounts
 from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.orphans import end_process
 from airflow_hops.runtime.raw_features import example_files, read_rows
 from airflow_hops.runtime.scoring import ServedModel, batch_rows
 
@@ -240,12 +241,7 @@ def throwaway_server(saved_model: Path, scratch: Path, timeout_s: float) -> Iter
         try:
             yield ThrowawayServer(process, link, ready_file, log_file, time.monotonic() + timeout_s)
         finally:
-            process.terminate()
-            try:
-                process.wait(3)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_process(process, grace_s=3)
 
 
 def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -45,6 +46,16 @@ def end_with_worker() -> None:
     name, _, started = os.environ.get(WORKER_VARIABLE, "").partition(":")
     if name.isdigit() and started.isdigit():
         threading.Thread(target=_watch, args=(int(name), int(started)), name="worker-watch", daemon=True).start()
+
+
+def end_process(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Ends a process that this one has started: SIGTERM, and SIGKILL after ``grace_s`` seconds."""
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def descendants(pid: int) -> Iterator[int]:

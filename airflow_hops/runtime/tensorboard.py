@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_hops.runtime.orphans import end_with_worker
+from airflow_hops.runtime.orphans import end_process, end_with_worker
 
 
 @contextmanager
@@ -27,12 +27,7 @@ def serving(logdir: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process, grace_s=5)
 
 
 def main(arguments: list[str] | None = None) -> int:

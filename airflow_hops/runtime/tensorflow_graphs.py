@@ -47,3 +47,13 @@ def _restore_keras_paths(tensorflow: Any) -> None:
     folder = Path(keras.origin).parent
     found = [str(folder / "api" / "_v2"), str(folder / "_tf_keras")]
     tensorflow.__path__ = [*found, *(path for path in tensorflow.__path__ if path and path not in found)]
+
+
+def use_one_thread() -> None:
+    """Has TensorFlow work in one thread, in a Python worker of Spark's, which runs one for each core."""
+    threading = import_tensorflow().config.threading
+    try:
+        threading.set_intra_op_parallelism_threads(1)
+        threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:  # already in use in this process
+        pass

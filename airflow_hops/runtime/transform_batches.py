@@ -351,16 +351,10 @@ def _count_not_finite(outputs: Mapping[str, Any], summary: TaskSummary) -> None:
 def _load(path: str) -> Callable[..., dict[str, Any]]:
     """The transform graph, loaded once in a Python worker."""
     if path not in _loaded:
-        from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+        from airflow_hops.runtime.tensorflow_graphs import use_one_thread
         from airflow_hops.runtime.transform_graph import load_transform
 
-        # Spark runs a worker for each core; threads of their own would only get into each other's way.
-        threading = import_tensorflow().config.threading
-        try:
-            threading.set_intra_op_parallelism_threads(1)
-            threading.set_inter_op_parallelism_threads(1)
-        except RuntimeError:  # already in use in this process
-            pass
+        use_one_thread()
         _loaded.clear()
         _loaded[path] = load_transform(Path(path))
     return _loaded[path]

@@ -19,6 +19,7 @@ from airflow_hops.runtime.gang.crew import Crew, Event, Work
 from airflow_hops.runtime.gang.leases import GpuLeases
 from airflow_hops.runtime.gang.placement import Placement
 from airflow_hops.runtime.gang.rank import become_rank
+from airflow_hops.runtime.orphans import descendants
 
 _LINE_BYTES = 1 << 16
 
@@ -114,16 +115,11 @@ class ForkedCrew(Crew):
 
     def kill(self, rank: int) -> None:
         """Kills the rank and what it has started."""
-        import psutil
-
         process = self._processes[rank]
         if process.exit_code is None:
-            with contextlib.suppress(psutil.Error):
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    with contextlib.suppress(psutil.Error):
-                        child.kill()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+            for pid in [*descendants(process.pid), process.pid]:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
         """Kills the ranks and what they have started."""

@@ -20,7 +20,7 @@ from airflow_hops.hops.images import ImageSpec, decode_pixel_batch
 from airflow_hops.runtime.images.plan import EVAL, TRAIN, ImageTask
 from airflow_hops.runtime.images.read import ImageBatch, read_images
 from airflow_hops.runtime.images.write import ImageWriter, RejectedWriter
-from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+from airflow_hops.runtime.tensorflow_graphs import import_tensorflow, use_one_thread
 
 REJECTED = "rejected"
 NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
@@ -113,7 +113,7 @@ class _Task:
         self._rejected: list[dict[str, Any]] = []
 
     def run(self) -> None:
-        _use_one_thread()
+        use_one_thread()
         target = Path(self.preparation.target)
         splits = [TRAIN, EVAL] if self.task.source == TRAIN else [self.task.source]
         with ExitStack() as stack:
@@ -246,16 +246,6 @@ def _decoder(spec: ImageSpec) -> Any:
             autograph=False,
         )
     return _decoders[spec]
-
-
-def _use_one_thread() -> None:
-    # Spark runs a worker for each core; threads of their own would only get into each other's way.
-    threading = import_tensorflow().config.threading
-    try:
-        threading.set_intra_op_parallelism_threads(1)
-        threading.set_inter_op_parallelism_threads(1)
-    except RuntimeError:  # already in use in this process
-        pass
 
 
 def _first_words(error: Exception) -> str:

@@ -40,6 +40,25 @@ def params_of(model: Artifact, training: Mapping[str, Any]) -> dict[str, str]:
     return {entry_name(name): value for name, value in flat.items()}
 
 
+def lineage_tags(model: Artifact) -> dict[str, str]:
+    """The tags of a run or a version that lead back to the store."""
+    return {
+        "hops.model": model.uri,
+        "hops.fingerprint": model.fingerprint,
+        "hops.statistics": str(model.properties.get("statistics") or ""),
+        "hops.schema": str(model.properties.get("schema") or ""),
+    }
+
+
+def log_params(client: Any, run_id: Any, params: Mapping[str, str]) -> None:
+    """Logs parameters, however many there are."""
+    from mlflow.entities import Param
+
+    given = [Param(name, value) for name, value in params.items()]
+    for first in range(0, len(given), 100):  # MLflow's limit for one call
+        client.log_batch(run_id, params=given[first : first + 100])
+
+
 def metrics_of(model: Artifact, training: Mapping[str, Any], evaluation: Artifact | None) -> list[Any]:
     """Metrics of each epoch, then the model's own, then the evaluation's."""
     from mlflow.entities import Metric

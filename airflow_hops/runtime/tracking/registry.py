@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.runtime.tracking.client import experiment_id, mlflow_errors, open_tracking
-from airflow_hops.runtime.tracking.entries import metrics_of, params_of
+from airflow_hops.runtime.tracking.entries import lineage_tags, log_params, metrics_of, params_of
 from airflow_hops.runtime.tracking.training_run import TRAINING_TAG
 
 CHAMPION = "champion"
@@ -84,10 +84,7 @@ class ModelRegistry:
         if found is not None:
             return found
         tags = {
-            "hops.model": model.uri,
-            "hops.fingerprint": model.fingerprint,
-            "hops.statistics": str(model.properties.get("statistics") or ""),
-            "hops.schema": str(model.properties.get("schema") or ""),
+            **lineage_tags(model),
             "hops.dag_id": producer.dag_id,
             "hops.run_id": producer.run_id,
         }
@@ -132,8 +129,6 @@ class ModelRegistry:
         evaluation: Artifact | None,
     ) -> str:
         """The run of a model: its training's, or else one of its own; one that a try began is taken up again."""
-        from mlflow.entities import Param
-
         experiment = experiment_id(self.client, producer.dag_id)
         same = f"tags.`hops.model` = '{model.uri}' and tags.`hops.fingerprint` = '{model.fingerprint}'"
         begun = self.client.search_runs([experiment], same, max_results=1)
@@ -143,9 +138,7 @@ class ModelRegistry:
             return run_id
         name = f"{producer.dag_id} {producer.run_id}"
         run_id = (begun[0] if begun else self.client.create_run(experiment, run_name=name, tags=dict(tags))).info.run_id
-        params = [Param(name, value) for name, value in params_of(model, training).items()]
-        for first in range(0, len(params), 100):  # MLflow's limit for one call
-            self.client.log_batch(run_id, params=params[first : first + 100])
+        log_params(self.client, run_id, params_of(model, training))
         self._log_metrics(run_id, metrics_of(model, training, evaluation))
         self.client.set_terminated(run_id)
         return run_id

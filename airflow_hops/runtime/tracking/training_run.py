@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_hops.artifacts import Artifact, HopsError, Manifest, Producer
 from airflow_hops.runtime.tracking.client import experiment_id, mlflow_errors, open_tracking
-from airflow_hops.runtime.tracking.entries import entry_name, metrics_of, param_text
+from airflow_hops.runtime.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
 
 TRAINING_TAG = "hops.training"
 """Names a training whatever number of tries it takes: its retry takes the run up again."""
@@ -93,7 +93,6 @@ class TrainingRun:
         manifest: Manifest | None,
         code_paths: Sequence[str],
     ) -> None:
-        from mlflow.entities import Param
         from mlflow.utils.git_utils import get_git_commit
 
         client, producer = self._client, self.producer
@@ -116,9 +115,7 @@ class TrainingRun:
                 tags["mlflow.source.git.commit"] = commit
             name = f"{producer.dag_id} {producer.run_id} {producer.task_id}"
             self._id = client.create_run(experiment, run_name=name, tags=tags).info.run_id
-            given = [Param(entry_name(key), param_text(value)) for key, value in params.items()]
-            for first in range(0, len(given), 100):  # MLflow's limit for one call
-                client.log_batch(self._id, params=given[first : first + 100])
+            log_params(client, self._id, {entry_name(key): param_text(value) for key, value in params.items()})
             if examples is not None and manifest is not None:
                 client.log_inputs(self._id, datasets=_datasets(examples, manifest))
         client.set_tag(self._id, "hops.try", str(producer.try_number))
@@ -132,13 +129,12 @@ class TrainingRun:
         )
 
     def _finish(self, model: Artifact | None, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
         client, run = self._client, self._id
         if model is not None:
-            for name, value in {"hops.model": model.uri, "hops.fingerprint": model.fingerprint}.items():
-                client.set_tag(run, name, value)
-            for role in ("statistics", "schema"):
-                client.set_tag(run, f"hops.{role}", str(model.properties.get(role) or ""))
-            client.log_batch(run, metrics=metrics_of(model, {}, None))
+            tags = [RunTag(name, value) for name, value in lineage_tags(model).items()]
+            client.log_batch(run, metrics=metrics_of(model, {}, None), tags=tags)
         client.log_text(run, _requirements(), "environment/requirements.txt")
         client.log_dict(run, dict(record), "training.json")
         for name, text in code.items():
