@@ -85,6 +85,10 @@ class Training:
         root = Path(self.store.uri("_state", "jobs", DAG_ID, self.run_id, TASK_ID).removeprefix("file://"))
         return [Job(**json.loads(path.read_text())["job"]) for path in root.glob("*.json")]
 
+    def has_checkpoint(self) -> bool:
+        root = Path(self.store.uri("_state", "checkpoints", DAG_ID, self.run_id).removeprefix("file://"))
+        return any(root.rglob("checkpoint.json"))
+
     def log(self, try_number: int) -> str:
         path = self.logs / f"dag_id={DAG_ID}" / f"run_id={self.run_id}" / f"task_id={TASK_ID}"
         path /= f"attempt={try_number}.log"
@@ -122,6 +126,7 @@ def start(shared_run_step: Any, warm_launcher: Any, runtime: Path, tmp_path_fact
             run_id = api.trigger(DAG_ID, {"examples": examples.to_dict(), "folder": str(folder)})
             training = Training(api, shared_run_step.store, folder, home / "airflow" / "logs", run_id)
             wait_for(lambda: len(training.ranks) == 2 and "rank 0 has done epoch 2" in training.log(1))
+            wait_for(training.has_checkpoint)
             return training
 
         yield start
