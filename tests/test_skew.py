@@ -17,7 +17,7 @@ import pytest
 
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.skew import SkewOperator
-from airflow_hops.serving.capture_columns import CapturedRequest, to_table
+from airflow_hops.serving.capture.columns import CapturedRequest, to_table
 
 pytestmark = pytest.mark.runtime
 CHECKS = (str(Path(__file__).parent / "runtime_checks"),)

@@ -113,7 +113,7 @@ class ModelServerClient:
                 ("grpc.max_reconnect_backoff_ms", 1000),
             ],
         )
-        self._predict = self._method(protocol.PREDICT, protocol.PredictResponse)
+        self._predict = self._method(protocol.Method.PREDICT, protocol.PredictResponse)
         self._metadata = self._method(protocol.GET_MODEL_METADATA, protocol.GetModelMetadataResponse)
         self._status = self._method(protocol.GET_MODEL_STATUS, protocol.GetModelStatusResponse)
         self._input_types: dict[tuple[str, str], dict[str, np.dtype[Any]]] = {}

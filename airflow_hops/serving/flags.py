@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from airflow_hops.serving.capture import CAPTURE_MODES, CaptureMode
+from airflow_hops.serving.capture.columns import CAPTURE_MODES, CaptureMode
 
 # TensorFlow Serving's flags that this server knows of and does not act on yet: saying so beats silence.
 _NOT_YET = (

@@ -10,11 +10,26 @@ The gRPC health protocol (``grpc.health.v1``) is here too: its package is not in
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-PREDICT = "/tensorflow.serving.PredictionService/Predict"
+
+class Method(StrEnum):
+    """The methods of ``PredictionService`` that run a model, by their gRPC paths."""
+
+    PREDICT = "/tensorflow.serving.PredictionService/Predict"
+    CLASSIFY = "/tensorflow.serving.PredictionService/Classify"
+    REGRESS = "/tensorflow.serving.PredictionService/Regress"
+    MULTI_INFERENCE = "/tensorflow.serving.PredictionService/MultiInference"
+
+    @property
+    def label(self) -> str:
+        """The method's name alone."""
+        return self.value.rpartition("/")[2]
+
+
 GET_MODEL_METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 GET_MODEL_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -52,7 +67,12 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "uint64_val": (17, "repeated uint64"),
     },
     "TensorInfo": {"name": (1, "string"), "dtype": (2, "int32"), "tensor_shape": (3, "TensorShapeProto")},
-    "SignatureDef": {"inputs": (1, "map TensorInfo"), "outputs": (2, "map TensorInfo"), "method_name": (3, "string")},
+    "SignatureDef": {
+        "inputs": (1, "map TensorInfo"),
+        "outputs": (2, "map TensorInfo"),
+        "method_name": (3, "string"),
+        "defaults": (4, "map TensorProto"),
+    },
     "SignatureDefMap": {"signature_def": (1, "map SignatureDef")},
     "Int64Value": {"value": (1, "int64")},
     "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
@@ -62,6 +82,8 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "signature_name": (3, "string"),
         "version_label": (4, "oneof string"),
     },
+    "RequestHead": {"model_spec": (1, "ModelSpec")},
+    "MultiInferenceHead": {"tasks": (1, "repeated RequestHead")},
     "PredictRequest": {
         "model_spec": (1, "ModelSpec"),
         "inputs": (2, "map TensorProto"),
@@ -74,6 +96,9 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "StatusProto": {"error_code": (1, "int32"), "error_message": (2, "string")},
     "ModelVersionStatus": {"version": (1, "int64"), "state": (2, "int32"), "status": (3, "StatusProto")},
     "GetModelStatusResponse": {"model_version_status": (1, "repeated ModelVersionStatus")},
+    # A ModelServerConfig as bytes, which is the same on the wire.
+    "ReloadConfigRequest": {"config": (1, "bytes"), "metric_names": (2, "repeated string")},
+    "ReloadConfigResponse": {"status": (1, "StatusProto")},
     "HealthCheckRequest": {"service": (1, "string")},
     "HealthCheckResponse": {"status": (1, "int32")},
 }
@@ -115,6 +140,9 @@ def _declare() -> dict[str, Any]:
 
 _CLASSES = _declare()
 
+RequestHead: Any = _CLASSES["RequestHead"]
+"""The first field of Predict, Classify and Regress requests: enough to find out who is to answer."""
+MultiInferenceHead: Any = _CLASSES["MultiInferenceHead"]
 TensorProto: Any = _CLASSES["TensorProto"]
 SignatureDefMap: Any = _CLASSES["SignatureDefMap"]
 PredictRequest: Any = _CLASSES["PredictRequest"]
@@ -123,5 +151,7 @@ GetModelMetadataRequest: Any = _CLASSES["GetModelMetadataRequest"]
 GetModelMetadataResponse: Any = _CLASSES["GetModelMetadataResponse"]
 GetModelStatusRequest: Any = _CLASSES["GetModelStatusRequest"]
 GetModelStatusResponse: Any = _CLASSES["GetModelStatusResponse"]
+ReloadConfigRequest: Any = _CLASSES["ReloadConfigRequest"]
+ReloadConfigResponse: Any = _CLASSES["ReloadConfigResponse"]
 HealthCheckRequest: Any = _CLASSES["HealthCheckRequest"]
 HealthCheckResponse: Any = _CLASSES["HealthCheckResponse"]

@@ -13,11 +13,11 @@ from typing import Any
 
 from tensorflow_serving.config import model_server_config_pb2
 
-from airflow_hops.serving.capture import Capture, CaptureOptions
+from airflow_hops.serving.capture.capture import Capture, CaptureOptions
 from airflow_hops.serving.config import ConfigError, read_config
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.gateway.traffic import TrafficTable
 from airflow_hops.serving.listeners import PortError, bind_grpc, bind_rest
-from airflow_hops.serving.traffic import TrafficTable
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +55,13 @@ class ModelServer:
         self._load_services(config)
 
     def _load_services(self, config: Any) -> None:
-        from airflow_hops.serving import grpc_service
-        from airflow_hops.serving.catalog import Catalog
-        from airflow_hops.serving.loader import Loader, LoaderOptions
-        from airflow_hops.serving.prediction import Predictor
-        from airflow_hops.serving.rest import RestServer
-        from airflow_hops.serving.servable import LoadOptions
-        from airflow_hops.serving.stats import RequestStats
+        from airflow_hops.serving.api import grpc_service
+        from airflow_hops.serving.api.rest import RestServer
+        from airflow_hops.serving.models.catalog import Catalog
+        from airflow_hops.serving.models.formats import ModelOptions
+        from airflow_hops.serving.models.loader import Loader, LoaderOptions
+        from airflow_hops.serving.monitoring.stats import RequestStats
+        from airflow_hops.serving.request_handler import RequestHandler
 
         flags = self._flags
         self._grpc = grpc_service.make_server(flags.request_threads)
@@ -79,21 +79,21 @@ class ModelServer:
             retry_interval_s=flags.load_retry_interval_micros / 1e6,
             load_threads=flags.num_load_threads or 2,
             labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
-            load=LoadOptions(
+            model=ModelOptions(
                 tags=tuple(flags.saved_model_tags.split(",")),
                 intra_op_threads=flags.tensorflow_intra_op_parallelism,
                 inter_op_threads=flags.tensorflow_inter_op_parallelism,
             ),
         )
         self._loader = Loader(catalog, options, config, flags.model_config_file or None)
-        predictor = Predictor(catalog, RequestStats(), self._capture)
-        grpc_service.add_services(self._grpc, predictor, self._loader, lambda: self._ready)
+        handler = RequestHandler(catalog, RequestStats(), self._capture)
+        grpc_service.add_services(self._grpc, handler, self._loader, lambda: self._ready)
         self._rest = None
         self.rest_api_port: int | None = None
         if self._rest_socket is not None:
             self.rest_api_port = self._rest_socket.getsockname()[1]
             threads = flags.rest_api_num_threads or flags.request_threads
-            self._rest = RestServer(self._rest_socket, predictor, self._readiness, threads, flags.drain_seconds)
+            self._rest = RestServer(self._rest_socket, handler, self._readiness, threads, flags.drain_seconds)
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT, then answers what is in flight and writes what was captured."""

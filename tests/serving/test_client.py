@@ -73,16 +73,20 @@ def test_declared_messages_are_those_of_tensorflow_serving(in_runtime: Callable[
         from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2
         from tensorflow.core.protobuf import meta_graph_pb2
         from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, model_pb2, predict_pb2
-        from tensorflow_serving.apis import status_pb2
+        from tensorflow_serving.apis import inference_pb2, model_management_pb2, status_pb2
         from airflow_hops.serving import protocol
 
         originals = {}
         modules = (any_pb2, wrappers_pb2, tensor_pb2, tensor_shape_pb2, meta_graph_pb2, get_model_metadata_pb2,
-                   get_model_status_pb2, model_pb2, predict_pb2, status_pb2)
+                   get_model_status_pb2, inference_pb2, model_management_pb2, model_pb2, predict_pb2, status_pb2)
         for module in modules:
             for name, message in module.DESCRIPTOR.message_types_by_name.items():
                 originals[name] = message
                 originals.update({nested.name: nested for nested in message.nested_types})
+        # Parts of a message: what is not declared is passed over.
+        originals["RequestHead"] = originals["PredictRequest"]
+        originals["MultiInferenceHead"] = originals["MultiInferenceRequest"]
+        MESSAGE, BYTES = descriptor.FieldDescriptor.TYPE_MESSAGE, descriptor.FieldDescriptor.TYPE_BYTES
         INT32 = descriptor.FieldDescriptor.TYPE_INT32
         ENUM = descriptor.FieldDescriptor.TYPE_ENUM
         result = []
@@ -92,7 +96,7 @@ def test_declared_messages_are_those_of_tensorflow_serving(in_runtime: Callable[
             for field in made.DESCRIPTOR.fields:
                 original = originals[name].fields_by_name.get(field.name)
                 same = original is not None and (original.number, original.label) == (field.number, field.label) and (
-                    original.type == field.type or (original.type == ENUM and field.type == INT32)
+                    original.type == field.type or (original.type, field.type) in ((ENUM, INT32), (MESSAGE, BYTES))
                 )
                 if not same:
                     result.append(f"{name}.{field.name}")

@@ -292,7 +292,7 @@ def test_a_client_of_tensorflow_servings_own_stubs_is_served(
         ],
         "status": ["NOT_FOUND", "Could not find any versions of model nope"],
         "status version": ["NOT_FOUND", "Could not find version 7 of model flights"],
-        "multi": "UNIMPLEMENTED",
+        "multi": "INVALID_ARGUMENT",
     }
 
 

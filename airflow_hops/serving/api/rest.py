@@ -10,21 +10,22 @@ import re
 import socket
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-import numpy as np
 from aiohttp import web
 from google.protobuf import json_format
 from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
-from airflow_hops.serving import rest_json
+from airflow_hops.serving import protocol, tensors
+from airflow_hops.serving.api import rest_json
+from airflow_hops.serving.api.grpc_service import REQUEST_ID, model_metadata, model_status
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.grpc_service import REQUEST_ID, model_metadata, model_status
-from airflow_hops.serving.prediction import Predictor, Target
-from airflow_hops.serving.servable import DEFAULT_SIGNATURE, Servable, Signature
+from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
+from airflow_hops.serving.protocol import Method
+from airflow_hops.serving.request_handler import RequestHandler, Target
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +43,17 @@ class RestServer:
 
     Args:
         listener: A bound socket.
-        predictor: Answers predict requests.
+        handler: Answers requests.
         readiness: Whether the server is ready, and what to say about it.
         max_threads: Predict requests that run at once.
         drain_s: How long ``stop`` waits for requests in flight.
     """
 
     def __init__(
-        self, listener: socket.socket, predictor: Predictor, readiness: Status, max_threads: int, drain_s: float
+        self, listener: socket.socket, handler: RequestHandler, readiness: Status, max_threads: int, drain_s: float
     ) -> None:
         self._listener = listener
-        self._predictor = predictor
+        self._handler = handler
         self._readiness = readiness
         self._drain_s = drain_s
         self._pool = ThreadPoolExecutor(max_threads, "rest")
@@ -96,13 +97,13 @@ class RestServer:
         return web.json_response({"ready": ready, **details}, status=200 if ready else 503)
 
     async def _stats(self, request: web.Request) -> web.Response:
-        return web.json_response(self._predictor.stats_report())
+        return web.json_response(self._handler.stats_report())
 
     async def _capture_status(self, request: web.Request) -> web.Response:
-        return web.json_response(self._predictor.capture.status())
+        return web.json_response(self._handler.capture.status())
 
     async def _capture_flush(self, request: web.Request) -> web.Response:
-        capture = self._predictor.capture
+        capture = self._handler.capture
         done = await self._loop.run_in_executor(None, capture.flush)
         return web.json_response({"flushed": done, **capture.status()}, status=200 if done else 503)
 
@@ -121,49 +122,54 @@ class RestServer:
         path = request.path
         verb = _VERB.fullmatch(path) if request.method == "POST" else None
         if verb is not None:
-            target = _target(verb, request.headers.get(REQUEST_ID))
+            target = _target(verb)
             if verb["verb"].lower() != "predict":
                 raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"{verb['verb'].lower()} is not implemented")
             body = await _body(request)
-            return await self._loop.run_in_executor(self._pool, self._predict, target, body)
+            request_id = request.headers.get(REQUEST_ID)
+            return await self._loop.run_in_executor(self._pool, self._predict, target, body, request_id)
         if request.method == "GET":
             for pattern, answer in ((_METADATA, self._metadata), (_STATUS, self._status)):
                 match = pattern.fullmatch(path)
                 if match is not None:
-                    return web.Response(text=answer(_target(match, None)), content_type="application/json")
+                    return web.Response(text=answer(_target(match)), content_type="application/json")
         if path.lower().startswith("/v1/"):
             raise invalid_argument(f"Malformed request: {request.method} {path}")
         return web.json_response({"error": f"Not found: {path}"}, status=404)
 
-    def _predict(self, target: Target, body: bytes) -> web.Response:
-        parsed = rest_json.parse_body(body)
-        target = Target(target.model, target.version, target.label, parsed.signature, target.request_id)
+    def _predict(self, target: Target, body: bytes, request_id: str | None) -> web.Response:
+        format = None
 
-        def decode(servable: Servable, signature: Signature) -> dict[str, np.ndarray]:
-            return rest_json.read_tensors(parsed, signature.input_types)
+        def make_call(servable: Servable) -> Call:
+            nonlocal format
+            parsed = rest_json.parse_body(body)
+            format = parsed.format
+            request = protocol.PredictRequest()
+            target.fill(request.model_spec)
+            request.model_spec.signature_name = parsed.signature
+            for alias, array in rest_json.read_tensors(parsed, _input_types(servable, parsed.signature)).items():
+                tensors.fill_proto(request.inputs[alias], array)
+            return Call(Method.PREDICT, request.SerializeToString())
 
-        try:
-            prediction = self._predictor.predict(target, "rest", decode)
-        except ServingError as error:
-            if error.code is grpc.StatusCode.FAILED_PRECONDITION and error.message.startswith("Serving signature key"):
-                name = parsed.signature or DEFAULT_SIGNATURE
-                raise invalid_argument(f'Serving signature name: "{name}" not found in signature def') from None
-            raise
-        headers = {REQUEST_ID: prediction.request_id} if prediction.request_id else None
-        answer = rest_json.write_outputs(prediction.outputs, parsed.format)
-        return web.Response(body=answer, content_type="application/json", headers=headers)
+        answered = self._handler.answer(target, make_call, "rest", request_id)
+        assert format is not None
+        response = protocol.PredictResponse.FromString(answered.message)
+        outputs = {alias: tensors.from_proto(response.outputs[alias]) for alias in sorted(response.outputs)}
+        headers = {REQUEST_ID: answered.request_id} if answered.request_id else None
+        text = rest_json.write_outputs(outputs, format)
+        return web.Response(body=text, content_type="application/json", headers=headers)
 
     def _status(self, target: Target) -> str:
-        request = get_model_status_pb2.GetModelStatusRequest()
-        _fill_spec(request.model_spec, target)
-        return _proto_json(model_status(self._predictor.catalog, request))
+        request = protocol.GetModelStatusRequest()
+        target.fill(request.model_spec)
+        status = model_status(self._handler.catalog, request)
+        return _proto_json(get_model_status_pb2.GetModelStatusResponse.FromString(status.SerializeToString()))
 
     def _metadata(self, target: Target) -> str:
-        request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
-        _fill_spec(request.model_spec, target)
-        response = model_metadata(self._predictor.catalog, request)
-        signatures = get_model_metadata_pb2.SignatureDefMap()
-        response.metadata["signature_def"].Unpack(signatures)
+        request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
+        target.fill(request.model_spec)
+        response = model_metadata(self._handler.catalog, request)
+        signatures = get_model_metadata_pb2.SignatureDefMap.FromString(response.metadata["signature_def"].value)
         spec = {
             "name": response.model_spec.name,
             "signature_name": response.model_spec.signature_name,
@@ -171,6 +177,15 @@ class RestServer:
         }
         document = {"model_spec": spec, "metadata": {"signature_def": json.loads(_proto_json(signatures))}}
         return json.dumps(document, indent=1)
+
+
+def _input_types(servable: Servable, signature: str) -> Mapping[str, tensors.TensorType | None]:
+    """Types of a signature's inputs: JSON does not say what a number is."""
+    try:
+        return servable.signature(signature).input_types
+    except ServingError:
+        name = signature or DEFAULT_SIGNATURE
+        raise invalid_argument(f'Serving signature name: "{name}" not found in signature def') from None
 
 
 async def _body(request: web.Request) -> bytes:
@@ -187,19 +202,11 @@ async def _body(request: web.Request) -> bytes:
     return body
 
 
-def _target(match: re.Match[str], request_id: str | None) -> Target:
+def _target(match: re.Match[str]) -> Target:
     version = match["version"]
     if version is not None and int(version) >= 2**63:
         raise invalid_argument(f"Failed to convert version: {version} to numeric.")
-    return Target(match["model"], int(version) if version else None, match["label"], "", request_id)
-
-
-def _fill_spec(spec: Any, target: Target) -> None:
-    spec.name = target.model
-    if target.version is not None:
-        spec.version.value = target.version
-    elif target.label is not None:
-        spec.version_label = target.label
+    return Target(match["model"], int(version) if version else None, match["label"])
 
 
 def _proto_json(message: Any) -> str:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import grpc
 
 from airflow_hops.serving.errors import ServingError, invalid_argument, not_found
-from airflow_hops.serving.traffic import Split, TrafficTable
+from airflow_hops.serving.gateway.traffic import Split, TrafficTable
 
 if TYPE_CHECKING:
-    from airflow_hops.serving.servable import Servable
+    from airflow_hops.serving.models.servable import Servable
 
 log = logging.getLogger(__name__)
 
@@ -142,16 +142,23 @@ class Catalog:
         Raises:
             ServingError: There is no such model, version or label.
         """
-        if not model:
-            raise invalid_argument("ModelSpec has no name specified.")
         for _ in range(100):
-            servable = self._find(model, version, label, request_id)
+            servable = self.find(model, version, label, request_id)
             if servable.acquire():
                 return servable
             # Unloaded between the look-up and here: the view that replaced it is there already, or about to be.
         raise ServingError(grpc.StatusCode.UNAVAILABLE, f"Model {model} is being unloaded")
 
-    def _find(self, model: str, version: int | None, label: str | None, request_id: str | None) -> Servable:
+    def find(
+        self, model: str, version: int | None = None, label: str | None = None, request_id: str | None = None
+    ) -> Servable:
+        """Finds the version that would answer a request, without holding it open.
+
+        Raises:
+            ServingError: There is no such model, version or label.
+        """
+        if not model:
+            raise invalid_argument("ModelSpec has no name specified.")
         view = self._views.get(model)
         if version is None and label:
             version = view.labels.get(label) if view else None

@@ -14,11 +14,12 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.serving.catalog import Catalog, State, VersionStatus
 from airflow_hops.serving.config import ConfigError, check_config, parse_config
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.servable import LoadOptions, Servable
-from airflow_hops.serving.storage import Fingerprint, StorageLog, VersionFolder, find_versions, wanted_versions
+from airflow_hops.serving.models.catalog import Catalog, State, VersionStatus
+from airflow_hops.serving.models.formats import ModelOptions, open_model
+from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.storage import Fingerprint, StorageLog, VersionFolder, find_versions, wanted_versions
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class LoaderOptions:
         retry_interval_s: Seconds between tries.
         load_threads: Versions loaded at once.
         labels_for_unavailable: Whether a label may name a version that is not loaded.
-        load: How a SavedModel is loaded.
+        model: How a model is opened.
     """
 
     file_system_poll_s: float = 1.0
@@ -47,7 +48,7 @@ class LoaderOptions:
     retry_interval_s: float = 60.0
     load_threads: int = 2
     labels_for_unavailable: bool = False
-    load: LoadOptions = field(default_factory=LoadOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
 
 
 @dataclass
@@ -64,7 +65,7 @@ class _Version:
 
     @property
     def is_loaded(self) -> bool:
-        return self.servable is not None and self.servable.path == self.folder.path
+        return self.servable is not None and self.servable.path == str(self.folder.path)
 
 
 @dataclass
@@ -339,7 +340,7 @@ class Loader:
         servable: Servable | None = None
         error: ServingError | None = None
         try:
-            servable = Servable(name, number, folder.path, self._options.load)
+            servable = open_model(name, number, folder.path, self._options.model)
         except ServingError as load_error:
             error = load_error
         except Exception as load_error:

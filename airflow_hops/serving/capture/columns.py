@@ -5,14 +5,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
+
+from airflow_hops.serving import tensors
+from airflow_hops.serving.protocol import Method, PredictRequest, PredictResponse
+
+CaptureMode = Literal["none", "inputs", "predictions", "all"]
+CAPTURE_MODES: tuple[CaptureMode, ...] = get_args(CaptureMode)
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedCall:
+    """One answered request, as the request path leaves it.
+
+    Attributes:
+        request_id: The client's id of the request, or one made for it.
+        model: Model name.
+        version: The version that answered.
+        method: The gRPC method.
+        api: "grpc" or "rest".
+        at_us: Arrival, microseconds since 1970 UTC.
+        latency_ms: Milliseconds in the server.
+        rows: Rows of the request.
+        request: The request, serialized.
+        response: The response, serialized.
+    """
+
+    request_id: str
+    model: str
+    version: int
+    method: Method
+    api: str
+    at_us: int
+    latency_ms: float
+    rows: int
+    request: bytes
+    response: bytes
 
 
 @dataclass(frozen=True)
 class CapturedRequest:
-    """One answered request, as it waits to be written.
+    """One answered predict request, decoded.
 
     Attributes:
         request_id: The client's id of the request, or one made for it.
@@ -51,12 +86,27 @@ class CapturedRequest:
         )
 
 
-def count_rows(inputs: Mapping[str, np.ndarray]) -> int:
-    """Returns the rows of a request: the first dimension of its inputs, 1 where they have none."""
-    for array in inputs.values():
-        if array.ndim:
-            return len(array)
-    return 1
+def decode(call: CapturedCall, mode: CaptureMode) -> CapturedRequest:
+    """Decodes a predict request and its answer, as far as they are captured."""
+    request = PredictRequest.FromString(call.request)
+    response = PredictResponse.FromString(call.response)
+    inputs, outputs = {}, {}
+    if mode in ("inputs", "all"):
+        inputs = {alias: tensors.from_proto(request.inputs[alias]) for alias in request.inputs}
+    if mode in ("predictions", "all"):
+        outputs = {alias: tensors.from_proto(response.outputs[alias]) for alias in response.outputs}
+    return CapturedRequest(
+        request_id=call.request_id,
+        model=call.model,
+        version=call.version,
+        signature=response.model_spec.signature_name,
+        api=call.api,
+        at_us=call.at_us,
+        latency_ms=call.latency_ms,
+        rows=call.rows,
+        inputs=inputs,
+        outputs=outputs,
+    )
 
 
 def to_table(requests: Sequence[CapturedRequest]) -> Any:

@@ -13,21 +13,15 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
-from airflow_hops.serving.capture_columns import CapturedRequest, to_table
+from airflow_hops.serving.capture.columns import CapturedCall, CapturedRequest, CaptureMode, decode, to_table
 
 log = logging.getLogger(__name__)
-
-CaptureMode = Literal["none", "inputs", "predictions", "all"]
-CAPTURE_MODES: tuple[CaptureMode, ...] = get_args(CaptureMode)
 
 _NAME_FORMAT = "%Y%m%dT%H%M%S.%fZ"
 _STALE_TEMPORARY_S = 3600
@@ -83,7 +77,7 @@ class Capture:
     def __init__(self, options: CaptureOptions) -> None:
         self.options = options
         self._changed = threading.Condition()
-        self._waiting: deque[CapturedRequest] = deque()
+        self._waiting: deque[CapturedCall] = deque()
         self._waiting_rows = 0
         self._requests = 0
         self._counts: dict[str, CaptureCounts] = {}
@@ -102,49 +96,25 @@ class Capture:
                 raise PermissionError(f"{options.base_path} is not writable")
             self._thread.start()
 
-    def offer(
-        self,
-        request_id: str,
-        model: str,
-        version: int,
-        signature: str,
-        api: str,
-        at_s: float,
-        latency_s: float,
-        rows: int,
-        inputs: Mapping[str, np.ndarray],
-        outputs: Mapping[str, np.ndarray],
-    ) -> None:
+    def offer(self, call: CapturedCall) -> None:
         """Takes one answered request, or drops it where the buffer is full; never waits for the disk."""
         options = self.options
         if not options.enabled:
             return
-        request = CapturedRequest(
-            request_id=request_id,
-            model=model,
-            version=version,
-            signature=signature,
-            api=api,
-            at_us=int(at_s * 1e6),
-            latency_ms=latency_s * 1e3,
-            rows=rows,
-            inputs=inputs if options.mode in ("inputs", "all") else {},
-            outputs=outputs if options.mode in ("predictions", "all") else {},
-        )
         with self._changed:
             # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
             before = int(self._requests * options.sampling_percent / 100)
             self._requests += 1
             if int(self._requests * options.sampling_percent / 100) == before:
                 return
-            counts = self._counts_of(model)
-            if self._closing or self._waiting_rows + rows > options.buffer_rows:
-                counts.dropped_rows += rows
+            counts = self._counts_of(call.model)
+            if self._closing or self._waiting_rows + call.rows > options.buffer_rows:
+                counts.dropped_rows += call.rows
                 return
-            counts.captured_rows += rows
-            self._waiting.append(request)
-            self._waiting_rows += rows
-            if self._waiting_rows >= options.roll_rows and self._waiting_rows - rows < options.roll_rows:
+            counts.captured_rows += call.rows
+            self._waiting.append(call)
+            self._waiting_rows += call.rows
+            if self._waiting_rows >= options.roll_rows and self._waiting_rows - call.rows < options.roll_rows:
                 self._changed.notify_all()
 
     def flush(self, timeout_s: float = 60.0) -> bool:
@@ -198,11 +168,12 @@ class Capture:
                     self._changed.wait(tick_s)
                 closing, flushes = self._closing, self._flushes_asked
                 taken, self._waiting = self._waiting, deque()
-                for request in taken:
-                    key = request.key
-                    self._open.setdefault(key, []).append(request)
-                    self._open_rows[key] = self._open_rows.get(key, 0) + request.rows
-                    self._open_since_s.setdefault(key, time.monotonic())
+            for call in taken:
+                request = decode(call, self.options.mode)
+                key = request.key
+                self._open.setdefault(key, []).append(request)
+                self._open_rows[key] = self._open_rows.get(key, 0) + request.rows
+                self._open_since_s.setdefault(key, time.monotonic())
             self._write_due(everything=closing or flushes > self._flushes_done)
             with self._changed:
                 self._waiting_rows = sum(request.rows for request in self._waiting) + sum(self._open_rows.values())

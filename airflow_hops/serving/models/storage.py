@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger(__name__)
+from airflow_hops.serving.models.formats import format_of
 
-_SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+log = logging.getLogger(__name__)
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 
@@ -35,7 +35,7 @@ class VersionFolder:
 
 
 def find_versions(base_path: str) -> dict[int, VersionFolder]:
-    """Returns the complete versions under a base path: integer-named folders that hold a SavedModel file.
+    """Returns the complete versions under a base path: integer-named folders that hold a model.
 
     Raises:
         OSError: The base path is missing or cannot be listed.
@@ -45,7 +45,7 @@ def find_versions(base_path: str) -> dict[int, VersionFolder]:
         if not (entry.name.isascii() and entry.name.isdigit()):
             continue
         path = Path(entry.path)
-        if any((path / name).is_file() for name in _SAVED_MODEL_FILES):
+        if format_of(path) is not None:
             versions.setdefault(int(entry.name), VersionFolder(int(entry.name), path))
     return versions
 

@@ -1,0 +1,1 @@
+"""How requests come in: gRPC, REST, and what both have in common."""

@@ -1,0 +1,1 @@
+"""Which version answers: traffic split, shadow traffic, model servers upstream."""

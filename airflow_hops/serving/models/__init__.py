@@ -1,0 +1,1 @@
+"""Models: found on disk, loaded, called, unloaded."""

@@ -1,0 +1,71 @@
+"""Which kinds of model there are, how a folder is told to hold one, and how it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_hops.serving.models.servable import Servable
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How models are opened, whatever they are.
+
+    Attributes:
+        tags: Tags of a SavedModel's meta graph.
+        intra_op_threads: Threads of one TensorFlow operation; 0 lets TensorFlow choose.
+        inter_op_threads: Threads over the operations of one request; 0 runs them in the request's own thread.
+    """
+
+    tags: tuple[str, ...] = ("serve",)
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+
+
+@dataclass(frozen=True)
+class ModelFormat:
+    """A kind of model.
+
+    Attributes:
+        name: What people call it.
+        files: A version folder holds such a model when one of these files is in it.
+        open: Opens a version: model name, version number, folder, options.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    open: Callable[[str, int, Path, ModelOptions], Servable]
+
+
+def _open_saved_model(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
+    # Here, and not above: a process that only hands requests on never imports TensorFlow.
+    from airflow_hops.serving.models.saved_model import SavedModelOptions, SavedModelServable
+
+    how = SavedModelOptions(options.tags, options.intra_op_threads, options.inter_op_threads)
+    return SavedModelServable(model, version, folder, how)
+
+
+FORMATS = (ModelFormat("SavedModel", ("saved_model.pb", "saved_model.pbtxt"), _open_saved_model),)
+
+
+def format_of(folder: Path, formats: tuple[ModelFormat, ...] = FORMATS) -> ModelFormat | None:
+    """Returns the format of the model in a version folder, or None where there is none (yet)."""
+    return next((known for known in formats if any((folder / name).is_file() for name in known.files)), None)
+
+
+def open_model(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
+    """Opens a version in this process.
+
+    Args:
+        model: Model name.
+        version: Version number.
+        folder: Its folder.
+        options: How.
+
+    Raises:
+        ServingError: It does not load, or the folder holds no model any more.
+    """
+    known = format_of(folder)
+    return (known or FORMATS[0]).open(model, version, folder, options)

@@ -1,0 +1,162 @@
+"""A version that runs in this process: messages to arrays and back, and TensorFlow Serving's own refusals."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+
+from airflow_hops.serving import tensors
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
+from airflow_hops.serving.protocol import Method, PredictRequest, PredictResponse
+
+
+class LocalServable(Servable):
+    """A version whose model is called with arrays; what runs them is a subclass's."""
+
+    @abstractmethod
+    def _run(
+        self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
+    ) -> Sequence[np.ndarray]:
+        """Runs the model once.
+
+        Args:
+            signature: One of its own.
+            feeds: An array for each of ``signature.inputs``, in that order, of the types that it names.
+            aliases: Outputs wanted.
+            deadline_s: When the client gives up, as of ``time.monotonic()``.
+
+        Returns:
+            An array for each of ``aliases``.
+
+        Raises:
+            ServingError: The model refuses the inputs.
+        """
+
+    def answer(self, call: Call) -> Reply:
+        """Answers a request."""
+        if call.method is not Method.PREDICT:
+            raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"{call.method.label} is not implemented")
+        return self._predict(call)
+
+    def _predict(self, call: Call) -> Reply:
+        request = PredictRequest.FromString(call.message)
+        signature = self.signature(request.model_spec.signature_name)
+        inputs = {alias: decode_input(alias, request.inputs[alias]) for alias in request.inputs}
+        outputs = self.predict(signature, inputs, request.output_filter, call.deadline_s)
+        response = PredictResponse()
+        for alias, array in outputs.items():
+            tensors.fill_proto(response.outputs[alias], array)
+        spec = response.model_spec
+        spec.name = self.model
+        spec.signature_name = signature.name
+        spec.version.value = self.version
+        return Reply(response.SerializeToString(), count_rows(inputs))
+
+    def predict(
+        self,
+        signature: Signature,
+        inputs: Mapping[str, np.ndarray],
+        output_filter: Sequence[str] = (),
+        deadline_s: float = float("inf"),
+    ) -> dict[str, np.ndarray]:
+        """Runs the model once.
+
+        Args:
+            signature: One of this servable's signatures.
+            inputs: Alias to array.
+            output_filter: Aliases of the outputs wanted; empty for all.
+            deadline_s: When the client gives up, as of ``time.monotonic()``.
+
+        Returns:
+            Alias to array.
+
+        Raises:
+            ServingError: The inputs do not fit the signature, or the model refuses them.
+        """
+        feeds = _feeds(signature, inputs)
+        aliases = _checked_filter(signature, output_filter) if output_filter else tuple(signature.outputs)
+        values = self._run(signature, feeds, aliases, deadline_s)
+        return dict(zip(aliases, values, strict=True))
+
+
+def decode_input(alias: str, proto: Any) -> np.ndarray:
+    """Decodes one input of a request.
+
+    Raises:
+        ServingError: The tensor's parts do not agree.
+    """
+    try:
+        return tensors.from_proto(proto)
+    except tensors.TensorError as error:
+        raise invalid_argument(f"tensor parsing error: {alias} ({error})") from None
+
+
+def count_rows(inputs: Mapping[str, np.ndarray]) -> int:
+    """Returns the rows of a request: the first dimension of its inputs, 1 where they have none."""
+    for array in inputs.values():
+        if array.ndim:
+            return len(array)
+    return 1
+
+
+def _names(names: Any) -> str:
+    return ",".join(sorted(names))
+
+
+def _feeds(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Orders the inputs as the callable takes them, or raises TensorFlow Serving's own message."""
+    expected = signature.inputs
+    if len(inputs) > len(expected) or (len(inputs) < len(expected) and not signature.defaults):
+        raise invalid_argument(
+            f"input size does not match signature: {len(inputs)}!={len(expected)} "
+            f"len({{{_names(inputs)}}}) != len({{{_names(expected)}}}). "
+            f"Sent extra: {{{_names(inputs.keys() - expected.keys())}}}. "
+            f"Missing but required: {{{_names(expected.keys() - inputs.keys())}}}."
+        )
+    feeds: list[np.ndarray] = []
+    used = 0
+    for alias, tensor_name in expected.items():
+        value = inputs.get(alias)
+        if value is None:
+            value = signature.defaults.get(alias)
+            if value is None:
+                raise invalid_argument(
+                    f"Signature input alias: {alias}(feed name: {tensor_name}) not found in request and no default "
+                    f"value provided. Inputs expected to be in the request {{{_names(inputs)}}}, or default input "
+                    f"alias set: {_names(signature.defaults)}"
+                )
+        else:
+            used += 1
+        expected_type = signature.input_types[alias]
+        if expected_type is not None and value.dtype != expected_type.numpy:
+            # NumPy would convert silently where TensorFlow refuses.
+            raise invalid_argument(
+                f"Expects arg[{len(feeds)}] to be {expected_type.name} but {tensors.type_of(value).name} is provided "
+                f"(input alias: {alias})"
+            )
+        feeds.append(value)
+    if used != len(inputs):
+        raise invalid_argument(
+            f"Inputs contains invalid name. Used request inputs: {_names(inputs.keys() & expected.keys())}, "
+            f"request input: {_names(inputs)}"
+        )
+    return feeds
+
+
+def _checked_filter(signature: Signature, output_filter: Sequence[str]) -> tuple[str, ...]:
+    seen: set[str] = set()
+    for alias in output_filter:
+        if alias not in signature.outputs:
+            raise invalid_argument(
+                f"output tensor alias not found in signature: {alias} Outputs expected to be in the set "
+                f"{{{_names(signature.outputs)}}}."
+            )
+        if alias in seen:
+            raise invalid_argument(f"duplicate output tensor alias: {alias}")
+        seen.add(alias)
+    return tuple(output_filter)

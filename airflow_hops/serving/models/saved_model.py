@@ -1,0 +1,118 @@
+"""A TensorFlow SavedModel, in a session of this process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import CallableOptions
+from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
+
+from airflow_hops.serving.errors import ServingError, code_of, invalid_argument
+from airflow_hops.serving.models.local import LocalServable
+from airflow_hops.serving.models.servable import Signature
+
+tf.get_logger().setLevel("ERROR")
+
+# Beyond this many different output filters the callables are not kept: a filter is the client's choice.
+_MAX_CALLABLES = 64
+
+
+@dataclass(frozen=True)
+class SavedModelOptions:
+    """How SavedModels are loaded.
+
+    Attributes:
+        tags: Tags of the meta graph.
+        intra_op_threads: Threads of one TensorFlow operation; 0 lets TensorFlow choose.
+        inter_op_threads: Threads over the operations of one request; 0 runs them in the request's own thread, which
+            spares a small model the hand-over (6 microseconds a call instead of 50) and loses nothing under load.
+    """
+
+    tags: tuple[str, ...] = ("serve",)
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+
+
+class SavedModelServable(LocalServable):
+    """A SavedModel.
+
+    Loaded with the TensorFlow 1 loader, which opens every SavedModel that TensorFlow 2 and 1 write, and called through
+    ``_make_callable_from_options``, which costs 20 microseconds where a ConcreteFunction costs 130.
+
+    Args:
+        model: Model name.
+        version: Version number.
+        path: Folder of the SavedModel.
+        options: How to load it.
+
+    Raises:
+        ServingError: The SavedModel does not load; the message is TensorFlow's.
+    """
+
+    def __init__(self, model: str, version: int, path: str | os.PathLike[str], options: SavedModelOptions) -> None:
+        folder = os.fspath(path)
+        started_s = time.monotonic()
+        self._in_own_thread = not options.inter_op_threads
+        self._callables: dict[tuple[str, tuple[str, ...]], Any] = {}
+        graph = tf.Graph()
+        session_config = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=options.intra_op_threads,
+            inter_op_parallelism_threads=options.inter_op_threads,
+        )
+        self._session = tf.compat.v1.Session(graph=graph, config=session_config)
+        try:
+            with graph.as_default():
+                meta_graph = tf.compat.v1.saved_model.loader.load(self._session, list(options.tags), folder)
+            definitions = SignatureDefMap()
+            for name, definition in meta_graph.signature_def.items():
+                if not name.startswith("__saved_model"):
+                    definitions.signature_def[name].CopyFrom(definition)
+            super().__init__(model, version, folder, definitions.SerializeToString())
+        except Exception as error:
+            self._session.close()
+            raise _load_error(error, folder) from error
+        self.load_s = time.monotonic() - started_s
+
+    def _free(self) -> None:
+        self._callables.clear()
+        self._session.close()
+
+    def _run(
+        self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
+    ) -> Sequence[np.ndarray]:
+        run = self._callables.get((signature.name, aliases)) or self._callable(signature, aliases)
+        try:
+            values: Sequence[np.ndarray] = run(*feeds)
+            return values
+        except tf.errors.OpError as error:
+            raise ServingError(code_of(error.error_code), error.message) from error
+        except (TypeError, ValueError) as error:
+            raise invalid_argument(str(error)) from error
+
+    def _callable(self, signature: Signature, aliases: tuple[str, ...]) -> Any:
+        options = CallableOptions(
+            feed=list(signature.inputs.values()), fetch=[signature.outputs[alias] for alias in aliases]
+        )
+        if self._in_own_thread:
+            options.run_options.inter_op_thread_pool = -1
+        made = self._session._make_callable_from_options(options)
+        if len(self._callables) < _MAX_CALLABLES:
+            self._callables[signature.name, aliases] = made
+        return made
+
+
+def _load_error(error: Exception, folder: str) -> ServingError:
+    if isinstance(error, tf.errors.OpError):
+        return ServingError(code_of(error.error_code), error.message)
+    if isinstance(error, (OSError, RuntimeError)):
+        return ServingError(grpc.StatusCode.NOT_FOUND, f"Could not load SavedModel at {folder}: {error}")
+    return ServingError(
+        grpc.StatusCode.INTERNAL, f"Could not load SavedModel at {folder}: {type(error).__name__}: {error}"
+    )

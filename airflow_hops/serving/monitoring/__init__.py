@@ -1,0 +1,1 @@
+"""Counts, latencies, metrics and logs by model and version."""

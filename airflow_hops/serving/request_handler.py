@@ -1,0 +1,159 @@
+"""A request from its bytes to its answer's: version, run, counts, capture. Both APIs end up here."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from airflow_hops.serving.capture.capture import Capture
+from airflow_hops.serving.capture.columns import CapturedCall
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.servable import Call, Servable
+from airflow_hops.serving.monitoring.stats import EMPTY, RequestStats
+from airflow_hops.serving.protocol import Method, MultiInferenceHead, RequestHead
+
+Api = Literal["grpc", "rest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request names: a model, and a version or a label of it, or neither."""
+
+    model: str
+    version: int | None = None
+    label: str | None = None
+
+    @classmethod
+    def of(cls, spec: Any) -> Target:
+        """Reads it from a ``ModelSpec``."""
+        choice = spec.WhichOneof("version_choice")
+        return cls(
+            model=spec.name,
+            version=spec.version.value if choice == "version" else None,
+            label=spec.version_label if choice == "version_label" else None,
+        )
+
+    def fill(self, spec: Any) -> None:
+        """Writes it into a ``ModelSpec``."""
+        spec.name = self.model
+        if self.version is not None:
+            spec.version.value = self.version
+        elif self.label is not None:
+            spec.version_label = self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answered request.
+
+    Attributes:
+        message: The response, serialized.
+        version: The version that answered.
+        request_id: The client's id of the request, or the one made for it; captured rows carry it.
+    """
+
+    message: bytes
+    version: int
+    request_id: str | None
+
+
+class RequestHandler:
+    """Answers requests.
+
+    Args:
+        catalog: Where versions are found.
+        stats: Where requests are counted.
+        capture: Where answered requests are kept.
+    """
+
+    def __init__(self, catalog: Catalog, stats: RequestStats, capture: Capture) -> None:
+        self.catalog = catalog
+        self.stats = stats
+        self.capture = capture
+
+    def answer(
+        self, target: Target, make_call: Callable[[Servable], Call], api: Api, request_id: str | None = None
+    ) -> Answer:
+        """Answers one request.
+
+        Args:
+            target: Who is asked: the version it names, or the one that the traffic split chooses, answers.
+            make_call: Gives the request to the version that answers: REST's JSON says what its inputs are only
+                together with the version's signature.
+            api: What the request came through.
+            request_id: The client's id of the request, or None.
+
+        Raises:
+            ServingError: With the code and message that TensorFlow Serving gives.
+        """
+        started_s = time.perf_counter()
+        at_s = time.time()
+        servable = self.catalog.acquire(target.model, target.version, target.label, request_id)
+        reply = None
+        try:
+            call = make_call(servable)
+            reply = servable.answer(call)
+        finally:
+            servable.release()
+            latency_s = time.perf_counter() - started_s
+            rows = reply.rows if reply is not None else 0
+            self.stats.record(target.model, servable.version, rows, latency_s, ok=reply is not None)
+        if self.capture.options.enabled:
+            request_id = request_id or uuid.uuid4().hex
+            captured = CapturedCall(
+                request_id=request_id,
+                model=target.model,
+                version=servable.version,
+                method=call.method,
+                api=api,
+                at_us=int(at_s * 1e6),
+                latency_ms=latency_s * 1e3,
+                rows=reply.rows,
+                request=call.message,
+                response=reply.message,
+            )
+            self.capture.offer(captured)
+        return Answer(reply.message, servable.version, request_id)
+
+    def stats_report(self) -> dict[str, object]:
+        """Returns what ``GET /v1/stats`` answers: counts, latencies and the traffic in effect, by model and version."""
+        counted = self.stats.snapshot()
+        models: dict[str, object] = {}
+        for model in sorted(counted.keys() | self.catalog.views.keys()):
+            shares = self.catalog.traffic_percent(model)
+            versions = counted.get(model, {})
+            models[model] = {
+                "versions": {
+                    str(version): {**versions.get(version, EMPTY), "traffic_percent": shares.get(version, 0.0)}
+                    for version in sorted(versions.keys() | shares.keys())
+                }
+            }
+        return {"since": self.stats.started_at, "models": models}
+
+
+def target_of(method: Method, message: bytes) -> Target:
+    """Returns whom a request asks, by the ``ModelSpec`` that it begins with; nothing else of it is decoded.
+
+    Raises:
+        ServingError: There is none, or the message is none.
+    """
+    try:
+        if method is Method.MULTI_INFERENCE:
+            tasks = MultiInferenceHead.FromString(message).tasks
+            if not tasks:
+                raise invalid_argument("Inference request must have at least one task")
+            head = tasks[0]
+        else:
+            head = RequestHead.FromString(message)
+    except DecodeError as error:
+        raise ServingError(grpc.StatusCode.INTERNAL, f"Exception deserializing request! ({error})") from None
+    if not head.HasField("model_spec"):
+        raise invalid_argument("Missing ModelSpec")
+    return Target.of(head.model_spec)
