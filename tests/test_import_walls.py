@@ -34,7 +34,7 @@ def test_every_module_stands_on_one_side() -> None:
         ("operators/base.py", "import tensorflow", AIRFLOW_SIDE),
         ("hooks/code.py", "from airflow_hops.runtime import context", AIRFLOW_SIDE),
         ("runtime/context.py", "from airflow.sdk import BaseOperator", ML_SIDE),
-        ("serving/config.py", "from airflow_hops.hooks import code", ML_SIDE),
+        ("serving/flags.py", "from airflow_hops.hooks import code", ML_SIDE),
         ("artifacts.py", "import pyarrow", BETWEEN),
         ("store.py", "from airflow_hops.launchers import local", BETWEEN),
     ],

@@ -16,7 +16,7 @@ from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.model_record import ModelRecord, ServedVersion, now, read_record, record_uri, write_record
 from airflow_hops.runtime.model_server import ModelServer, check_saved_model
 from airflow_hops.runtime.tracking import CHALLENGER, CHAMPION, ModelRegistry, read_training
-from airflow_hops.serving.config import ConfigError
+from airflow_hops.serving_api.config import ConfigError
 
 STABLE_LABEL = "stable"
 CANARY_LABEL = "canary"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.artifacts import BadInput, HopsError
-from airflow_hops.serving import config
+from airflow_hops.serving_api import config
 
 _MARKER = Path("assets.extra") / "hops.json"
 """Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
@@ -117,7 +117,7 @@ class ModelServer:
         """
         import grpc
 
-        from airflow_hops.serving.client import ModelServerClient, ModelServerError
+        from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
 
         try:
             with ModelServerClient(self.address) as client:

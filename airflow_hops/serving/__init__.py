@@ -1,5 +1,5 @@
 """The bundled model server: TensorFlow Serving's API, with a traffic split and request capture.
 
 Start it with ``python -m airflow_hops.serving`` in the runtime environment. This package belongs to the ML side: it
-never imports Airflow. ``config`` (writes what the server reads) and ``client`` (talks to it) import no TensorFlow.
+never imports Airflow. What talks to the server, or writes what it reads, is :mod:`airflow_hops.serving_api`.
 """

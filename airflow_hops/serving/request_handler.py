@@ -17,7 +17,7 @@ from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable
 from airflow_hops.serving.monitoring.stats import EMPTY, RequestStats
-from airflow_hops.serving.protocol import Method, MultiInferenceHead, RequestHead
+from airflow_hops.serving_api.protocol import Method, MultiInferenceHead, RequestHead
 
 Api = Literal["grpc", "rest"]
 

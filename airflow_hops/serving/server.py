@@ -11,13 +11,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tensorflow_serving.config import model_server_config_pb2
-
 from airflow_hops.serving.capture.capture import Capture, CaptureOptions
-from airflow_hops.serving.config import ConfigError, read_config
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway.traffic import TrafficTable
 from airflow_hops.serving.listeners import PortError, bind_grpc, bind_rest
+from airflow_hops.serving_api.config import ConfigError, read_config
+from airflow_hops.serving_api.protocol import ModelServerConfig
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +156,7 @@ class ModelServer:
 def _config(flags: Flags) -> Any:
     if flags.model_config_file:
         return read_config(flags.model_config_file)
-    config = model_server_config_pb2.ModelServerConfig()
+    config = ModelServerConfig()
     config.model_config_list.config.add(
         name=flags.model_name, base_path=flags.model_base_path, model_platform="tensorflow"
     )

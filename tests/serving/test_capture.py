@@ -52,7 +52,7 @@ def test_flush_writes_each_row_with_features_and_outputs(
     server.predict("flights", rows_of(2), headers={"x-request-id": "first"})
     answer = in_runtime(
         """
-        from airflow_hops.serving.client import ModelServerClient
+        from airflow_hops.serving_api.client import ModelServerClient
         inputs = {"carrier": ["AA"], "distance": [[7.5]], "hour": [1]}
         result = ModelServerClient(address).predict("flights", inputs).request_id
         """,

@@ -17,7 +17,7 @@ def test_inputs_are_converted_to_the_signatures_types(shared_server: Server, in_
     result = in_runtime(
         """
         import numpy as np
-        from airflow_hops.serving.client import ModelServerClient
+        from airflow_hops.serving_api.client import ModelServerClient
         with ModelServerClient(address) as client:
             lists = client.predict("flights", {"carrier": ["AA", "ZZ"], "distance": [[1], [2]], "hour": [3, 4]})
             arrays = client.predict("flights", {
@@ -51,7 +51,7 @@ def test_wrong_inputs_are_said_in_words(
     shared_server: Server, in_runtime: Callable[..., Any], call: str, message: str
 ) -> None:
     result = in_runtime(
-        "from airflow_hops.serving.client import ModelServerClient\n"
+        "from airflow_hops.serving_api.client import ModelServerClient\n"
         f"ModelServerClient(address).predict('flights', {call})",
         address=shared_server.address,
     )
@@ -60,7 +60,7 @@ def test_wrong_inputs_are_said_in_words(
 
 def test_server_that_is_not_there_is_named(in_runtime: Callable[..., Any]) -> None:
     result = in_runtime(
-        "from airflow_hops.serving.client import ModelServerClient\n"
+        "from airflow_hops.serving_api.client import ModelServerClient\n"
         "ModelServerClient('127.0.0.1:1', timeout_s=2).status('flights')"
     )
     assert result["error"].startswith("ModelServerError: UNAVAILABLE from 127.0.0.1:1: ")
@@ -74,29 +74,40 @@ def test_declared_messages_are_those_of_tensorflow_serving(in_runtime: Callable[
         from tensorflow.core.protobuf import meta_graph_pb2
         from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, model_pb2, predict_pb2
         from tensorflow_serving.apis import inference_pb2, model_management_pb2, status_pb2
-        from airflow_hops.serving import protocol
+        from tensorflow_serving.config import log_collector_config_pb2, logging_config_pb2, model_server_config_pb2
+        from tensorflow_serving.config import file_system_storage_path_source_pb2
+        from airflow_hops.serving_api import protocol
 
         originals = {}
         modules = (any_pb2, wrappers_pb2, tensor_pb2, tensor_shape_pb2, meta_graph_pb2, get_model_metadata_pb2,
-                   get_model_status_pb2, inference_pb2, model_management_pb2, model_pb2, predict_pb2, status_pb2)
+                   get_model_status_pb2, inference_pb2, model_management_pb2, model_pb2, predict_pb2, status_pb2,
+                   log_collector_config_pb2, logging_config_pb2, model_server_config_pb2,
+                   file_system_storage_path_source_pb2)
+        def nested_in(message):
+            for nested in message.nested_types:
+                originals[nested.name] = nested
+                nested_in(nested)
         for module in modules:
             for name, message in module.DESCRIPTOR.message_types_by_name.items():
                 originals[name] = message
-                originals.update({nested.name: nested for nested in message.nested_types})
+                nested_in(message)
         # Parts of a message: what is not declared is passed over.
         originals["RequestHead"] = originals["PredictRequest"]
         originals["MultiInferenceHead"] = originals["MultiInferenceRequest"]
-        MESSAGE, BYTES = descriptor.FieldDescriptor.TYPE_MESSAGE, descriptor.FieldDescriptor.TYPE_BYTES
-        INT32 = descriptor.FieldDescriptor.TYPE_INT32
-        ENUM = descriptor.FieldDescriptor.TYPE_ENUM
+
+        def values(field):
+            return {value.name: value.number for value in field.enum_type.values} if field.enum_type else {}
+
         result = []
         for name, made in protocol._CLASSES.items():
-            if name.startswith("HealthCheck"):
+            if name.startswith("HealthCheck") or name.endswith("Scope"):
                 continue
             for field in made.DESCRIPTOR.fields:
                 original = originals[name].fields_by_name.get(field.name)
-                same = original is not None and (original.number, original.label) == (field.number, field.label) and (
-                    original.type == field.type or (original.type, field.type) in ((ENUM, INT32), (MESSAGE, BYTES))
+                same = (
+                    original is not None
+                    and (original.number, original.label, original.type) == (field.number, field.label, field.type)
+                    and values(field).items() <= values(original).items()
                 )
                 if not same:
                     result.append(f"{name}.{field.name}")

@@ -18,7 +18,7 @@ def test_set_model_changes_its_own_entry_alone_and_returns_what_it_replaced(
 ) -> None:
     result = in_runtime(
         """
-        from airflow_hops.serving import config
+        from airflow_hops.serving_api import config
         config.init_config(file)
         config.set_model(file, "flights", "/m/flights", versions=[1], labels={"stable": 1})
         config.set_model(file, "other", "/m/other", versions="all")
@@ -44,7 +44,7 @@ def test_importing_config_and_client_imports_no_tensorflow(in_runtime: Callable[
     assert (
         in_runtime(
             """
-        import airflow_hops.serving.client, airflow_hops.serving.config
+        import airflow_hops.serving_api.client, airflow_hops.serving_api.config
         result = [name for name in ("tensorflow", "pyarrow", "airflow") if name in sys.modules]
         """
         )
@@ -56,7 +56,7 @@ def test_set_traffic_round_trips_and_returns_what_it_replaced(in_runtime: Callab
     file = tmp_path / "traffic.json"
     result = in_runtime(
         """
-        from airflow_hops.serving import config
+        from airflow_hops.serving_api import config
         result = [
             config.set_traffic(file, "flights", {1: 90, 2: 10}),
             config.set_traffic(file, "other", {5: 100}),
@@ -87,7 +87,7 @@ def test_wrong_split_is_refused_and_nothing_is_written(
     file = tmp_path / "traffic.json"
     result = in_runtime(
         """
-        from airflow_hops.serving import config
+        from airflow_hops.serving_api import config
         config.set_traffic(file, "flights", dict(percents))
         """,
         file=file,
@@ -115,7 +115,7 @@ def test_errors_name_file_field_value_and_what_was_expected(
     in_runtime: Callable[..., Any], tmp_path: Path, call: str, message: str
 ) -> None:
     file = tmp_path / "a-file"
-    result = in_runtime(f"from airflow_hops.serving.config import *\n{call}", file=file)
+    result = in_runtime(f"from airflow_hops.serving_api.config import *\n{call}", file=file)
     assert result["error"].startswith(f"ConfigError: {file}: ")
     assert message in result["error"]
     assert not file.exists()
@@ -124,7 +124,7 @@ def test_errors_name_file_field_value_and_what_was_expected(
 def test_writers_at_once_never_lose_each_others_change(runtime_python: Path, tmp_path: Path) -> None:
     file, traffic_file = tmp_path / "models.config", tmp_path / "traffic.json"
     program = (
-        "import sys; from airflow_hops.serving import config\n"
+        "import sys; from airflow_hops.serving_api import config\n"
         "for n in range(20):\n"
         "    name = f'{sys.argv[1]}-{n}'\n"
         "    config.set_model(sys.argv[2], name, '/m/' + name)\n"

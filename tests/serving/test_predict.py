@@ -300,7 +300,7 @@ def test_health_over_grpc_and_http(shared_server: Server, in_runtime: Callable[.
     health = in_runtime(
         """
         import grpc
-        from airflow_hops.serving import protocol
+        from airflow_hops.serving_api import protocol
         check = grpc.insecure_channel(address).unary_unary(
             "/grpc.health.v1.Health/Check", response_deserializer=protocol.HealthCheckResponse.FromString
         )

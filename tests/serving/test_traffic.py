@@ -103,7 +103,7 @@ def test_grpc_request_id_chooses_as_the_http_header_does(server: Server, in_runt
     over_http = [answering_version(server, request_id=f"r{n}") for n in range(40)]
     over_grpc = in_runtime(
         """
-        from airflow_hops.serving.client import ModelServerClient
+        from airflow_hops.serving_api.client import ModelServerClient
         client = ModelServerClient(address)
         inputs = {"carrier": ["AA"], "distance": [[0.0]], "hour": [0]}
         result = [client.predict("flights", inputs, request_id=f"r{n}").version for n in range(40)]

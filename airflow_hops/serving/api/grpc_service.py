@@ -10,16 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
-from tensorflow_serving.config import model_server_config_pb2
 
-from airflow_hops.serving import protocol
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.models.servable import Call
-from airflow_hops.serving.protocol import Method
 from airflow_hops.serving.request_handler import RequestHandler, Target, target_of
+from airflow_hops.serving_api import protocol
+from airflow_hops.serving_api.protocol import Method
 
 log = logging.getLogger(__name__)
 
@@ -135,9 +133,7 @@ class _ModelService:
     def _reload(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Takes a new config; answers once what it adds is available."""
         try:
-            self._loader.reload(model_server_config_pb2.ModelServerConfig.FromString(request.config))
-        except DecodeError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"config is no ModelServerConfig ({error})")
+            self._loader.reload(request.config)
         except ServingError as error:
             context.abort(error.code, error.message)
         return protocol.ReloadConfigResponse()

@@ -17,15 +17,14 @@ from typing import Any
 import grpc
 from aiohttp import web
 from google.protobuf import json_format
-from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
-from airflow_hops.serving import protocol, tensors
 from airflow_hops.serving.api import rest_json
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, model_metadata, model_status
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
-from airflow_hops.serving.protocol import Method
 from airflow_hops.serving.request_handler import RequestHandler, Target
+from airflow_hops.serving_api import protocol, tensors
+from airflow_hops.serving_api.protocol import Method
 
 log = logging.getLogger(__name__)
 
@@ -163,13 +162,13 @@ class RestServer:
         request = protocol.GetModelStatusRequest()
         target.fill(request.model_spec)
         status = model_status(self._handler.catalog, request)
-        return _proto_json(get_model_status_pb2.GetModelStatusResponse.FromString(status.SerializeToString()))
+        return _proto_json(status)
 
     def _metadata(self, target: Target) -> str:
         request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
         target.fill(request.model_spec)
         response = model_metadata(self._handler.catalog, request)
-        signatures = get_model_metadata_pb2.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+        signatures = protocol.SignatureDefMap.FromString(response.metadata["signature_def"].value)
         spec = {
             "name": response.model_spec.name,
             "signature_name": response.model_spec.signature_name,

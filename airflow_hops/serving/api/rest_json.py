@@ -14,7 +14,7 @@ import numpy as np
 import orjson  # type: ignore[import-not-found]
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.tensors import STRING, TensorType
+from airflow_hops.serving_api.tensors import STRING, TensorType
 
 Format = Literal["row", "columnar"]
 InputTypes = Mapping[str, TensorType | None]

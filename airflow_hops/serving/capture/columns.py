@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from airflow_hops.serving import tensors
-from airflow_hops.serving.protocol import Method, PredictRequest, PredictResponse
+from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
 
 CaptureMode = Literal["none", "inputs", "predictions", "all"]
 CAPTURE_MODES: tuple[CaptureMode, ...] = get_args(CaptureMode)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_hops.serving.config import ConfigError, Traffic, read_traffic
+from airflow_hops.serving_api.config import ConfigError, Traffic, read_traffic
 
 log = logging.getLogger(__name__)
 

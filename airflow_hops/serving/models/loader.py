@@ -14,12 +14,12 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.serving.config import ConfigError, check_config, parse_config
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, State, VersionStatus
 from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import Fingerprint, StorageLog, VersionFolder, find_versions, wanted_versions
+from airflow_hops.serving_api.config import ConfigError, check_config, parse_config
 
 log = logging.getLogger(__name__)
 

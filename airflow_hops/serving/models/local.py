@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import numpy as np
 
-from airflow_hops.serving import tensors
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
-from airflow_hops.serving.protocol import Method, PredictRequest, PredictResponse
+from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
 
 
 class LocalServable(Servable):

@@ -18,7 +18,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
-from airflow_hops.serving import protocol, tensors
+from airflow_hops.serving_api import protocol, tensors
 
 # A version that failed before and was written anew still shows the old failure until the server looks again.
 _FAILURE_STANDS_S = 2.0

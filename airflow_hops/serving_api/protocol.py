@@ -3,8 +3,7 @@
 ``tensorflow_serving.apis.*_pb2`` import ``tensorflow.core``, and with it all of TensorFlow (2.4 s and 400 MB), which is
 too much for a step that only wants to ask a server a question. The few messages that a client needs are declared here
 in a descriptor pool of their own, field by field as in TensorFlow Serving's ``.proto`` files; a test compares them with
-the originals. Enumerations are declared as int32, which is the same on the wire.
-
+the originals.
 The gRPC health protocol (``grpc.health.v1``) is here too: its package is not in the runtime environment.
 """
 
@@ -47,12 +46,75 @@ _SCALARS = {
     "uint64": _Field.TYPE_UINT64,
 }
 
-# message -> {field: (number, type)}; "repeated T", "map T" (string to T) and "oneof T" are what they say.
+_ENUMS: dict[str, dict[str, int]] = {
+    "DataType": {
+        name: number
+        for number, name in enumerate(
+            [
+                "DT_INVALID",
+                "DT_FLOAT",
+                "DT_DOUBLE",
+                "DT_INT32",
+                "DT_UINT8",
+                "DT_INT16",
+                "DT_INT8",
+                "DT_STRING",
+                "DT_COMPLEX64",
+                "DT_INT64",
+                "DT_BOOL",
+                "DT_QINT8",
+                "DT_QUINT8",
+                "DT_QINT32",
+                "DT_BFLOAT16",
+                "DT_QINT16",
+                "DT_QUINT16",
+                "DT_UINT16",
+                "DT_COMPLEX128",
+                "DT_HALF",
+                "DT_RESOURCE",
+                "DT_VARIANT",
+                "DT_UINT32",
+                "DT_UINT64",
+                "DT_FLOAT8_E5M2",
+                "DT_FLOAT8_E4M3FN",
+            ]
+        )
+    },
+    "Code": {
+        name: number
+        for number, name in enumerate(
+            [
+                "OK",
+                "CANCELLED",
+                "UNKNOWN",
+                "INVALID_ARGUMENT",
+                "DEADLINE_EXCEEDED",
+                "NOT_FOUND",
+                "ALREADY_EXISTS",
+                "PERMISSION_DENIED",
+                "RESOURCE_EXHAUSTED",
+                "FAILED_PRECONDITION",
+                "ABORTED",
+                "OUT_OF_RANGE",
+                "UNIMPLEMENTED",
+                "INTERNAL",
+                "UNAVAILABLE",
+                "DATA_LOSS",
+                "UNAUTHENTICATED",
+            ]
+        )
+    },
+    "State": {"UNKNOWN": 0, "START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50},
+    "ModelType": {"MODEL_TYPE_UNSPECIFIED": 0, "TENSORFLOW": 1, "OTHER": 2},
+}
+
+# message -> {field: (number, type)}; "repeated T", "map T" (string to T) and "oneof:NAME T" are what
+# they say.
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Dim": {"size": (1, "int64"), "name": (2, "string")},
     "TensorShapeProto": {"dim": (2, "repeated Dim"), "unknown_rank": (3, "bool")},
     "TensorProto": {
-        "dtype": (1, "int32"),
+        "dtype": (1, "DataType"),
         "tensor_shape": (2, "TensorShapeProto"),
         "version_number": (3, "int32"),
         "tensor_content": (4, "bytes"),
@@ -66,7 +128,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "uint32_val": (16, "repeated uint32"),
         "uint64_val": (17, "repeated uint64"),
     },
-    "TensorInfo": {"name": (1, "string"), "dtype": (2, "int32"), "tensor_shape": (3, "TensorShapeProto")},
+    "TensorInfo": {"name": (1, "string"), "dtype": (2, "DataType"), "tensor_shape": (3, "TensorShapeProto")},
     "SignatureDef": {
         "inputs": (1, "map TensorInfo"),
         "outputs": (2, "map TensorInfo"),
@@ -78,9 +140,9 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
     "ModelSpec": {
         "name": (1, "string"),
-        "version": (2, "oneof Int64Value"),
+        "version": (2, "oneof:version_choice Int64Value"),
         "signature_name": (3, "string"),
-        "version_label": (4, "oneof string"),
+        "version_label": (4, "oneof:version_choice string"),
     },
     "RequestHead": {"model_spec": (1, "ModelSpec")},
     "MultiInferenceHead": {"tasks": (1, "repeated RequestHead")},
@@ -93,11 +155,38 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "GetModelMetadataRequest": {"model_spec": (1, "ModelSpec"), "metadata_field": (2, "repeated string")},
     "GetModelMetadataResponse": {"model_spec": (1, "ModelSpec"), "metadata": (2, "map Any")},
     "GetModelStatusRequest": {"model_spec": (1, "ModelSpec")},
-    "StatusProto": {"error_code": (1, "int32"), "error_message": (2, "string")},
-    "ModelVersionStatus": {"version": (1, "int64"), "state": (2, "int32"), "status": (3, "StatusProto")},
+    "StatusProto": {"error_code": (1, "Code"), "error_message": (2, "string")},
+    "ModelVersionStatus": {"version": (1, "int64"), "state": (2, "State"), "status": (3, "StatusProto")},
     "GetModelStatusResponse": {"model_version_status": (1, "repeated ModelVersionStatus")},
-    # A ModelServerConfig as bytes, which is the same on the wire.
-    "ReloadConfigRequest": {"config": (1, "bytes"), "metric_names": (2, "repeated string")},
+    "Latest": {"num_versions": (1, "uint32")},
+    "All": {},
+    "Specific": {"versions": (1, "repeated int64")},
+    "ServableVersionPolicy": {
+        "latest": (100, "oneof:policy_choice Latest"),
+        "all": (101, "oneof:policy_choice All"),
+        "specific": (102, "oneof:policy_choice Specific"),
+    },
+    "LogCollectorConfig": {"type": (1, "string"), "filename_prefix": (2, "string")},
+    "SamplingConfig": {"sampling_rate": (1, "double"), "attributes": (2, "int32")},
+    "LoggingConfig": {
+        "log_collector_config": (1, "LogCollectorConfig"),
+        "sampling_config": (2, "SamplingConfig"),
+    },
+    "ModelConfig": {
+        "name": (1, "string"),
+        "base_path": (2, "string"),
+        "model_type": (3, "ModelType"),
+        "model_platform": (4, "string"),
+        "logging_config": (6, "LoggingConfig"),
+        "model_version_policy": (7, "ServableVersionPolicy"),
+        "version_labels": (8, "map int64"),
+    },
+    "ModelConfigList": {"config": (1, "repeated ModelConfig")},
+    "ModelServerConfig": {
+        "model_config_list": (1, "oneof:config ModelConfigList"),
+        "custom_model_config": (2, "oneof:config Any"),
+    },
+    "ReloadConfigRequest": {"config": (1, "ModelServerConfig"), "metric_names": (2, "repeated string")},
     "ReloadConfigResponse": {"status": (1, "StatusProto")},
     "HealthCheckRequest": {"service": (1, "string")},
     "HealthCheckResponse": {"status": (1, "int32")},
@@ -117,18 +206,26 @@ def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, 
         return
     if kind == "repeated":
         field.label = _Field.LABEL_REPEATED
-    if kind == "oneof":
+    if kind.startswith("oneof:"):
         if not message.oneof_decl:
-            message.oneof_decl.add(name="version_choice")
+            message.oneof_decl.add(name=kind.partition(":")[2])
         field.oneof_index = 0
     if base in _SCALARS:
         field.type = _SCALARS[base]
+    elif base in _ENUMS:
+        field.type, field.type_name = _Field.TYPE_ENUM, f".hops.{base}Scope.{base}"
     else:
         field.type, field.type_name = _Field.TYPE_MESSAGE, f".hops.{base}"
 
 
 def _declare() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="hops_serving.proto", package="hops", syntax="proto3")
+    for name, values in _ENUMS.items():
+        # The values of an enumeration share a scope with all others: each enumeration lies in a message of its own.
+        holder = file.message_type.add(name=f"{name}Scope")
+        enumeration = holder.enum_type.add(name=name)
+        for value, number in values.items():
+            enumeration.value.add(name=value, number=number)
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, (number, declared) in fields.items():
@@ -151,6 +248,8 @@ GetModelMetadataRequest: Any = _CLASSES["GetModelMetadataRequest"]
 GetModelMetadataResponse: Any = _CLASSES["GetModelMetadataResponse"]
 GetModelStatusRequest: Any = _CLASSES["GetModelStatusRequest"]
 GetModelStatusResponse: Any = _CLASSES["GetModelStatusResponse"]
+ModelConfig: Any = _CLASSES["ModelConfig"]
+ModelServerConfig: Any = _CLASSES["ModelServerConfig"]
 ReloadConfigRequest: Any = _CLASSES["ReloadConfigRequest"]
 ReloadConfigResponse: Any = _CLASSES["ReloadConfigResponse"]
 HealthCheckRequest: Any = _CLASSES["HealthCheckRequest"]

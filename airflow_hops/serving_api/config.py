@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from google.protobuf import text_format
-from tensorflow_serving.config import model_server_config_pb2
+
+from airflow_hops.serving_api.protocol import ModelServerConfig
 
 PathLike = str | os.PathLike[str]
 Traffic = dict[str, dict[int, int]]
@@ -44,7 +45,7 @@ def parse_config(text: str, source: str) -> Any:
     Raises:
         ConfigError: It does not parse, names a model twice or without a name, or gives a relative base path.
     """
-    config = model_server_config_pb2.ModelServerConfig()
+    config = ModelServerConfig()
     try:
         text_format.Parse(text, config)
     except text_format.ParseError as error:

@@ -1,0 +1,1 @@
+"""TensorFlow Serving's API without TensorFlow: messages, tensors, config files, a client. Both sides import it."""
