@@ -172,6 +172,23 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "log_collector_config": (1, "LogCollectorConfig"),
         "sampling_config": (2, "SamplingConfig"),
     },
+    "LogMetadata": {
+        "model_spec": (1, "ModelSpec"),
+        "sampling_config": (2, "SamplingConfig"),
+        "saved_model_tags": (3, "repeated string"),
+        "timestamp_secs": (4, "int64"),
+    },
+    # Request and response stay serialized: on the wire a message within a message is its bytes.
+    "CallLog": {"request": (1, "bytes"), "response": (2, "bytes")},
+    "PredictionLog": {
+        "log_metadata": (1, "LogMetadata"),
+        "classify_log": (2, "oneof:log_type CallLog"),
+        "regress_log": (3, "oneof:log_type CallLog"),
+        "multi_inference_log": (4, "oneof:log_type CallLog"),
+        "session_run_log": (5, "oneof:log_type CallLog"),
+        "predict_log": (6, "oneof:log_type CallLog"),
+        "predict_streamed_log": (7, "oneof:log_type CallLog"),
+    },
     "ModelConfig": {
         "name": (1, "string"),
         "base_path": (2, "string"),
@@ -250,6 +267,7 @@ GetModelStatusRequest: Any = _CLASSES["GetModelStatusRequest"]
 GetModelStatusResponse: Any = _CLASSES["GetModelStatusResponse"]
 ModelConfig: Any = _CLASSES["ModelConfig"]
 ModelServerConfig: Any = _CLASSES["ModelServerConfig"]
+PredictionLog: Any = _CLASSES["PredictionLog"]
 ReloadConfigRequest: Any = _CLASSES["ReloadConfigRequest"]
 ReloadConfigResponse: Any = _CLASSES["ReloadConfigResponse"]
 HealthCheckRequest: Any = _CLASSES["HealthCheckRequest"]
