@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -81,6 +82,32 @@ class ModelMetadata:
     signatures: dict[str, SignatureSpec]
 
 
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files of a client that speaks TLS.
+
+    Attributes:
+        ca_file: Certificate of whoever signed the server's; None for the authorities that gRPC knows.
+        cert_file: The client's certificate, for a server that verifies its clients; None where it does not.
+        key_file: The private key of that certificate.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """What a gRPC channel takes.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        ca, cert, key = (
+            Path(file).read_bytes() if file else None for file in (self.ca_file, self.cert_file, self.key_file)
+        )
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+
 class ModelServerError(Exception):
     """The server refused a request, cannot be reached, or did not make a version available.
 
@@ -99,23 +126,26 @@ class ModelServerClient:
     Args:
         address: ``host:port`` of the gRPC port.
         timeout_s: Deadline of each call, seconds.
+        tls: Files of a connection by TLS; None for one without.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 10.0, tls: TlsFiles | None = None) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(
-            address,
-            options=[
-                ("grpc.max_receive_message_length", -1),
-                ("grpc.max_send_message_length", -1),
-                # gRPC would wait up to two minutes before it looks for a server that has come back.
-                ("grpc.max_reconnect_backoff_ms", 1000),
-            ],
-        )
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            # gRPC would wait up to two minutes before it looks for a server that has come back.
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        if tls is None:
+            self._channel = grpc.insecure_channel(address, options=options)
+        else:
+            self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
         self._predict = self._method(protocol.Method.PREDICT, protocol.PredictResponse)
         self._metadata = self._method(protocol.GET_MODEL_METADATA, protocol.GetModelMetadataResponse)
         self._status = self._method(protocol.GET_MODEL_STATUS, protocol.GetModelStatusResponse)
+        self._reload = self._method(protocol.RELOAD_CONFIG, protocol.ReloadConfigResponse)
         self._input_types: dict[tuple[str, str], dict[str, np.dtype[Any]]] = {}
 
     def __enter__(self) -> Self:
@@ -187,6 +217,27 @@ class ModelServerClient:
             ModelVersion(entry.version, STATES.get(entry.state, str(entry.state)), entry.status.error_message)
             for entry in response.model_version_status
         ]
+
+    def reload_config(self, config: Any, *, timeout_s: float | None = None) -> None:
+        """Has the server serve a config, which is the whole truth: a model that it does not name is unloaded.
+
+        Args:
+            config: A ``ModelServerConfig`` message, of :mod:`airflow_hops.serving_api.protocol` or of TensorFlow
+                Serving's own modules.
+            timeout_s: Deadline, seconds: the server answers once what the config adds is available.
+
+        Raises:
+            ModelServerError: The server refused, or cannot be reached.
+        """
+        request = protocol.ReloadConfigRequest()
+        request.config.ParseFromString(config.SerializeToString())
+        try:
+            response = self._reload(request, timeout=timeout_s or self.timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+        if response.status.error_code:
+            code = next(code for code in grpc.StatusCode if code.value[0] == response.status.error_code)
+            raise ModelServerError(f"{code.name} from {self.address}: {response.status.error_message}", code)
 
     def wait_until_available(self, model: str, version: int, timeout_s: float) -> None:
         """Waits until a version answers requests.

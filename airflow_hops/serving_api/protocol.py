@@ -31,6 +31,7 @@ class Method(StrEnum):
 
 GET_MODEL_METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 GET_MODEL_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
+RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -122,8 +123,10 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "double_val": (6, "repeated double"),
         "int_val": (7, "repeated int32"),
         "string_val": (8, "repeated bytes"),
+        "scomplex_val": (9, "repeated float"),
         "int64_val": (10, "repeated int64"),
         "bool_val": (11, "repeated bool"),
+        "dcomplex_val": (12, "repeated double"),
         "half_val": (13, "repeated int32"),
         "uint32_val": (16, "repeated uint32"),
         "uint64_val": (17, "repeated uint64"),
@@ -144,8 +147,50 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "signature_name": (3, "string"),
         "version_label": (4, "oneof:version_choice string"),
     },
+    "BytesList": {"value": (1, "repeated bytes")},
+    "FloatList": {"value": (1, "repeated float")},
+    "Int64List": {"value": (1, "repeated int64")},
+    "Feature": {
+        "bytes_list": (1, "oneof:kind BytesList"),
+        "float_list": (2, "oneof:kind FloatList"),
+        "int64_list": (3, "oneof:kind Int64List"),
+    },
+    "Features": {"feature": (1, "map Feature")},
+    "Example": {"features": (1, "Features")},
+    "ExampleList": {"examples": (1, "repeated Example")},
+    "ExampleListWithContext": {"examples": (1, "repeated Example"), "context": (2, "Example")},
+    "Input": {
+        "example_list": (1, "oneof:kind ExampleList"),
+        "example_list_with_context": (2, "oneof:kind ExampleListWithContext"),
+    },
+    # The same on the wire, with every example left serialized, as the model's graph parses it.
+    "SerializedExampleList": {"examples": (1, "repeated bytes")},
+    "SerializedExampleListWithContext": {"examples": (1, "repeated bytes"), "context": (2, "bytes")},
+    "SerializedInput": {
+        "example_list": (1, "oneof:kind SerializedExampleList"),
+        "example_list_with_context": (2, "oneof:kind SerializedExampleListWithContext"),
+    },
+    "SerializedInferenceRequest": {"model_spec": (1, "ModelSpec"), "input": (2, "SerializedInput")},
+    "SerializedMultiInferenceRequest": {"tasks": (1, "repeated InferenceTask"), "input": (2, "SerializedInput")},
     "RequestHead": {"model_spec": (1, "ModelSpec")},
     "MultiInferenceHead": {"tasks": (1, "repeated RequestHead")},
+    "ClassificationRequest": {"model_spec": (1, "ModelSpec"), "input": (2, "Input")},
+    "Class": {"label": (1, "string"), "score": (2, "float")},
+    "Classifications": {"classes": (1, "repeated Class")},
+    "ClassificationResult": {"classifications": (1, "repeated Classifications")},
+    "ClassificationResponse": {"result": (1, "ClassificationResult"), "model_spec": (2, "ModelSpec")},
+    "RegressionRequest": {"model_spec": (1, "ModelSpec"), "input": (2, "Input")},
+    "Regression": {"value": (1, "float")},
+    "RegressionResult": {"regressions": (1, "repeated Regression")},
+    "RegressionResponse": {"result": (1, "RegressionResult"), "model_spec": (2, "ModelSpec")},
+    "InferenceTask": {"model_spec": (1, "ModelSpec"), "method_name": (2, "string")},
+    "InferenceResult": {
+        "model_spec": (1, "ModelSpec"),
+        "classification_result": (2, "oneof:result ClassificationResult"),
+        "regression_result": (3, "oneof:result RegressionResult"),
+    },
+    "MultiInferenceRequest": {"tasks": (1, "repeated InferenceTask"), "input": (2, "Input")},
+    "MultiInferenceResponse": {"results": (1, "repeated InferenceResult")},
     "PredictRequest": {
         "model_spec": (1, "ModelSpec"),
         "inputs": (2, "map TensorProto"),
@@ -261,6 +306,16 @@ TensorProto: Any = _CLASSES["TensorProto"]
 SignatureDefMap: Any = _CLASSES["SignatureDefMap"]
 PredictRequest: Any = _CLASSES["PredictRequest"]
 PredictResponse: Any = _CLASSES["PredictResponse"]
+Example: Any = _CLASSES["Example"]
+ClassificationRequest: Any = _CLASSES["ClassificationRequest"]
+ClassificationResponse: Any = _CLASSES["ClassificationResponse"]
+RegressionRequest: Any = _CLASSES["RegressionRequest"]
+RegressionResponse: Any = _CLASSES["RegressionResponse"]
+MultiInferenceRequest: Any = _CLASSES["MultiInferenceRequest"]
+MultiInferenceResponse: Any = _CLASSES["MultiInferenceResponse"]
+SerializedInferenceRequest: Any = _CLASSES["SerializedInferenceRequest"]
+"""A Classify or Regress request whose examples are left serialized."""
+SerializedMultiInferenceRequest: Any = _CLASSES["SerializedMultiInferenceRequest"]
 GetModelMetadataRequest: Any = _CLASSES["GetModelMetadataRequest"]
 GetModelMetadataResponse: Any = _CLASSES["GetModelMetadataResponse"]
 GetModelStatusRequest: Any = _CLASSES["GetModelStatusRequest"]
