@@ -70,11 +70,12 @@ def test_declared_messages_are_those_of_tensorflow_serving(in_runtime: Callable[
     different = in_runtime(
         """
         from google.protobuf import any_pb2, descriptor, wrappers_pb2
+        from tensorflow.core.example import example_pb2, feature_pb2
         from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2
         from tensorflow.core.protobuf import meta_graph_pb2
         from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, model_pb2, predict_pb2
         from tensorflow_serving.apis import inference_pb2, logging_pb2, model_management_pb2, prediction_log_pb2
-        from tensorflow_serving.apis import status_pb2
+        from tensorflow_serving.apis import classification_pb2, input_pb2, regression_pb2, status_pb2
         from tensorflow_serving.config import log_collector_config_pb2, logging_config_pb2, model_server_config_pb2
         from tensorflow_serving.config import file_system_storage_path_source_pb2
         from airflow_hops.serving_api import protocol
@@ -82,7 +83,8 @@ def test_declared_messages_are_those_of_tensorflow_serving(in_runtime: Callable[
         originals = {}
         modules = (any_pb2, wrappers_pb2, tensor_pb2, tensor_shape_pb2, meta_graph_pb2, get_model_metadata_pb2,
                    get_model_status_pb2, inference_pb2, logging_pb2, model_management_pb2, model_pb2, predict_pb2,
-                   prediction_log_pb2, status_pb2,
+                   prediction_log_pb2, status_pb2, classification_pb2, example_pb2, feature_pb2, input_pb2,
+                   regression_pb2,
                    log_collector_config_pb2, logging_config_pb2, model_server_config_pb2,
                    file_system_storage_path_source_pb2)
         def nested_in(message):
@@ -96,6 +98,9 @@ def test_declared_messages_are_those_of_tensorflow_serving(in_runtime: Callable[
         # Parts of a message: what is not declared is passed over.
         originals["RequestHead"] = originals["PredictRequest"]
         originals["MultiInferenceHead"] = originals["MultiInferenceRequest"]
+        originals["SerializedInferenceRequest"] = originals["ClassificationRequest"]
+        for name in ("ExampleList", "ExampleListWithContext", "Input", "MultiInferenceRequest"):
+            originals[f"Serialized{name}"] = originals[name]
         originals["CallLog"] = originals["PredictLog"]
 
         def kind(field, made):
