@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -57,7 +58,7 @@ class ModelServer:
         from airflow_hops.serving.api import grpc_service
         from airflow_hops.serving.api.rest import RestServer
         from airflow_hops.serving.models.catalog import Catalog
-        from airflow_hops.serving.models.formats import ModelOptions
+        from airflow_hops.serving.models.formats import ModelOptions, open_model
         from airflow_hops.serving.models.loader import Loader, LoaderOptions
         from airflow_hops.serving.monitoring.stats import RequestStats
         from airflow_hops.serving.request_handler import RequestHandler
@@ -78,13 +79,14 @@ class ModelServer:
             retry_interval_s=flags.load_retry_interval_micros / 1e6,
             load_threads=flags.num_load_threads or 2,
             labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
-            model=ModelOptions(
-                tags=tuple(flags.saved_model_tags.split(",")),
-                intra_op_threads=flags.tensorflow_intra_op_parallelism,
-                inter_op_threads=flags.tensorflow_inter_op_parallelism,
-            ),
         )
-        self._loader = Loader(catalog, options, config, flags.model_config_file or None)
+        model_options = ModelOptions(
+            tags=tuple(flags.saved_model_tags.split(",")),
+            intra_op_threads=flags.tensorflow_intra_op_parallelism,
+            inter_op_threads=flags.tensorflow_inter_op_parallelism,
+        )
+        open_version = functools.partial(open_model, options=model_options)
+        self._loader = Loader(catalog, open_version, options, config, flags.model_config_file or None)
         handler = RequestHandler(catalog, RequestStats(), self._capture)
         grpc_service.add_services(self._grpc, handler, self._loader, lambda: self._ready)
         self._rest = None

@@ -16,12 +16,13 @@ import grpc
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, State, VersionStatus
-from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import Fingerprint, StorageLog, VersionFolder, find_versions, wanted_versions
 from airflow_hops.serving_api.config import ConfigError, check_config, parse_config
 
 log = logging.getLogger(__name__)
+
+OpenVersion = Callable[[str, int, Path], Servable]
 
 _NEVER = float("inf")
 
@@ -38,7 +39,6 @@ class LoaderOptions:
         retry_interval_s: Seconds between tries.
         load_threads: Versions loaded at once.
         labels_for_unavailable: Whether a label may name a version that is not loaded.
-        model: How a model is opened.
     """
 
     file_system_poll_s: float = 1.0
@@ -48,7 +48,6 @@ class LoaderOptions:
     retry_interval_s: float = 60.0
     load_threads: int = 2
     labels_for_unavailable: bool = False
-    model: ModelOptions = field(default_factory=ModelOptions)
 
 
 @dataclass
@@ -87,15 +86,22 @@ class Loader:
 
     Args:
         catalog: Where available versions are published.
+        open_version: Opens a version: model name, version number, folder; raises ``ServingError``.
         options: When to look and how often to try.
         config: The ``ModelServerConfig`` to start with.
         config_file: The file that it came from, if it is to be watched.
     """
 
     def __init__(
-        self, catalog: Catalog, options: LoaderOptions, config: Any, config_file: str | os.PathLike[str] | None = None
+        self,
+        catalog: Catalog,
+        open_version: OpenVersion,
+        options: LoaderOptions,
+        config: Any,
+        config_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self._catalog = catalog
+        self._open_version = open_version
         self._options = options
         self._config_file = Path(config_file) if config_file else None
         self._config_text = self._config_file.read_bytes() if self._config_file else b""
@@ -340,7 +346,7 @@ class Loader:
         servable: Servable | None = None
         error: ServingError | None = None
         try:
-            servable = open_model(name, number, folder.path, self._options.model)
+            servable = self._open_version(name, number, folder.path)
         except ServingError as load_error:
             error = load_error
         except Exception as load_error:
