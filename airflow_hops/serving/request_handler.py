@@ -16,10 +16,11 @@ from airflow_hops.serving.capture.columns import CapturedCall
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable
-from airflow_hops.serving.monitoring.stats import EMPTY, RequestStats
+from airflow_hops.serving.monitoring.stats import EMPTY, RequestKind, RequestStats
 from airflow_hops.serving_api.protocol import Method, MultiInferenceHead, RequestHead
 
 Api = Literal["grpc", "rest"]
+_ENTRYPOINTS: dict[Api, str] = {"grpc": "GRPC", "rest": "REST"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +96,23 @@ class RequestHandler:
         """
         started_s = time.perf_counter()
         at_s = time.time()
-        servable = self.catalog.acquire(target.model, target.version, target.label, request_id)
-        reply = None
+        servable: Servable | None = None
+        call: Call | None = None
         try:
+            servable = self.catalog.acquire(target.model, target.version, target.label, request_id)
             call = make_call(servable)
+            run_s = time.perf_counter()
             reply = servable.answer(call)
+            answered_s = time.perf_counter()
+        except Exception as error:
+            self._count_error(target, servable, call, api, error)
+            raise
         finally:
-            servable.release()
-            latency_s = time.perf_counter() - started_s
-            rows = reply.rows if reply is not None else 0
-            self.stats.record(target.model, servable.version, rows, latency_s, ok=reply is not None)
+            if servable is not None:
+                servable.release()
+        latency_s = answered_s - started_s
+        kind = RequestKind(target.model, servable.version, call.method.label, _ENTRYPOINTS[api])
+        self.stats.record(kind, reply.rows, latency_s, answered_s - run_s)
         if self.capture.options.enabled:
             request_id = request_id or uuid.uuid4().hex
             captured = CapturedCall(
@@ -121,6 +129,18 @@ class RequestHandler:
             )
             self.capture.offer(captured)
         return Answer(reply.message, servable.version, request_id)
+
+    def _count_error(
+        self, target: Target, servable: Servable | None, call: Call | None, api: Api, error: Exception
+    ) -> None:
+        kind = RequestKind(
+            model=target.model if servable is not None or target.model in self.catalog.views else "",
+            version=servable.version if servable is not None else 0,
+            method=call.method.label if call is not None else "",
+            api=_ENTRYPOINTS[api],
+        )
+        code = error.code if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL
+        self.stats.record_error(kind, code.name)
 
     def stats_report(self) -> dict[str, object]:
         """Returns what ``GET /v1/stats`` answers: counts, latencies and the traffic in effect, by model and version."""

@@ -5,32 +5,88 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-# Buckets grow by 5%: a percentile is at most 2.5% off, and a version costs 2.5 kB however many requests it answers.
-_GROWTH = math.log(1.05)
-_LOWEST_S = 1e-6
-_BUCKETS = 400
+# A percentile is at most 2.5% off, a version costs 4 kB for each method however many requests it answers, and every
+# twelfth bound is one of TensorFlow Serving's own, which grow by 1.8 from 10 microseconds.
+BUCKETS_PER_BOUND = 12
+_GROWTH = math.log(1.8) / BUCKETS_PER_BOUND
+_LOWEST_S = 10e-6 / 1.8**4
+_BUCKETS = (4 + 32) * BUCKETS_PER_BOUND + 1
+LATENCY_BOUNDS_US = tuple(10 * 1.8**power for power in range(33))
+
+
+class RequestKind(NamedTuple):
+    """What requests are counted by; version 0 where none was found that could have answered."""
+
+    model: str
+    version: int
+    method: str
+    api: str
 
 
 @dataclass
-class _VersionStats:
-    requests: int = 0
-    rows: int = 0
-    errors: int = 0
-    latencies: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
+class LatencyHistogram:
+    """Latencies in buckets that grow evenly on a logarithmic scale."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
+    sum_s: float = 0.0
+
+    def add(self, latency_s: float) -> None:
+        """Counts one latency, seconds."""
+        bucket = int(math.log(latency_s / _LOWEST_S) / _GROWTH) + 1 if latency_s > _LOWEST_S else 0
+        self.buckets[bucket if bucket < _BUCKETS else _BUCKETS - 1] += 1
+        self.sum_s += latency_s
+
+    def merge(self, other: LatencyHistogram) -> None:
+        """Adds the counts of another."""
+        self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
+        self.sum_s += other.sum_s
+
+    def copy(self) -> LatencyHistogram:
+        """Returns a histogram that does not change any more."""
+        return LatencyHistogram(list(self.buckets), self.sum_s)
 
     def percentile_ms(self, percent: float) -> float | None:
-        total = sum(self.latencies)
+        """Returns a percentile in milliseconds, None where nothing was counted."""
+        total = sum(self.buckets)
         if not total:
             return None
         rank = max(1, math.ceil(total * percent / 100))
-        for bucket, count in enumerate(self.latencies):
+        for bucket, count in enumerate(self.buckets):
             rank -= count
             if rank <= 0:
-                return round(1000 * _LOWEST_S * math.exp((bucket + 0.5) * _GROWTH), 4)
+                return round(1000 * _LOWEST_S * math.exp((bucket - 0.5) * _GROWTH), 4)
         raise AssertionError("the rank is at most the total")
+
+
+@dataclass
+class RequestCounts:
+    """Counts of one kind of request.
+
+    Attributes:
+        by_code: gRPC status code's name to requests.
+        rows: Rows of answered requests.
+        latency: Seconds in the server, of answered requests.
+        run: Seconds that the model took of them, its queues included.
+    """
+
+    by_code: dict[str, int] = field(default_factory=dict)
+    rows: int = 0
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    run: LatencyHistogram = field(default_factory=LatencyHistogram)
+
+    @property
+    def requests(self) -> int:
+        """All requests."""
+        return sum(self.by_code.values())
+
+    @property
+    def errors(self) -> int:
+        """Requests that were refused or failed."""
+        return self.requests - self.by_code.get("OK", 0)
 
 
 class RequestStats:
@@ -38,44 +94,77 @@ class RequestStats:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._versions: dict[tuple[str, int], _VersionStats] = {}
+        self._kinds: dict[RequestKind, RequestCounts] = {}
         self.started_at = time.time()
 
-    def record(self, model: str, version: int, rows: int, latency_s: float, ok: bool) -> None:
-        """Counts one request.
+    def record(self, kind: RequestKind, rows: int, latency_s: float, run_s: float) -> None:
+        """Counts one answered request.
 
         Args:
-            model: Model name, one that is loaded: names that clients make up must not grow the table.
-            version: The version that answered or refused.
+            kind: What was asked.
             rows: Rows asked for.
-            latency_s: Seconds in the server; of answered requests only.
-            ok: Whether it was answered.
+            latency_s: Seconds in the server.
+            run_s: Seconds of them that the model took.
         """
-        bucket = int(math.log(max(latency_s, _LOWEST_S) / _LOWEST_S) / _GROWTH)
         with self._lock:
-            stats = self._versions.get((model, version))
-            if stats is None:
-                stats = self._versions.setdefault((model, version), _VersionStats())
-            stats.requests += 1
-            if ok:
-                stats.rows += rows
-                stats.latencies[min(bucket, _BUCKETS - 1)] += 1
-            else:
-                stats.errors += 1
+            counts = self._counts(kind)
+            counts.by_code["OK"] = counts.by_code.get("OK", 0) + 1
+            counts.rows += rows
+            counts.latency.add(latency_s)
+            counts.run.add(run_s)
+
+    def record_error(self, kind: RequestKind, code: str) -> None:
+        """Counts one request that was refused or failed.
+
+        Args:
+            kind: What was asked; its model is one that is served, or empty: names that clients make up must not grow
+                the table.
+            code: Name of the gRPC status code.
+        """
+        with self._lock:
+            by_code = self._counts(kind).by_code
+            by_code[code] = by_code.get(code, 0) + 1
+
+    def counts(self) -> dict[RequestKind, RequestCounts]:
+        """Returns what was counted so far, a copy."""
+        with self._lock:
+            return {
+                kind: RequestCounts(dict(counts.by_code), counts.rows, counts.latency.copy(), counts.run.copy())
+                for kind, counts in sorted(self._kinds.items())
+            }
 
     def snapshot(self) -> dict[str, dict[int, dict[str, Any]]]:
-        """Returns model to version to counts and latency percentiles."""
-        with self._lock:
-            models: dict[str, dict[int, dict[str, Any]]] = {}
-            for (model, version), stats in sorted(self._versions.items()):
-                models.setdefault(model, {})[version] = {
-                    "requests": stats.requests,
-                    "rows": stats.rows,
-                    "errors": stats.errors,
-                    "latency_ms_p50": stats.percentile_ms(50),
-                    "latency_ms_p99": stats.percentile_ms(99),
-                }
-            return models
+        """Returns model to version to counts and latency percentiles, over all methods."""
+        merged: dict[tuple[str, int], RequestCounts] = {}
+        for kind, counts in self.counts().items():
+            if not kind.version:
+                continue
+            total = merged.setdefault((kind.model, kind.version), RequestCounts())
+            for code, count in counts.by_code.items():
+                total.by_code[code] = total.by_code.get(code, 0) + count
+            total.rows += counts.rows
+            total.latency.merge(counts.latency)
+        models: dict[str, dict[int, dict[str, Any]]] = {}
+        for (model, version), total in merged.items():
+            models.setdefault(model, {})[version] = _summary(total)
+        return models
+
+    def _counts(self, kind: RequestKind) -> RequestCounts:
+        counts = self._kinds.get(kind)
+        if counts is None:
+            counts = self._kinds[kind] = RequestCounts()
+        return counts
 
 
-EMPTY: dict[str, Any] = {"requests": 0, "rows": 0, "errors": 0, "latency_ms_p50": None, "latency_ms_p99": None}
+def _summary(counts: RequestCounts) -> dict[str, Any]:
+    return {
+        "requests": counts.requests,
+        "rows": counts.rows,
+        "errors": counts.errors,
+        "codes": dict(sorted(counts.by_code.items())),
+        "latency_ms_p50": counts.latency.percentile_ms(50),
+        "latency_ms_p99": counts.latency.percentile_ms(99),
+    }
+
+
+EMPTY: Mapping[str, Any] = _summary(RequestCounts())

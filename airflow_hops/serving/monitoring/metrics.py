@@ -1,0 +1,124 @@
+"""Metrics in Prometheus' text format: TensorFlow Serving's own by its names, and ours by version.
+
+``REGISTRY`` is where every part of the server registers the metrics it has beside the requests' (queues, workers,
+capture), with ``prometheus_client``'s own classes or collectors::
+
+    QUEUE = Gauge("hops_serving_queue_length", "Requests that wait for a batch.", ["model_name"], registry=REGISTRY)
+
+The request path pays nothing for what is shown: counts are kept by ``RequestStats`` and read when someone asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from airflow_hops.serving.monitoring.stats import (
+    BUCKETS_PER_BOUND,
+    LATENCY_BOUNDS_US,
+    LatencyHistogram,
+    RequestKind,
+    RequestStats,
+)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+REGISTRY = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+
+Shares = Callable[[], Mapping[str, Mapping[int, float]]]
+
+
+class RequestCollector(Collector):
+    """The requests' metrics.
+
+    Args:
+        stats: What was counted.
+        shares: Gives the share of traffic of each available version, percent, by model.
+    """
+
+    def __init__(self, stats: RequestStats, shares: Shares) -> None:
+        self._stats = stats
+        self._shares = shares
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the metrics as they are now."""
+        requests = Metric(":tensorflow:serving:request_count", "The total number of requests.", "counter")
+        latency = Metric(
+            ":tensorflow:serving:request_latency",
+            "Distribution of the request latencies (in microseconds).",
+            "histogram",
+        )
+        runtime = Metric(
+            ":tensorflow:serving:runtime_latency",
+            "Distribution of the time that the model took of a request (in microseconds).",
+            "histogram",
+        )
+        rows = Metric(":tensorflow:serving:request_example_count_total", "The total number of rows.", "counter")
+        for kind, counts in self._stats.counts().items():
+            by_version = {"model_name": kind.model, "version": str(kind.version or "")}
+            for code, count in sorted(counts.by_code.items()):
+                labels = {**by_version, "API": kind.method, "entrypoint": kind.api, "status": code}
+                requests.add_sample(requests.name, labels, count)
+            if counts.by_code.get("OK"):
+                labels = {**by_version, **_entry(kind)}
+                rows.add_sample(rows.name, labels, counts.rows)
+                _add_histogram(latency, labels, counts.latency)
+                _add_histogram(runtime, {**by_version, "API": kind.method, "runtime": kind.api}, counts.run)
+        yield from (requests, rows, latency, runtime)
+        traffic = GaugeMetricFamily(
+            "hops_serving_traffic_percent",
+            "Share of an available version in the requests that name none, percent.",
+            labels=["model_name", "version"],
+        )
+        for model, shares in self._shares().items():
+            for version, percent in shares.items():
+                traffic.add_metric([model, str(version)], percent)
+        yield traffic
+
+
+def _entry(kind: RequestKind) -> dict[str, str]:
+    return {"API": kind.method, "entrypoint": kind.api}
+
+
+def _add_histogram(metric: Metric, labels: dict[str, str], histogram: LatencyHistogram) -> None:
+    below = list(accumulate(histogram.buckets))
+    for index, bound in enumerate(LATENCY_BOUNDS_US):
+        count = below[(index + 4) * BUCKETS_PER_BOUND]
+        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": floatToGoString(bound)}, count)
+    metric.add_sample(f"{metric.name}_bucket", {**labels, "le": "+Inf"}, below[-1])
+    metric.add_sample(f"{metric.name}_sum", labels, histogram.sum_s * 1e6)
+    metric.add_sample(f"{metric.name}_count", labels, below[-1])
+
+
+def exposition(registry: CollectorRegistry = REGISTRY) -> bytes:
+    """Returns all metrics in Prometheus' text format.
+
+    ``prometheus_client`` would announce every counter as ``…_total``, which TensorFlow Serving's are not.
+    """
+    return "".join(line for metric in registry.collect() for line in _lines(metric)).encode()
+
+
+def _lines(metric: Metric) -> Iterator[str]:
+    samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+    name = samples[0].name if samples and metric.type == "counter" else metric.name
+    yield f"# HELP {name} {_escaped(metric.documentation)}\n"
+    yield f"# TYPE {name} {'untyped' if metric.type == 'unknown' else metric.type}\n"
+    for sample in samples:
+        labels = ",".join(f'{key}="{_escaped(value, quote=True)}"' for key, value in sample.labels.items())
+        yield f"{sample.name}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}\n"
+
+
+def _escaped(text: str, quote: bool = False) -> str:
+    text = text.replace("\\", r"\\").replace("\n", r"\n")
+    return text.replace('"', r"\"") if quote else text
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if math.isfinite(value) and value == int(value) else floatToGoString(value)
