@@ -107,7 +107,7 @@ def test_wrong_split_is_refused_and_nothing_is_written(
         ("set_model(file, '', '/m')", "field 'name' of the model with base_path '/m' is empty"),
         ("read_config(file)", "no such file"),
         ("parse_traffic('{', file)", "is not JSON"),
-        ("parse_traffic('[]', file)", 'expected one field, {"models": {MODEL: {VERSION: PERCENT}}}'),
+        ("parse_traffic('[]', file)", 'expected {"models": {MODEL: {VERSION: PERCENT}}, "shadow"'),
         ('parse_traffic(\'{"models": {"m": 1}}\', file)', "models.m is 1; expected an object of version to percent"),
     ],
 )

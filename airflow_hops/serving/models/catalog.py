@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -48,11 +48,13 @@ class ModelView:
         servables: Available versions.
         labels: Label to version.
         split: Shares of the versions, or None where the latest answers.
+        by_label: What answers a label whose version only a server upstream knows, in place of ``labels``.
     """
 
     servables: Mapping[int, Servable] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
     split: Split | None = None
+    by_label: Callable[[str], Servable] | None = None
 
     @property
     def latest(self) -> int | None:
@@ -64,11 +66,16 @@ class Catalog:
     """All models by name: written by the loader, read by every request.
 
     Args:
-        traffic: The splits.
+        traffic: The splits and the shadow traffic.
+
+    Attributes:
+        discover: Looks for a model or version that is not known here, and says whether to look it up again; for models
+            that are served elsewhere.
     """
 
     def __init__(self, traffic: TrafficTable) -> None:
-        self._traffic = traffic
+        self.traffic = traffic
+        self.discover: Callable[[str], bool] = lambda model: False
         self._lock = threading.Lock()
         self._views: Mapping[str, ModelView] = MappingProxyType({})
         self._statuses: dict[str, dict[int, VersionStatus]] = {}
@@ -78,31 +85,62 @@ class Catalog:
         """Models with at least one available version."""
         return self._views
 
-    def publish(self, model: str, servables: Mapping[int, Servable], labels: Mapping[str, int]) -> None:
+    def publish(
+        self,
+        model: str,
+        servables: Mapping[int, Servable],
+        labels: Mapping[str, int],
+        by_label: Callable[[str], Servable] | None = None,
+    ) -> None:
         """Makes these the available versions and labels of a model, at once."""
         with self._lock:
             views = dict(self._views)
             if servables:
-                views[model] = ModelView(dict(servables), dict(labels), self._traffic.split(model, servables))
+                split = self.traffic.split(model, servables)
+                views[model] = ModelView(dict(servables), dict(labels), split, by_label)
             else:
                 views.pop(model, None)
             self._views = MappingProxyType(views)
 
     def reload_traffic(self) -> None:
         """Applies the traffic file if it changed."""
-        if self._traffic.reload():
-            with self._lock:
-                self._views = MappingProxyType(
-                    {
-                        name: ModelView(view.servables, view.labels, self._traffic.split(name, view.servables))
-                        for name, view in self._views.items()
-                    }
-                )
+        if self.traffic.reload():
+            self._apply_traffic()
+
+    def set_split(self, model: str, percents: Mapping[int, int] | None) -> None:
+        """Sets the split of a model, in the traffic file where there is one; in effect on return.
+
+        Args:
+            model: Model name.
+            percents: Version to percent, integers that sum to 100; None lets the latest version answer.
+
+        Raises:
+            ConfigError: The split or the traffic file is not valid; nothing changes then.
+            OSError: The traffic file cannot be written; nothing changes then.
+        """
+        self.traffic.set_split(model, percents)
+        self._apply_traffic()
+
+    def _apply_traffic(self) -> None:
+        with self._lock:
+            self._views = MappingProxyType(
+                {
+                    name: replace(view, split=self.traffic.split(name, view.servables))
+                    for name, view in self._views.items()
+                }
+            )
 
     def set_status(self, model: str, status: VersionStatus) -> None:
         """Records the state of a version."""
         with self._lock:
             self._statuses.setdefault(model, {})[status.version] = status
+
+    def set_statuses(self, model: str, statuses: Sequence[VersionStatus]) -> None:
+        """Records the states of all versions of a model; none forgets the model."""
+        with self._lock:
+            self._statuses[model] = {status.version: status for status in statuses}
+            if not statuses:
+                del self._statuses[model]
 
     def statuses(self, model: str, version: int | None = None) -> list[VersionStatus]:
         """Returns the states of a model's versions, newest version first.
@@ -112,6 +150,9 @@ class Catalog:
         """
         with self._lock:
             known = dict(self._statuses.get(model, {}))
+        if (not known or version not in (None, *known)) and self.discover(model):
+            with self._lock:
+                known = dict(self._statuses.get(model, {}))
         if version is not None:
             if version not in known:
                 raise not_found(f"Could not find version {version} of model {model}")
@@ -129,7 +170,7 @@ class Catalog:
         return {version: shares.get(version, 0.0) for version in view.servables}
 
     def acquire(
-        self, model: str, version: int | None = None, label: str | None = None, request_id: str | None = None
+        self, model: str, version: int | None = None, label: str | None = None, sticky_key: str | None = None
     ) -> Servable:
         """Finds the version that answers a request, held open until its ``release``.
 
@@ -137,20 +178,20 @@ class Catalog:
             model: Model name.
             version: The version asked for.
             label: The label asked for, where no version is.
-            request_id: Identity of the request, for a split that sends equal ids to one version.
+            sticky_key: For a split that sends equal keys to one version.
 
         Raises:
             ServingError: There is no such model, version or label.
         """
         for _ in range(100):
-            servable = self.find(model, version, label, request_id)
+            servable = self.find(model, version, label, sticky_key)
             if servable.acquire():
                 return servable
             # Unloaded between the look-up and here: the view that replaced it is there already, or about to be.
         raise ServingError(grpc.StatusCode.UNAVAILABLE, f"Model {model} is being unloaded")
 
     def find(
-        self, model: str, version: int | None = None, label: str | None = None, request_id: str | None = None
+        self, model: str, version: int | None = None, label: str | None = None, sticky_key: str | None = None
     ) -> Servable:
         """Finds the version that would answer a request, without holding it open.
 
@@ -159,8 +200,18 @@ class Catalog:
         """
         if not model:
             raise invalid_argument("ModelSpec has no name specified.")
+        try:
+            return self._find(model, version, label, sticky_key)
+        except ServingError:
+            if not self.discover(model):
+                raise
+        return self._find(model, version, label, sticky_key)
+
+    def _find(self, model: str, version: int | None, label: str | None, sticky_key: str | None) -> Servable:
         view = self._views.get(model)
         if version is None and label:
+            if view is not None and view.by_label is not None:
+                return view.by_label(label)
             version = view.labels.get(label) if view else None
             if version is None:
                 raise invalid_argument(f"Unrecognized servable version label: {label}")
@@ -168,7 +219,7 @@ class Catalog:
             raise not_found(f"Servable not found for request: {_wanted(model, version)}")
         if version is None:
             if view.split is not None:
-                return view.servables[self._traffic.choose(model, view.split, request_id)]
+                return view.servables[self.traffic.choose(model, view.split, sticky_key)]
             version = max(view.servables)
         servable = view.servables.get(version)
         if servable is None:
