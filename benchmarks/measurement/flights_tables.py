@@ -64,7 +64,7 @@ def capture_window(folder: Path) -> None:
     import pandas as pd
 
     from airflow_hops.runtime.statistics import generate_statistics
-    from airflow_hops.serving.capture import Capture, CaptureOptions
+    from airflow_hops.serving.capture.capture import Capture, CaptureOptions
 
     statistics = generate_statistics(folder / "reference.parquet")
     (folder / "reference.pb").write_bytes(statistics.SerializeToString())

@@ -1,0 +1,253 @@
+"""The model server: rates and latencies against an echo, the model in process, and other servers.
+
+Clients are a process of their own. See ``README.md`` for what each figure means.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import shutil  # noqa: E402
+import statistics  # noqa: E402
+import subprocess  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Mapping  # noqa: E402
+from dataclasses import asdict  # noqa: E402
+from typing import Any  # noqa: E402
+
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from airflow_hops.environments import create_environment  # noqa: E402
+from benchmarks.measurement.serving_targets import (  # noqa: E402
+    PEERS,
+    RUNTIME,
+    BentoML,
+    Clients,
+    Echo,
+    Measured,
+    MLServer,
+    ModelServer,
+    RayServe,
+    Target,
+    call_in_process,
+)
+
+WORK = REPOSITORY / ".hops" / "benchmarks" / "serving"
+MODELS = ("mlp", "flights")
+ROWS = (1, 64)
+CLIENTS = (1, 16, 64)
+RELOADS = 100
+
+Found = dict[tuple[str, str, int, int], Measured]
+"""By who was asked, model, rows and clients."""
+
+
+def set_up(given: argparse.Namespace, console: Console) -> None:
+    """Writes models, requests and config files; installs the peers."""
+    if not (WORK / "written").exists():
+        shutil.rmtree(WORK, ignore_errors=True)
+        WORK.mkdir(parents=True)
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [str(RUNTIME), "-m", "benchmarks.measurement.serving_models", str(WORK)]
+        subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+        (WORK / "written").touch()
+    entries = [
+        f'config {{ name: "{model}" base_path: "{WORK}/models/{model}" model_platform: "tensorflow" '
+        "model_version_policy { specific { versions: 1 versions: 2 } } }"
+        for model in MODELS
+    ]
+    (WORK / "models.config").write_text(f"model_config_list {{ {' '.join(entries)} }}\n")
+    (WORK / "split.json").write_text(json.dumps({"models": {model: {"1": 50, "2": 50} for model in MODELS}}))
+    (WORK / "batching.config").write_text(
+        "max_batch_size { value: 256 } batch_timeout_micros { value: 0 } num_batch_threads { value: 2 } "
+        "max_enqueued_batches { value: 1000 }\n"
+    )
+    for peer in ("mlserver", "bentoml", "ray_serve") if given.peers else ():
+        pins = REPOSITORY / "benchmarks" / "peers" / f"{peer}.txt"
+        uv = str(REPOSITORY / ".uv" / "bin" / "uv")
+        create_environment(PEERS / peer, pins, uv=uv, python=sys.executable, say=console.print)
+
+
+def server(name: str, *, rest: bool = False, **flags: Any) -> ModelServer:
+    """The bundled server, with its own defaults but for what is said."""
+    return ModelServer(name, WORK / "run", WORK / "models.config", rest=rest, **flags)
+
+
+def ask(clients: Clients, target: Target, name: str, given: argparse.Namespace, found: Found, console: Console) -> None:
+    """All models, rows and numbers of clients."""
+    for model in MODELS:
+        for rows in ROWS:
+            for number in CLIENTS:
+                m = found[name, model, rows, number] = clients.measure(target, WORK, model, rows, number, given.seconds)
+                console.print(
+                    f"{name}: {model}, {rows} rows, {number} clients: {m.rate:,.0f} requests/s "
+                    f"({m.per_core:,.0f} a CPU second), p50 {m.p50_ms:.2f} ms, p99 {m.p99_ms:.2f} ms"
+                )
+
+
+def measure_all(clients: Clients, given: argparse.Namespace, console: Console) -> Found:
+    """The limits, the server in its ways, the peers."""
+    found: Found = {}
+    with Echo(WORK / "run", max(8, 4 * (os.cpu_count() or 1))) as echo:
+        ask(clients, echo, "echo", given, found, console)
+    with server("plain") as plain:
+        ask(clients, plain, "grpc", given, found, console)
+        ask(clients, plain.over_rest(), "rest", given, found, console)
+    batching = {"enable_batching": "true", "batching_parameters_file": WORK / "batching.config"}
+    with server("batching", **batching) as batched:
+        ask(clients, batched, "grpc_batching", given, found, console)
+        ask(clients, batched.over_rest(), "rest_batching", given, found, console)
+    with server("workers", workers=os.cpu_count() or 1) as workers:
+        ask(clients, workers, "grpc_workers", given, found, console)
+    if given.peers:
+        for peer in (MLServer, BentoML, RayServe):
+            with peer(WORK / "run", WORK / "models") as target:
+                ask(clients, target, target.name, given, found, console)
+    return found
+
+
+def measure_pair(
+    clients: Clients, given: argparse.Namespace, console: Console, name: str, **flags: Any
+) -> dict[str, Any]:
+    """One thing switched on against off, in turns: median ratio of the rates, and of the rates a CPU second."""
+    rates, cores = [], []
+    with server(f"{name}_off") as off, server(f"{name}_on", **flags) as on:
+        for _ in range(given.turns):
+            pair = [clients.measure(target, WORK, "flights", 1, 16, given.seconds) for target in (off, on)]
+            rates.append(pair[1].rate / pair[0].rate)
+            cores.append(pair[1].per_core / pair[0].per_core)
+            console.print(f"{name}: {rates[-1]:.3f} of the rate without, {cores[-1]:.3f} of the rate a CPU second")
+    return {
+        "rate": round(statistics.median(rates), 3),
+        "per_core": round(statistics.median(cores), 3),
+        "every_rate": [round(rate, 3) for rate in rates],
+    }
+
+
+def measure_reloads(console: Console) -> dict[str, float]:
+    """Memory after so many new versions of a model, each of which takes the place of the one before."""
+    base = WORK / "reloads"
+    shutil.rmtree(base, ignore_errors=True)
+    base.mkdir()
+    (WORK / "reloads.config").write_text(f'model_config_list {{ config {{ name: "mlp" base_path: "{base}" }} }}\n')
+    memory = {}
+    shutil.copytree(WORK / "models" / "mlp" / "1", base / "1")
+    flags = {"file_system_poll_wait_seconds": 0.05}
+    with ModelServer("reloads", WORK / "run", WORK / "reloads.config", rest=True, **flags) as target:
+        url = f"http://127.0.0.1:{target.ready['rest_api_port']}/v1/models/mlp"
+        for version in range(2, RELOADS + 2):
+            shutil.copytree(WORK / "models" / "mlp" / "1", WORK / "reloads.tmp")
+            (WORK / "reloads.tmp").rename(base / str(version))
+            _wait_for_alone(url, version)
+            shutil.rmtree(base / str(version - 1))
+            if version - 1 in (10, RELOADS // 2, RELOADS):
+                memory[f"after_{version - 1}_mib"] = round(target.rss_mib(), 1)
+                console.print(f"memory after {version - 1} reloads: {target.rss_mib():.0f} MiB")
+    return memory
+
+
+def _wait_for_alone(url: str, version: int) -> None:
+    import urllib.request
+
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            states = json.load(response)["model_version_status"]
+        available = [int(state["version"]) for state in states if state["state"] == "AVAILABLE"]
+        if available == [version]:
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"version {version} did not take over: {states}")
+
+
+def ratios_of(found: Found, in_process: Mapping[str, Mapping[str, Any]], pairs: Mapping[str, Any]) -> dict[str, float]:
+    """Above 1 is ahead of the peer; the limits' ratios are shares of the limit."""
+    ratios: dict[str, float] = {}
+    for model in MODELS:
+        ours, echo = found["grpc", model, 1, 16], found["echo", model, 1, 16]
+        ratios[f"{model}_1_row_of_echo_per_core"] = ours.per_core / echo.per_core
+        ratios[f"{model}_1_row_of_echo_rate"] = ours.rate / echo.rate
+        for way in ("grpc", "grpc_batching"):
+            limit = in_process[f"{model}-64"]
+            per_core = found[way, model, 64, 16].per_core
+            ratios[f"{model}_64_rows_{way}_of_session_per_core"] = per_core / limit["session"]["per_core"]
+            ratios[f"{model}_64_rows_{way}_of_concrete_function_per_core"] = (
+                per_core / limit["concrete_function"]["per_core"]
+            )
+    for peer in ("mlserver", "bentoml", "ray_serve"):
+        keys = [key[1:] for key in found if key[0] == peer]
+        for key in keys:
+            best_rate = max(found[("rest", *key)].rate, found[("rest_batching", *key)].rate)
+            best_p99 = min(found[("rest", *key)].p99_ms, found[("rest_batching", *key)].p99_ms)
+            name = "_".join(map(str, key))
+            ratios[f"rest_{name}_times_rate_of_{peer}"] = best_rate / found[(peer, *key)].rate
+            ratios[f"rest_{name}_times_shorter_p99_than_{peer}"] = found[(peer, *key)].p99_ms / best_p99
+            ratios[f"grpc_{name}_times_rate_of_{peer}"] = found[("grpc", *key)].rate / found[(peer, *key)].rate
+    for name, pair in pairs.items():
+        ratios[f"{name}_of_rate_without"] = pair["rate"]
+    return {name: round(ratio, 3) for name, ratio in ratios.items()}
+
+
+def print_table(found: Found, console: Console) -> None:
+    """All that was measured."""
+    table = Table(title="Requests a second (and a CPU second of the server), latency in ms", title_justify="left")
+    for column in ("who", "model", "rows", "clients", "rate", "a CPU second", "p50", "p99"):
+        table.add_column(column, justify="left" if column in ("who", "model") else "right")
+    for (who, model, rows, clients), m in sorted(found.items(), key=lambda item: (item[0][1:], -item[1].rate)):
+        cells = (f"{m.rate:,.0f}", f"{m.per_core:,.0f}", f"{m.p50_ms:.2f}", f"{m.p99_ms:.2f}")
+        table.add_row(who, model, str(rows), str(clients), *cells)
+    console.print(table)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default 2)")
+    parser.add_argument("--turns", type=int, default=7, help="of what is switched on and off (default 7)")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="without MLServer, BentoML, Ray Serve")
+    parser.add_argument("--no-reloads", dest="reloads", action="store_false", help="without the 100 reloads")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measures, and prints tables and a line of JSON."""
+    given, console = parse_arguments(), Console(width=160)
+    set_up(given, console)
+    in_process = {
+        f"{model}-{rows}": call_in_process(WORK / "models", WORK, model, rows, given.seconds)
+        for model in MODELS
+        for rows in ROWS
+    }
+    for name, rates in in_process.items():
+        told = ", ".join(f"{way} {rate['per_core']:,.0f}" for way, rate in rates.items())
+        console.print(f"in process: {name} rows: calls a CPU second: {told}")
+    with Clients() as clients:
+        found = measure_all(clients, given, console)
+        pairs = {
+            "capture": measure_pair(clients, given, console, "capture", capture_base_path=WORK / "captured"),
+            "split": measure_pair(clients, given, console, "split", traffic_config_file=WORK / "split.json"),
+        }
+    memory = measure_reloads(console) if given.reloads else {}
+    print_table(found, console)
+    ratios = ratios_of(found, in_process, pairs)
+    for name, ratio in ratios.items():
+        console.print(f"{name}: {ratio}")
+    figures = {
+        "in_process": in_process,
+        "pairs": pairs,
+        "memory": memory,
+        "served": {"-".join(map(str, key)): {k: round(v, 3) for k, v in asdict(m).items()} for key, m in found.items()},
+    }
+    print(json.dumps({"benchmark": "serving", "ratios": ratios, "figures": figures}))
+
+
+if __name__ == "__main__":
+    main()
