@@ -18,15 +18,12 @@ _NOT_YET = (
     "enable_batching",
     "enable_model_warmup",
     "enable_per_model_batching_parameters",
-    "enable_profiler",
-    "enable_serialization_as_tensor_content",
     "flush_filesystem_caches",
     "grpc_channel_arguments",
     "grpc_socket_path",
     "monitoring_config_file",
     "num_unload_threads",
     "per_process_gpu_memory_fraction",
-    "prefer_tflite_model",
     "rest_api_enable_cors_support",
     "rest_api_timeout_in_ms",
     "ssl_config_file",
@@ -39,6 +36,8 @@ class Flags:
     """Parsed flags; names and defaults are TensorFlow Serving's where it has the flag."""
 
     host: str = "127.0.0.1"
+    allow_pickled_models: bool = False
+    trusted_skops_types: str = ""
     port: int = 8500
     rest_api_port: int | None = None
     model_name: str = "default"
@@ -52,11 +51,16 @@ class Flags:
     grpc_max_threads: int = 0
     rest_api_num_threads: int = 0
     saved_model_tags: str = "serve"
+    enable_serialization_as_tensor_content: bool = False
+    enable_signature_method_name_check: bool = False
+    prefer_tflite_model: bool = False
+    enable_profiler: bool = True
     allow_version_labels_for_unavailable_models: bool = False
     tensorflow_intra_op_parallelism: int = 0
     tensorflow_inter_op_parallelism: int = 0
     traffic_config_file: str = ""
     traffic_config_file_poll_wait_seconds: float = 1
+    sticky_header: str = "x-sticky-key"
     capture_base_path: str = ""
     capture_mode: CaptureMode = "all"
     capture_sampling_percent: float = 100
@@ -158,15 +162,38 @@ def _parser() -> argparse.ArgumentParser:
     )
     served.add_argument("--tensorflow_inter_op_parallelism", type=_count, help="threads over operations (default auto)")
     served.add_argument("--version", action="store_true", help="prints the versions and exits")
+    for name, text in (
+        ("enable_serialization_as_tensor_content", "Predict answers in tensor_content (default false)"),
+        ("enable_signature_method_name_check", "Classify and Regress take no TF2 signatures (default false)"),
+        ("prefer_tflite_model", "a version's model.tflite is served, where it has one (default false)"),
+        ("enable_profiler", "gRPC service for TensorBoard's profiler (default true)"),
+    ):
+        served.add_argument(f"--{name}", type=_boolean, nargs="?", const=True, help=text)
     own = parser.add_argument_group("beyond TensorFlow Serving")
     own.add_argument(
         "--host",
         help="address to listen at (default 127.0.0.1: whoever reaches the server may use and reconfigure it; "
         "0.0.0.0 for every address)",
     )
+    own.add_argument(
+        "--allow_pickled_models",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        help="scikit-learn models in model.pkl and model.joblib are loaded: a pickle runs whatever code it holds "
+        "(default false)",
+    )
+    own.add_argument(
+        "--trusted_skops_types", help="comma-separated types that model.skops may hold beyond those skops trusts itself"
+    )
     own.add_argument("--traffic_config_file", help="JSON: shares of the versions of a model, in percent")
     own.add_argument(
         "--traffic_config_file_poll_wait_seconds", type=float, help="seconds between looks at it; 0 never (default 1)"
+    )
+    own.add_argument(
+        "--sticky_header",
+        type=str.lower,
+        help="HTTP header or gRPC metadata whose equal values go to one version of a split (default x-sticky-key)",
     )
     own.add_argument("--capture_base_path", help="folder for captured requests, in Parquet; empty captures nothing")
     own.add_argument("--capture_mode", choices=CAPTURE_MODES, help="what is captured (default all)")

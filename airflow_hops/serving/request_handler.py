@@ -72,15 +72,24 @@ class RequestHandler:
         catalog: Where versions are found.
         stats: Where requests are counted.
         capture: Where answered requests are kept.
+        sticky_header: HTTP header or gRPC metadata whose equal values go to one version; lower case.
     """
 
-    def __init__(self, catalog: Catalog, stats: RequestStats, capture: Capture) -> None:
+    def __init__(
+        self, catalog: Catalog, stats: RequestStats, capture: Capture, sticky_header: str = "x-sticky-key"
+    ) -> None:
         self.catalog = catalog
         self.stats = stats
         self.capture = capture
+        self.sticky_header = sticky_header
 
     def answer(
-        self, target: Target, make_call: Callable[[Servable], Call], api: Api, request_id: str | None = None
+        self,
+        target: Target,
+        make_call: Callable[[Servable], Call],
+        api: Api,
+        request_id: str | None = None,
+        sticky_key: str | None = None,
     ) -> Answer:
         """Answers one request.
 
@@ -90,6 +99,7 @@ class RequestHandler:
                 together with the version's signature.
             api: What the request came through.
             request_id: The client's id of the request, or None.
+            sticky_key: Where a split is to choose, equal keys go to one version; None deals by turn.
 
         Raises:
             ServingError: With the code and message that TensorFlow Serving gives.
@@ -99,7 +109,7 @@ class RequestHandler:
         servable: Servable | None = None
         call: Call | None = None
         try:
-            servable = self.catalog.acquire(target.model, target.version, target.label, request_id)
+            servable = self.catalog.acquire(target.model, target.version, target.label, sticky_key)
             call = make_call(servable)
             run_s = time.perf_counter()
             reply = servable.answer(call)
@@ -142,9 +152,13 @@ class RequestHandler:
         code = error.code if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL
         self.stats.record_error(kind, code.name)
 
-    def stats_report(self) -> dict[str, object]:
-        """Returns what ``GET /v1/stats`` answers: counts, latencies and the traffic in effect, by model and version."""
-        counted = self.stats.snapshot()
+    def stats_report(self, histograms: bool = False) -> dict[str, object]:
+        """Returns what ``GET /v1/stats`` answers: counts, latencies and the traffic in effect, by model and version.
+
+        Args:
+            histograms: Whether each version's ``latency_ms_histogram`` is among it.
+        """
+        counted = self.stats.snapshot(histograms)
         models: dict[str, object] = {}
         for model in sorted(counted.keys() | self.catalog.views.keys()):
             shares = self.catalog.traffic_percent(model)
@@ -166,12 +180,9 @@ def target_of(method: Method, message: bytes) -> Target:
     """
     try:
         if method is Method.MULTI_INFERENCE:
-            tasks = MultiInferenceHead.FromString(message).tasks
-            if not tasks:
-                raise invalid_argument("Inference request must have at least one task")
-            head = tasks[0]
-        else:
-            head = RequestHead.FromString(message)
+            # Without a task there is no name, and that is what TensorFlow Serving says.
+            return Target.of((MultiInferenceHead.FromString(message).tasks or [RequestHead()])[0].model_spec)
+        head = RequestHead.FromString(message)
     except DecodeError as error:
         raise ServingError(grpc.StatusCode.INTERNAL, f"Exception deserializing request! ({error})") from None
     if not head.HasField("model_spec"):

@@ -87,7 +87,7 @@ class ModelServer:
         )
         open_version = functools.partial(open_model, options=model_options)
         self._loader = Loader(catalog, open_version, options, config, flags.model_config_file or None)
-        handler = RequestHandler(catalog, RequestStats(), self._capture)
+        handler = RequestHandler(catalog, RequestStats(), self._capture, flags.sticky_header)
         grpc_service.add_services(self._grpc, handler, self._loader, lambda: self._ready)
         self._rest = None
         self.rest_api_port: int | None = None

@@ -169,6 +169,7 @@ class ModelServerClient:
         label: str | None = None,
         signature: str | None = None,
         request_id: str | None = None,
+        sticky_key: str | None = None,
     ) -> PredictResult:
         """Asks for a prediction.
 
@@ -178,7 +179,8 @@ class ModelServerClient:
             version: Version to ask; None leaves the choice to label, traffic split or the latest.
             label: Label to ask, where no version is given.
             signature: Signature name; None for the default.
-            request_id: Sent as ``x-request-id``: kept with the captured rows, and equal ids go to one version.
+            request_id: Sent as ``x-request-id``: kept with the captured rows.
+            sticky_key: Sent as ``x-sticky-key``: equal keys go to one version of a split.
 
         Returns:
             The outputs, and the version that gave them.
@@ -192,16 +194,17 @@ class ModelServerClient:
         request.model_spec.signature_name = signature or ""
         for alias, value in self._converted(model, version, label, signature, inputs).items():
             tensors.fill_proto(request.inputs[alias], value)
-        headers = (("x-request-id", request_id),) if request_id else None
+        named = (("x-request-id", request_id), ("x-sticky-key", sticky_key))
+        headers = tuple((name, value) for name, value in named if value) or None
         try:
             response, call = self._predict.with_call(request, timeout=self.timeout_s, metadata=headers)
         except grpc.RpcError as error:
             raise self._error(error) from error
-        named = dict(call.trailing_metadata() or ()).get("x-request-id")
+        sent_back = dict(call.trailing_metadata() or ()).get("x-request-id")
         return PredictResult(
             outputs={alias: tensors.from_proto(response.outputs[alias]) for alias in response.outputs},
             version=response.model_spec.version.value,
-            request_id=named or request_id,
+            request_id=sent_back or request_id,
         )
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,8 @@ pytestmark = pytest.mark.runtime
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 
 
-def answering_version(server: Server, path: str = "flights", request_id: str | None = None) -> int:
-    headers = {"x-request-id": request_id} if request_id else None
+def answering_version(server: Server, path: str = "flights", sticky_key: str | None = None) -> int:
+    headers = {"X-Sticky-Key": sticky_key} if sticky_key else None
     return int(server.predict(path, ROW, headers=headers)["predictions"][0]["score"][0] / 1000)
 
 
@@ -58,10 +59,12 @@ def server(start_server: Callable[..., Server], saved_models: Path, traffic_file
     )
 
 
-def test_shares_are_exact_over_a_hundred_requests_and_ids_are_sticky(server: Server) -> None:
+def test_shares_are_exact_over_a_hundred_requests_and_keys_are_sticky(server: Server) -> None:
     assert Counter(answering_version(server) for _ in range(100)) == {1: 90, 2: 10}
-    first = [answering_version(server, request_id=f"r{n}") for n in range(200)]
-    again = [answering_version(server, request_id=f"r{n}") for n in range(200)]
+    same_id = [server.predict("flights", ROW, headers={"x-request-id": "r"}) for _ in range(100)]
+    assert Counter(int(answer["predictions"][0]["score"][0] / 1000) for answer in same_id) == {1: 90, 2: 10}
+    first = [answering_version(server, sticky_key=f"k{n}") for n in range(200)]
+    again = [answering_version(server, sticky_key=f"k{n}") for n in range(200)]
     assert first == again
     assert 5 <= Counter(first)[2] <= 40
 
@@ -90,27 +93,68 @@ def test_share_of_a_version_that_is_not_loaded_goes_to_the_others(server: Server
     assert "versions (9,) have traffic but are not loaded" in server.log()
 
 
-def test_growing_share_moves_ids_only_to_the_version_that_grows(server: Server, traffic_file: Path) -> None:
-    before = [answering_version(server, request_id=f"r{n}") for n in range(100)]
+def test_growing_share_moves_keys_only_to_the_version_that_grows(server: Server, traffic_file: Path) -> None:
+    before = [answering_version(server, sticky_key=f"k{n}") for n in range(100)]
     traffic_file.write_text(json.dumps({"models": {"flights": {"1": 50, "2": 50}}}))
     wait_for_shares(server, {"1": 50.0, "2": 50.0})
-    after = [answering_version(server, request_id=f"r{n}") for n in range(100)]
+    after = [answering_version(server, sticky_key=f"k{n}") for n in range(100)]
     assert all(new == 2 for old, new in zip(before, after, strict=True) if old == 2)
     assert Counter(after)[2] > Counter(before)[2]
 
 
-def test_grpc_request_id_chooses_as_the_http_header_does(server: Server, in_runtime: Callable[..., Any]) -> None:
-    over_http = [answering_version(server, request_id=f"r{n}") for n in range(40)]
+def test_grpc_metadata_chooses_as_the_http_header_does(server: Server, in_runtime: Callable[..., Any]) -> None:
+    over_http = [answering_version(server, sticky_key=f"k{n}") for n in range(40)]
     over_grpc = in_runtime(
         """
         from airflow_hops.serving_api.client import ModelServerClient
         client = ModelServerClient(address)
         inputs = {"carrier": ["AA"], "distance": [[0.0]], "hour": [0]}
-        result = [client.predict("flights", inputs, request_id=f"r{n}").version for n in range(40)]
+        result = [client.predict("flights", inputs, sticky_key=f"k{n}").version for n in range(40)]
         """,
         address=server.address,
     )
     assert over_grpc == over_http
+
+
+def test_keys_move_only_from_shares_that_shrink_to_shares_that_grow(in_runtime: Callable[..., Any]) -> None:
+    steps = [
+        {1: 100},
+        {1: 90, 2: 10},
+        {1: 60, 2: 20, 3: 20},
+        {1: 40, 2: 20, 3: 40},
+        {2: 70, 3: 30},
+        {2: 30, 3: 70},
+        {1: 34, 2: 33, 3: 33},
+        {4: 100},
+    ]
+    dealt = in_runtime(
+        """
+        from airflow_hops.serving.gateway.traffic import deal_slots
+        result, slots = [], None
+        for step in steps:
+            slots = deal_slots({version: percent for version, percent in step}, slots)
+            result.append(slots)
+        """,
+        steps=[list(step.items()) for step in steps],
+    )
+    assert [dict(Counter(slots)) for slots in dealt] == steps
+    for (old, new), (before, after) in zip(pairwise(steps), pairwise(dealt), strict=True):
+        for giver, taker in zip(before, after, strict=True):
+            if giver != taker:
+                assert new.get(giver, 0) < old.get(giver, 0)
+                assert new.get(taker, 0) > old.get(taker, 0)
+
+
+def test_two_versions_are_dealt_after_a_restart_as_before(in_runtime: Callable[..., Any]) -> None:
+    assert in_runtime(
+        """
+        from airflow_hops.serving.gateway.traffic import deal_slots
+        grown, result = None, True
+        for percent in (0, 5, 25, 50, 100, 30, 1):
+            grown = deal_slots({1: 100 - percent, 2: percent}, grown)
+            result = result and grown == deal_slots({1: 100 - percent, 2: percent})
+        """
+    )
 
 
 def test_stats_count_requests_rows_and_errors_by_version(server: Server) -> None:

@@ -82,7 +82,8 @@ class _PredictionService:
             try:
                 call = Call(method, message, deadline_s)
                 target = target_of(method, message)
-                answered = self._handler.answer(target, lambda servable: call, "grpc", _request_id(context))
+                request_id, sticky_key = _keys(context, self._handler.sticky_header)
+                answered = self._handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key)
             except ServingError as error:
                 context.abort(error.code, error.message)
             except Exception as error:
@@ -185,11 +186,19 @@ def _require_spec(request: Any) -> None:
         raise invalid_argument("Missing ModelSpec")
 
 
-def _request_id(context: grpc.ServicerContext) -> str | None:
+def _keys(context: grpc.ServicerContext, sticky_header: str) -> tuple[str | None, str | None]:
+    """The client's id of the request, and its sticky key."""
+    request_id = sticky_key = None
     for key, value in context.invocation_metadata():
         if key == REQUEST_ID:
-            return value if isinstance(value, str) else value.decode("utf-8", "replace")
-    return None
+            request_id = _text(value)
+        if key == sticky_header:
+            sticky_key = _text(value)
+    return request_id, sticky_key
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _health_handler(is_serving: Callable[[], bool]) -> Any:

@@ -12,13 +12,14 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc
 from aiohttp import web
 from google.protobuf import json_format
 
-from airflow_hops.serving.api import rest_json
+from airflow_hops.serving.api import rest_examples, rest_json
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, model_metadata, model_status
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
@@ -96,7 +97,7 @@ class RestServer:
         return web.json_response({"ready": ready, **details}, status=200 if ready else 503)
 
     async def _stats(self, request: web.Request) -> web.Response:
-        return web.json_response(self._handler.stats_report())
+        return web.json_response(self._handler.stats_report(histograms=request.query.get("histograms") == "1"))
 
     async def _capture_status(self, request: web.Request) -> web.Response:
         return web.json_response(self._handler.capture.status())
@@ -122,11 +123,10 @@ class RestServer:
         verb = _VERB.fullmatch(path) if request.method == "POST" else None
         if verb is not None:
             target = _target(verb)
-            if verb["verb"].lower() != "predict":
-                raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"{verb['verb'].lower()} is not implemented")
             body = await _body(request)
-            request_id = request.headers.get(REQUEST_ID)
-            return await self._loop.run_in_executor(self._pool, self._predict, target, body, request_id)
+            keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
+            answer_verb = self._predict if verb["verb"].lower() == "predict" else partial(self._infer, verb["verb"])
+            return await self._loop.run_in_executor(self._pool, answer_verb, target, body, *keys)
         if request.method == "GET":
             for pattern, answer in ((_METADATA, self._metadata), (_STATUS, self._status)):
                 match = pattern.fullmatch(path)
@@ -136,7 +136,7 @@ class RestServer:
             raise invalid_argument(f"Malformed request: {request.method} {path}")
         return web.json_response({"error": f"Not found: {path}"}, status=404)
 
-    def _predict(self, target: Target, body: bytes, request_id: str | None) -> web.Response:
+    def _predict(self, target: Target, body: bytes, request_id: str | None, sticky_key: str | None) -> web.Response:
         format = None
 
         def make_call(servable: Servable) -> Call:
@@ -150,12 +150,24 @@ class RestServer:
                 tensors.fill_proto(request.inputs[alias], array)
             return Call(Method.PREDICT, request.SerializeToString())
 
-        answered = self._handler.answer(target, make_call, "rest", request_id)
+        answered = self._handler.answer(target, make_call, "rest", request_id, sticky_key)
         assert format is not None
         response = protocol.PredictResponse.FromString(answered.message)
         outputs = {alias: tensors.from_proto(response.outputs[alias]) for alias in sorted(response.outputs)}
         headers = {REQUEST_ID: answered.request_id} if answered.request_id else None
         text = rest_json.write_outputs(outputs, format)
+        return web.Response(body=text, content_type="application/json", headers=headers)
+
+    def _infer(
+        self, verb: str, target: Target, body: bytes, request_id: str | None, sticky_key: str | None
+    ) -> web.Response:
+        method = Method.CLASSIFY if verb.lower() == "classify" else Method.REGRESS
+        request = rest_examples.read_request(method, body)
+        target.fill(request.model_spec)
+        call = Call(method, request.SerializeToString())
+        answered = self._handler.answer(target, lambda servable: call, "rest", request_id, sticky_key)
+        headers = {REQUEST_ID: answered.request_id} if answered.request_id else None
+        text = rest_examples.write_response(method, answered.message)
         return web.Response(body=text, content_type="application/json", headers=headers)
 
     def _status(self, target: Target) -> str:
