@@ -49,6 +49,11 @@ class LatencyHistogram:
         """Returns a histogram that does not change any more."""
         return LatencyHistogram(list(self.buckets), self.sum_s)
 
+    def rows_ms(self) -> list[tuple[float, float, int]]:
+        """Returns ``(lower, upper, count)`` of the buckets that hold any, bounds in milliseconds."""
+        bounds = [0.0, *(round(1000 * _LOWEST_S * math.exp(bucket * _GROWTH), 7) for bucket in range(_BUCKETS))]
+        return [(bounds[i], bounds[i + 1], count) for i, count in enumerate(self.buckets) if count]
+
     def percentile_ms(self, percent: float) -> float | None:
         """Returns a percentile in milliseconds, None where nothing was counted."""
         total = sum(self.buckets)
@@ -133,8 +138,12 @@ class RequestStats:
                 for kind, counts in sorted(self._kinds.items())
             }
 
-    def snapshot(self) -> dict[str, dict[int, dict[str, Any]]]:
-        """Returns model to version to counts and latency percentiles, over all methods."""
+    def snapshot(self, histograms: bool = False) -> dict[str, dict[int, dict[str, Any]]]:
+        """Returns model to version to counts and latency percentiles, over all methods.
+
+        Args:
+            histograms: Whether the latencies' histograms are added, so that a caller can tell those of a period.
+        """
         merged: dict[tuple[str, int], RequestCounts] = {}
         for kind, counts in self.counts().items():
             if not kind.version:
@@ -146,7 +155,9 @@ class RequestStats:
             total.latency.merge(counts.latency)
         models: dict[str, dict[int, dict[str, Any]]] = {}
         for (model, version), total in merged.items():
-            models.setdefault(model, {})[version] = _summary(total)
+            models.setdefault(model, {})[version] = _summary(total) | (
+                {"latency_ms_histogram": total.latency.rows_ms()} if histograms else {}
+            )
         return models
 
     def _counts(self, kind: RequestKind) -> RequestCounts:
