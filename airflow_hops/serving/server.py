@@ -84,6 +84,11 @@ class ModelServer:
             tags=tuple(flags.saved_model_tags.split(",")),
             intra_op_threads=flags.tensorflow_intra_op_parallelism,
             inter_op_threads=flags.tensorflow_inter_op_parallelism,
+            tensor_content=flags.enable_serialization_as_tensor_content,
+            check_method_names=flags.enable_signature_method_name_check,
+            prefer_tflite=flags.prefer_tflite_model,
+            allow_pickled=flags.allow_pickled_models,
+            trusted_skops_types=tuple(name for name in flags.trusted_skops_types.split(",") if name),
         )
         open_version = functools.partial(open_model, options=model_options)
         self._loader = Loader(catalog, open_version, options, config, flags.model_config_file or None)

@@ -39,6 +39,14 @@ def _packed(field_number: int) -> int:
     return field_number << 3 | 2
 
 
+try:
+    import ml_dtypes  # type: ignore[import-not-found]
+
+    _BFLOAT16 = [TensorType(14, "bfloat16", np.dtype(ml_dtypes.bfloat16), "half_val")]
+except ImportError:
+    # It comes with TensorFlow; without it, NumPy has no such numbers.
+    _BFLOAT16 = []
+
 _TYPES = (
     TensorType(1, "float", np.dtype("<f4"), "float_val", _packed(5)),
     TensorType(2, "double", np.dtype("<f8"), "double_val", _packed(6)),
@@ -47,14 +55,18 @@ _TYPES = (
     TensorType(5, "int16", np.dtype("<i2"), "int_val"),
     TensorType(6, "int8", np.dtype("i1"), "int_val"),
     TensorType(7, "string", np.dtype(object), "string_val"),
+    TensorType(8, "complex64", np.dtype("<c8"), "scomplex_val", _packed(9)),
     TensorType(9, "int64", np.dtype("<i8"), "int64_val"),
     TensorType(10, "bool", np.dtype("?"), "bool_val"),
+    *_BFLOAT16,
     TensorType(17, "uint16", np.dtype("<u2"), "int_val"),
+    TensorType(18, "complex128", np.dtype("<c16"), "dcomplex_val", _packed(12)),
     TensorType(19, "half", np.dtype("<f2"), "half_val"),
     TensorType(22, "uint32", np.dtype("<u4"), "uint32_val"),
     TensorType(23, "uint64", np.dtype("<u8"), "uint64_val"),
 )
 BY_NUMBER = {tensor_type.number: tensor_type for tensor_type in _TYPES}
+BY_NAME = {tensor_type.name: tensor_type for tensor_type in _TYPES}
 _BY_NUMPY = {tensor_type.numpy: tensor_type for tensor_type in _TYPES}
 STRING = BY_NUMBER[7]
 
@@ -110,6 +122,10 @@ def from_proto(proto: Any) -> np.ndarray:
 
 def _from_values(values: Any, tensor_type: TensorType, count: int) -> np.ndarray:
     given = len(values)
+    if tensor_type.numpy.kind == "c":
+        if given % 2:
+            raise TensorError(f"{given} numbers for {count} complex elements; expected two for each")
+        given //= 2
     if given > count:
         raise TensorError(f"{given} values for {count} elements")
     # A slice makes a list at once; NumPy would ask the protobuf container for each value.
@@ -118,6 +134,8 @@ def _from_values(values: Any, tensor_type: TensorType, count: int) -> np.ndarray
         array = np.array(values[:], np.int32).astype(tensor_type.numpy)
     elif tensor_type.field == "half_val":
         array = np.array(values[:], np.uint16).view(tensor_type.numpy)
+    elif tensor_type.numpy.kind == "c":
+        array = np.array(values[:], tensor_type.numpy.type(0).real.dtype).view(tensor_type.numpy)
     else:
         array = np.array(values[:], tensor_type.numpy)
     if given == count:
@@ -153,8 +171,13 @@ def _strings_from_content(content: bytes, count: int) -> np.ndarray:
     return array
 
 
-def fill_proto(proto: Any, array: np.ndarray) -> None:
-    """Encodes an array into an empty TensorProto, in typed fields.
+def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> None:
+    """Encodes an array into an empty TensorProto.
+
+    Args:
+        proto: The message.
+        array: The array; strings are ``bytes`` or ``str``.
+        as_content: Whether to write ``tensor_content`` in place of the typed field.
 
     Raises:
         TensorError: The dtype cannot be sent.
@@ -166,12 +189,18 @@ def fill_proto(proto: Any, array: np.ndarray) -> None:
         proto.tensor_shape.dim.add().size = size
     flat = array.ravel()
     if tensor_type is STRING:
-        proto.string_val.extend([value if type(value) is bytes else _as_bytes(value) for value in flat.tolist()])
-    elif tensor_type.packed_tag and flat.size > 16:
+        strings = [value if type(value) is bytes else _as_bytes(value) for value in flat.tolist()]
+        if as_content:
+            proto.tensor_content = b"".join([*(_varint(len(value)) for value in strings), *strings])
+        else:
+            proto.string_val.extend(strings)
+    elif as_content:
+        proto.tensor_content = np.ascontiguousarray(flat, tensor_type.numpy).tobytes()
+    elif tensor_type.packed_tag and (flat.size > 16 or tensor_type.numpy.kind == "c"):
         # A packed field of fixed-width numbers is the array's own bytes: no number becomes a Python object.
         content = np.ascontiguousarray(flat, tensor_type.numpy).tobytes()
         proto.MergeFromString(bytes((tensor_type.packed_tag,)) + _varint(len(content)) + content)
-    elif tensor_type.name == "half":
+    elif tensor_type.field == "half_val":
         proto.half_val.extend(flat.view(np.uint16).tolist())
     else:
         getattr(proto, tensor_type.field).extend(flat.tolist())

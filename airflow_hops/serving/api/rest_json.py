@@ -44,29 +44,49 @@ def parse_body(body: bytes) -> PredictBody:
     Raises:
         ServingError: It is not a JSON object with exactly one of ``instances`` and ``inputs``.
     """
-    document = _parse(body)
-    if not isinstance(document, dict):
-        raise invalid_argument(f"JSON Value: {_shown(document)} Is not object")
-    signature = document.get("signature_name", "")
-    if not isinstance(signature, str):
-        raise invalid_argument(
-            f"JSON Value: {_shown(document)} not formatted correctly. 'signature_name' key must be a string value."
-        )
+    document = parse_document(body)
+    signature = signature_name(document)
     if "instances" in document and "inputs" in document:
         raise invalid_argument(
-            f"JSON Value: {_shown(document)} Not formatted correctly expecting only one of 'inputs' or 'instances' "
+            f"JSON Value: {shown(document)} Not formatted correctly expecting only one of 'inputs' or 'instances' "
             f"keys to exist "
         )
     if "instances" in document:
         instances = document["instances"]
         if not isinstance(instances, list):
-            raise invalid_argument(f"JSON Value: {_shown(document)} Excepting 'instances' to be an list/array")
+            raise invalid_argument(f"JSON Value: {shown(document)} Excepting 'instances' to be an list/array")
         if not instances:
-            raise invalid_argument(f"JSON Value: {_shown(document)} No values in 'instances' array")
+            raise invalid_argument(f"JSON Value: {shown(document)} No values in 'instances' array")
         return PredictBody(signature, "row", instances)
     if "inputs" in document:
         return PredictBody(signature, "columnar", document["inputs"])
     raise invalid_argument("Missing 'inputs' or 'instances' key")
+
+
+def parse_document(body: bytes) -> dict[str, Any]:
+    """Parses a body.
+
+    Raises:
+        ServingError: It is not JSON, or no object.
+    """
+    document = _parse(body)
+    if not isinstance(document, dict):
+        raise invalid_argument(f"JSON Value: {shown(document)} Is not object")
+    return document
+
+
+def signature_name(document: dict[str, Any]) -> str:
+    """Returns the signature that a body names; empty for the default.
+
+    Raises:
+        ServingError: What it names is no string.
+    """
+    name = document.get("signature_name", "")
+    if not isinstance(name, str):
+        raise invalid_argument(
+            f"JSON Value: {shown(document)} not formatted correctly. 'signature_name' key must be a string value."
+        )
+    return name
 
 
 def _parse(body: bytes) -> Any:
@@ -127,7 +147,7 @@ def _read_rows(instances: list[Any], inputs: InputTypes) -> dict[str, np.ndarray
                         f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
                     )
             raise invalid_argument(
-                f"Failed to process element: {index} of 'instances' list. JSON object: {_shown(instance)} keys must "
+                f"Failed to process element: {index} of 'instances' list. JSON object: {shown(instance)} keys must "
                 f"be equal to: {','.join(sorted(keys))}"
             )
     return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
@@ -201,7 +221,7 @@ def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | N
         for item in flat:
             if not isinstance(item, list):
                 raise invalid_argument(
-                    f"JSON Value: {_shown(item)} found at incorrect level: {level + 1} in the JSON DOM. "
+                    f"JSON Value: {shown(item)} found at incorrect level: {level + 1} in the JSON DOM. "
                     f"Expected at level: {len(shape)}"
                 )
             if len(item) != size:
@@ -268,23 +288,29 @@ def _read_strings(flat: list[Any], kinds: set[type]) -> np.ndarray:
         if isinstance(value, str):
             array[index] = value.encode()
         elif isinstance(value, dict):
-            array[index] = _base64_bytes(value)
+            array[index] = base64_bytes(value)
         else:
             raise _type_error(value, STRING)
     return array
 
 
-def _is_base64(value: Any) -> bool:
+def is_base64(value: Any) -> bool:
+    """Whether a value is ``{"b64": "…"}``, and nothing else in it."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
 def _is_named(value: Any) -> bool:
-    return isinstance(value, dict) and not _is_base64(value)
+    return isinstance(value, dict) and not is_base64(value)
 
 
-def _base64_bytes(value: dict[str, Any]) -> bytes:
-    if not _is_base64(value):
-        raise invalid_argument(f"JSON Value: {_shown(value)} not formatted correctly for base64 data")
+def base64_bytes(value: dict[str, Any]) -> bytes:
+    """Decodes ``{"b64": "…"}``.
+
+    Raises:
+        ServingError: It is not of that form, or not base64.
+    """
+    if not is_base64(value):
+        raise invalid_argument(f"JSON Value: {shown(value)} not formatted correctly for base64 data")
     text = value["b64"]
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -293,18 +319,24 @@ def _base64_bytes(value: dict[str, Any]) -> bytes:
 
 
 def _type_error(value: Any, tensor_type: TensorType) -> ServingError:
-    kind = str(value) if isinstance(value, bool) else _JSON_TYPE.get(type(value), "Unknown")
-    return invalid_argument(f"JSON Value: {_shown(value)} Type: {kind} is not of expected type: {tensor_type.name}")
+    return invalid_argument(
+        f"JSON Value: {shown(value)} Type: {type_name(value)} is not of expected type: {tensor_type.name}"
+    )
 
 
 def _lossy(value: Any, tensor_type: TensorType) -> ServingError:
     return invalid_argument(
-        f"Cannot convert JSON value: {_shown(value)} to {tensor_type.name} without loss of precision."
+        f"Cannot convert JSON value: {shown(value)} to {tensor_type.name} without loss of precision."
     )
 
 
-def _shown(value: Any) -> str:
-    """The value as TensorFlow Serving prints it in errors, which are cut to 1,024 characters anyway."""
+def type_name(value: Any) -> str:
+    """Returns the type of a JSON value as TensorFlow Serving names it."""
+    return str(value) if isinstance(value, bool) else _JSON_TYPE.get(type(value), "Unknown")
+
+
+def shown(value: Any) -> str:
+    """Returns the value as TensorFlow Serving prints it in errors, which are cut to 1,024 characters anyway."""
     return json.dumps(value, indent=4, ensure_ascii=False)[:1024]
 
 

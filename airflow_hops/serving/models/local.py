@@ -6,17 +6,46 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import grpc
 import numpy as np
 
-from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.errors import invalid_argument
+from airflow_hops.serving.models import inference
+from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
 from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
+from airflow_hops.serving_api.protocol import (
+    ClassificationResponse,
+    Method,
+    MultiInferenceResponse,
+    PredictRequest,
+    PredictResponse,
+    RegressionResponse,
+    SerializedInferenceRequest,
+    SerializedMultiInferenceRequest,
+)
 
 
 class LocalServable(Servable):
-    """A version whose model is called with arrays; what runs them is a subclass's."""
+    """A version whose model is called with arrays; what runs them is a subclass's.
+
+    Args:
+        model: Model name.
+        version: Version number.
+        path: Where it was loaded from.
+        signature_defs: Its signatures, a serialized ``SignatureDefMap``.
+        options: How it was opened.
+    """
+
+    def __init__(self, model: str, version: int, path: str, signature_defs: bytes, options: ModelOptions) -> None:
+        super().__init__(model, version, path, signature_defs)
+        self._tensor_content = options.tensor_content
+        self._examples = inference.ExampleSignatures(self.signatures, signature_defs, options.check_method_names)
+        self._methods = {
+            Method.PREDICT: self._predict,
+            Method.CLASSIFY: self._classify,
+            Method.REGRESS: self._regress,
+            Method.MULTI_INFERENCE: self._multi_inference,
+        }
 
     @abstractmethod
     def _run(
@@ -25,7 +54,7 @@ class LocalServable(Servable):
         """Runs the model once.
 
         Args:
-            signature: One of its own.
+            signature: One of its own, or one made of several (``inference.joined_signature``).
             feeds: An array for each of ``signature.inputs``, in that order, of the types that it names.
             aliases: Outputs wanted.
             deadline_s: When the client gives up, as of ``time.monotonic()``.
@@ -39,9 +68,7 @@ class LocalServable(Servable):
 
     def answer(self, call: Call) -> Reply:
         """Answers a request."""
-        if call.method is not Method.PREDICT:
-            raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"{call.method.label} is not implemented")
-        return self._predict(call)
+        return self._methods[call.method](call)
 
     def _predict(self, call: Call) -> Reply:
         request = PredictRequest.FromString(call.message)
@@ -50,12 +77,50 @@ class LocalServable(Servable):
         outputs = self.predict(signature, inputs, request.output_filter, call.deadline_s)
         response = PredictResponse()
         for alias, array in outputs.items():
-            tensors.fill_proto(response.outputs[alias], array)
-        spec = response.model_spec
+            tensors.fill_proto(response.outputs[alias], array, as_content=self._tensor_content)
+        self._fill_spec(response.model_spec, signature)
+        return Reply(response.SerializeToString(), count_rows(inputs))
+
+    def _classify(self, call: Call) -> Reply:
+        return self._infer(call, inference.CLASSIFY, ClassificationResponse())
+
+    def _regress(self, call: Call) -> Reply:
+        return self._infer(call, inference.REGRESS, RegressionResponse())
+
+    def _infer(self, call: Call, method_name: str, response: Any) -> Reply:
+        request = SerializedInferenceRequest.FromString(call.message)
+        task = self._examples.task(method_name, request.model_spec.signature_name)
+        examples = inference.read_examples(request.input)
+        outputs = self._run_examples(task.signature, task.aliases, examples, call.deadline_s)
+        inference.fill_result(response.result, task, outputs, len(examples))
+        self._fill_spec(response.model_spec, task.signature)
+        return Reply(response.SerializeToString(), len(examples))
+
+    def _multi_inference(self, call: Call) -> Reply:
+        request = SerializedMultiInferenceRequest.FromString(call.message)
+        tasks = self._examples.tasks(request.tasks)
+        examples = inference.read_examples(request.input)
+        joined = inference.joined_signature(tasks)
+        by_tensor = self._run_examples(joined, tuple(joined.outputs), examples, call.deadline_s)
+        response = MultiInferenceResponse()
+        for task in tasks:
+            result = response.results.add()
+            kind = "classification_result" if task.method_name == inference.CLASSIFY else "regression_result"
+            outputs = {alias: by_tensor[task.signature.outputs[alias]] for alias in task.aliases}
+            inference.fill_result(getattr(result, kind), task, outputs, len(examples))
+            self._fill_spec(result.model_spec, task.signature)
+        return Reply(response.SerializeToString(), len(examples))
+
+    def _run_examples(
+        self, signature: Signature, aliases: tuple[str, ...], examples: np.ndarray, deadline_s: float
+    ) -> dict[str, np.ndarray]:
+        feeds = _feeds(signature, dict.fromkeys(signature.inputs, examples))
+        return dict(zip(aliases, self._run(signature, feeds, aliases, deadline_s), strict=True))
+
+    def _fill_spec(self, spec: Any, signature: Signature) -> None:
         spec.name = self.model
         spec.signature_name = signature.name
         spec.version.value = self.version
-        return Reply(response.SerializeToString(), count_rows(inputs))
 
     def predict(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -15,6 +14,7 @@ from tensorflow.core.protobuf.config_pb2 import CallableOptions
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
 from airflow_hops.serving.errors import ServingError, code_of, invalid_argument
+from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.servable import Signature
 
@@ -22,22 +22,6 @@ tf.get_logger().setLevel("ERROR")
 
 # Beyond this many different output filters the callables are not kept: a filter is the client's choice.
 _MAX_CALLABLES = 64
-
-
-@dataclass(frozen=True)
-class SavedModelOptions:
-    """How SavedModels are loaded.
-
-    Attributes:
-        tags: Tags of the meta graph.
-        intra_op_threads: Threads of one TensorFlow operation; 0 lets TensorFlow choose.
-        inter_op_threads: Threads over the operations of one request; 0 runs them in the request's own thread, which
-            spares a small model the hand-over (6 microseconds a call instead of 50) and loses nothing under load.
-    """
-
-    tags: tuple[str, ...] = ("serve",)
-    intra_op_threads: int = 0
-    inter_op_threads: int = 0
 
 
 class SavedModelServable(LocalServable):
@@ -56,7 +40,7 @@ class SavedModelServable(LocalServable):
         ServingError: The SavedModel does not load; the message is TensorFlow's.
     """
 
-    def __init__(self, model: str, version: int, path: str | os.PathLike[str], options: SavedModelOptions) -> None:
+    def __init__(self, model: str, version: int, path: str | os.PathLike[str], options: ModelOptions) -> None:
         folder = os.fspath(path)
         started_s = time.monotonic()
         self._in_own_thread = not options.inter_op_threads
@@ -74,7 +58,7 @@ class SavedModelServable(LocalServable):
             for name, definition in meta_graph.signature_def.items():
                 if not name.startswith("__saved_model"):
                     definitions.signature_def[name].CopyFrom(definition)
-            super().__init__(model, version, folder, definitions.SerializeToString())
+            super().__init__(model, version, folder, definitions.SerializeToString(), options)
         except Exception as error:
             self._session.close()
             raise _load_error(error, folder) from error

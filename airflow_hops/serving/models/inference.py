@@ -1,0 +1,246 @@
+"""Classify, Regress and MultiInference: which outputs of a signature they take, and what they make of them.
+
+The checks and messages are those of TensorFlow Serving's ``classifier.cc``, ``regressor.cc``, ``multi_inference.cc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf import text_format
+
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
+from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.protocol import SignatureDefMap
+
+CLASSIFY = "tensorflow/serving/classify"
+REGRESS = "tensorflow/serving/regress"
+
+_INPUTS = "inputs"
+_CLASSES = "classes"
+_SCORES = "scores"
+_OUTPUTS = "outputs"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One signature to run for one method.
+
+    Attributes:
+        method_name: ``CLASSIFY`` or ``REGRESS``.
+        signature: The signature.
+        aliases: The outputs that the answer is made of.
+    """
+
+    method_name: str
+    signature: Signature
+    aliases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExampleSignatures:
+    """The signatures of a model, as the methods that take examples look at them.
+
+    Attributes:
+        by_name: The signatures.
+        definitions: The same, a serialized ``SignatureDefMap``; messages show a definition.
+        check_method_names: Whether a signature's method name must be the method's; TensorFlow 2 writes
+            ``tensorflow/serving/predict`` into all.
+    """
+
+    by_name: Mapping[str, Signature]
+    definitions: bytes
+    check_method_names: bool
+
+    def task(self, method_name: str, name: str) -> Task:
+        """Returns what a Classify or Regress request asks for.
+
+        Args:
+            method_name: ``CLASSIFY`` or ``REGRESS``.
+            name: The signature's key; empty for the default.
+
+        Raises:
+            ServingError: There is none of that name, or it does not suit the method.
+        """
+        signature = self.by_name.get(name or DEFAULT_SIGNATURE)
+        if signature is None:
+            raise invalid_argument(f"No signature was found with the name: {name or DEFAULT_SIGNATURE}")
+        return Task(method_name, signature, self._output_aliases(method_name, signature))
+
+    def tasks(self, requested: Sequence[Any]) -> list[Task]:
+        """Returns what a MultiInference request asks for.
+
+        Args:
+            requested: Its ``InferenceTask`` messages.
+
+        Raises:
+            ServingError: They are not of one model, one input and different signatures, or one cannot be answered.
+        """
+        tasks: dict[str, Task] = {}
+        for wanted in requested:
+            spec = wanted.model_spec
+            if not spec.name:
+                raise invalid_argument("Found ModelSpec with an empty model name.")
+            if spec.name != requested[0].model_spec.name:
+                raise invalid_argument("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
+            name = spec.signature_name or DEFAULT_SIGNATURE
+            if name in tasks:
+                raise invalid_argument(f"Duplicate evaluation of signature: {name}")
+            if name not in self.by_name:
+                raise invalid_argument(f"Requested signature not found in model graph: {name}")
+            if wanted.method_name not in (CLASSIFY, REGRESS):
+                raise ServingError(
+                    grpc.StatusCode.UNIMPLEMENTED, f"Unsupported signature method_name: {wanted.method_name}"
+                )
+            task = self.task(wanted.method_name, name)
+            first = next(iter(tasks.values()), task)
+            if task.signature.inputs[_INPUTS] != first.signature.inputs[_INPUTS]:
+                raise invalid_argument("Input tensor must be the same for all Signatures.")
+            tasks[name] = task
+        return list(tasks.values())
+
+    def _output_aliases(self, method_name: str, signature: Signature) -> tuple[str, ...]:
+        kind = "classification" if method_name == CLASSIFY else "regression"
+        if self.check_method_names and signature.method_name != method_name:
+            raise invalid_argument(
+                f"Expected {kind} signature method_name to be {method_name}. Was: {signature.method_name}"
+            )
+        if len(signature.inputs) != 1:
+            raise invalid_argument("Expected one input Tensor.")
+        if method_name == REGRESS and len(signature.outputs) != 1:
+            raise invalid_argument("Expected one output Tensor.")
+        if not 1 <= len(signature.outputs) <= 2:
+            raise invalid_argument(f"Expected one or two output Tensors, found {len(signature.outputs)}")
+        if _INPUTS not in signature.inputs:
+            raise invalid_argument(f"No {kind} inputs found in SignatureDef: {self._shown(signature)}")
+        if method_name == REGRESS:
+            if _OUTPUTS not in signature.outputs:
+                raise invalid_argument(f"No regression outputs found in SignatureDef: {self._shown(signature)}")
+            return (_OUTPUTS,)
+        aliases = tuple(alias for alias in (_CLASSES, _SCORES) if alias in signature.outputs)
+        if not aliases:
+            raise invalid_argument(
+                "Expected classification signature outputs to contain at least one of "
+                f'"{_CLASSES}" or "{_SCORES}". Signature was: {self._shown(signature)}'
+            )
+        return aliases
+
+    def _shown(self, signature: Signature) -> str:
+        definition = SignatureDefMap.FromString(self.definitions).signature_def[signature.name]
+        return str(text_format.MessageToString(definition))
+
+
+def read_examples(given: Any) -> np.ndarray:
+    """Returns the serialized examples of a ``SerializedInput``, each merged with the context where there is one.
+
+    Raises:
+        ServingError: There is none.
+    """
+    if given.WhichOneof("kind") == "example_list_with_context":
+        context = given.example_list_with_context.context
+        # Serialized messages end to end are one message, in which what comes later overrides what came before.
+        examples = [context + example for example in given.example_list_with_context.examples]
+    else:
+        examples = list(given.example_list.examples)
+    if not examples:
+        raise invalid_argument("Input is empty.")
+    array: np.ndarray = np.empty(len(examples), object)
+    array[:] = examples
+    return array
+
+
+def joined_signature(tasks: Sequence[Task]) -> Signature:
+    """Returns one signature that gives the outputs of several, so that a model runs once for all of them.
+
+    Args:
+        tasks: Tasks with the same input tensor.
+
+    Returns:
+        A signature whose outputs go by their tensor names.
+    """
+    first = tasks[0].signature
+    names = sorted({task.signature.outputs[alias] for task in tasks for alias in task.aliases})
+    return Signature(
+        name=f"MultiInference:{','.join(sorted(task.signature.name for task in tasks))}",
+        method_name="",
+        inputs=first.inputs,
+        input_types=first.input_types,
+        outputs={name: name for name in names},
+    )
+
+
+def fill_result(result: Any, task: Task, outputs: Mapping[str, np.ndarray], examples: int) -> None:
+    """Writes a ``ClassificationResult`` or a ``RegressionResult``, as the task's method has it.
+
+    Args:
+        result: The empty message.
+        task: What was asked for.
+        outputs: Alias to array, for each alias of the task.
+        examples: Examples in the request.
+
+    Raises:
+        ServingError: The outputs are not of the types and shapes that the method takes.
+    """
+    if task.method_name == CLASSIFY:
+        _fill_classifications(result, outputs.get(_CLASSES), outputs.get(_SCORES), examples)
+    else:
+        _fill_regressions(result, outputs[_OUTPUTS], examples)
+
+
+def _fill_classifications(result: Any, classes: np.ndarray | None, scores: np.ndarray | None, examples: int) -> None:
+    for alias, array, expected in ((_CLASSES, classes, "string"), (_SCORES, scores, "float")):
+        if array is None:
+            continue
+        if array.ndim != 2:
+            raise invalid_argument(f"Expected Tensor shape: [batch_size num_classes] but got {_shape(array)}")
+        if tensors.type_of(array).name != expected:
+            raise invalid_argument(f"Expected {alias} Tensor of {_type(expected)}. Got: {_type_of(array)}")
+        if len(array) != examples:
+            raise invalid_argument(f"Expected {alias} output batch size of {examples}. Got: {len(array)}")
+    if classes is not None and scores is not None and classes.shape[1] != scores.shape[1]:
+        raise invalid_argument(
+            f"Tensors class and score should match in dim_size(1). Got {classes.shape[1]} vs. {scores.shape[1]}"
+        )
+    columns: dict[str, list[list[Any]]] = {}
+    if classes is not None:
+        columns["label"] = [[_text(value) for value in row] for row in classes.tolist()]
+    if scores is not None:
+        columns["score"] = scores.tolist()
+    for rows in zip(*columns.values(), strict=True):
+        row = result.classifications.add().classes
+        for values in zip(*rows, strict=True):
+            row.add(**dict(zip(columns, values, strict=True)))
+
+
+def _fill_regressions(result: Any, output: np.ndarray, examples: int) -> None:
+    if not (output.ndim == 1 or (output.ndim == 2 and output.shape[1] == 1)):
+        raise invalid_argument(
+            f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got {_shape(output)}"
+        )
+    if len(output) != examples:
+        raise invalid_argument(f"Input batch size did not match output batch size: {examples} vs. {len(output)}")
+    if tensors.type_of(output).name != "float":
+        raise invalid_argument(f"Expected output Tensor of DT_FLOAT.  Got: {_type_of(output)}")
+    for value in output.ravel().tolist():
+        result.regressions.add(value=value)
+
+
+def _shape(array: np.ndarray) -> str:
+    return f"[{','.join(map(str, array.shape))}]"
+
+
+def _type(name: str) -> str:
+    return f"DT_{name.upper()}"
+
+
+def _type_of(array: np.ndarray) -> str:
+    return _type(tensors.type_of(array).name)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
