@@ -319,6 +319,19 @@ class ArtifactStore:
             else:
                 self._fs().rm_file(uri)
 
+    def names(self, uri: str) -> list[str]:
+        """Names of what lies in a folder, sorted; none where there is no folder."""
+        self._check_inside(uri)
+        if self.is_local:
+            folder = _local_path(uri)
+            return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        fs = self._fs()
+        fs.invalidate_cache()
+        try:
+            return sorted(PurePosixPath(path).name for path in fs.ls(fs._strip_protocol(uri), detail=False))
+        except FileNotFoundError:
+            return []
+
     @contextlib.contextmanager
     def lock(self, uri: str) -> Iterator[None]:
         """Holds a lock on a folder of a local store, against threads and processes; elsewhere there is none to hold."""

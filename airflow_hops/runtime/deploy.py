@@ -66,7 +66,7 @@ def run(
         if context.has_input(role):
             _check_blessing(context, role, model)
     check_saved_model(context.store.local(model) / "saved_model")
-    server = ModelServer.of(context.spec.services)
+    server = ModelServer.of(context.spec.services, context.store)
     context.progress(0.0, f"model server {server.address}")
     server.check_reachable(model_name)
     try:

@@ -122,7 +122,7 @@ def run(
             f"deployment {deployment.uri}: properties are {dict(deployment.properties)!r}; expected model_name and "
             "version, as DeployModelOperator gives them"
         ) from None
-    server = ModelServer.of(context.spec.services)
+    server = ModelServer.of(context.spec.services, context.store)
     rollout = Rollout(context, server, model_name, version)
     decision = rollout.recorded() or rollout.watch(watch, limits)
     record = rollout.apply(decision, keep_versions)

@@ -67,15 +67,26 @@ def parse_config(text: str, source: str) -> Any:
     Raises:
         ConfigError: It does not parse, names a model twice or without a name, or gives a relative base path.
     """
-    config = ModelServerConfig()
-    try:
-        text_format.Parse(text, config)
-    except text_format.ParseError as error:
-        raise ConfigError(
-            f"{source}: does not parse as a ModelServerConfig in protobuf text format: {error}"
-        ) from error
+    config = _parse_message(text, ModelServerConfig(), source)
     check_config(config, source)
     return config
+
+
+def read_message(path: PathLike, message: Any) -> Any:
+    """Reads a file in protobuf text format into a message, and returns that.
+
+    Raises:
+        ConfigError: The file is missing, unreadable or does not parse.
+    """
+    return _parse_message(_read_text(path), message, os.fspath(path))
+
+
+def _parse_message(text: str, message: Any, source: str) -> Any:
+    try:
+        return text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        name = message.DESCRIPTOR.name
+        raise ConfigError(f"{source}: does not parse as a {name} in protobuf text format: {error}") from error
 
 
 def check_config(config: Any, source: str) -> None:
@@ -89,7 +100,7 @@ def check_config(config: Any, source: str) -> None:
         if model.name in seen:
             raise ConfigError(f"{source}: Illegal to list model {model.name} multiple times in config list")
         seen.add(model.name)
-        if not Path(model.base_path).is_absolute():
+        if "://" not in model.base_path and not Path(model.base_path).is_absolute():
             raise ConfigError(
                 f"{source}: Expected model {model.name} to have an absolute path or URI; "
                 f"got base_path()={model.base_path}"
@@ -142,43 +153,51 @@ def set_model(
     Raises:
         ConfigError: An argument or the file is not valid; nothing is written then.
     """
+    source = os.fspath(config_file)
+    return change_config(config_file, lambda config: put_model(config, source, name, base_path, versions, labels))
+
+
+def put_model(
+    config: Any,
+    source: str,
+    name: str,
+    base_path: PathLike,
+    versions: Sequence[int] | Literal["all", "latest"] = "latest",
+    labels: Mapping[str, int] | None = None,
+) -> Any:
+    """As :func:`set_model`, in a ``ModelServerConfig`` message, which errors call ``source``."""
     if not isinstance(versions, str):
         bad = [version for version in versions if not _is_version(version)]
         if bad or not versions:
             raise ConfigError(
-                f"{config_file}: model {name}: versions is {list(versions)!r}; expected one or more positive integers"
+                f"{source}: model {name}: versions is {list(versions)!r}; expected one or more positive integers"
             )
     elif versions not in ("all", "latest"):
-        raise ConfigError(f"{config_file}: model {name}: versions is {versions!r}; expected 'all', 'latest' or numbers")
-
-    def change(config: Any) -> Any:
-        previous = _take_out(config, name)
-        model = config.model_config_list.config.add(
-            name=name, base_path=os.fspath(base_path), model_platform="tensorflow"
-        )
-        if versions == "all":
-            model.model_version_policy.all.SetInParent()
-        elif versions == "latest":
-            model.model_version_policy.latest.num_versions = 1
-        else:
-            model.model_version_policy.specific.versions.extend(sorted(set(versions)))
-        kept = labels if labels is not None else (previous.version_labels if previous else {})
-        for label, version in kept.items():
-            model.version_labels[label] = version
-        return previous
-
-    return _change_config(config_file, change)
+        raise ConfigError(f"{source}: model {name}: versions is {versions!r}; expected 'all', 'latest' or numbers")
+    previous = take_model(config, name)
+    model = config.model_config_list.config.add(name=name, base_path=os.fspath(base_path), model_platform="tensorflow")
+    if versions == "all":
+        model.model_version_policy.all.SetInParent()
+    elif versions == "latest":
+        model.model_version_policy.latest.num_versions = 1
+    else:
+        model.model_version_policy.specific.versions.extend(sorted(set(versions)))
+    kept = labels if labels is not None else (previous.version_labels if previous else {})
+    for label, version in kept.items():
+        model.version_labels[label] = version
+    return previous
 
 
 def restore_model(config_file: PathLike, model: Any) -> None:
     """Writes a ``ModelConfig`` back as ``set_model`` or ``remove_model`` returned it."""
+    change_config(config_file, lambda config: put_back_model(config, model))
 
-    def change(config: Any) -> Any:
-        previous = _take_out(config, model.name)
-        config.model_config_list.config.add().CopyFrom(model)
-        return previous
 
-    _change_config(config_file, change)
+def put_back_model(config: Any, model: Any) -> Any:
+    """As :func:`restore_model`, in a ``ModelServerConfig`` message."""
+    previous = take_model(config, model.name)
+    config.model_config_list.config.add().CopyFrom(model)
+    return previous
 
 
 def remove_model(config_file: PathLike, name: str) -> Any:
@@ -187,7 +206,7 @@ def remove_model(config_file: PathLike, name: str) -> Any:
     Returns:
         The ``ModelConfig`` that was there, or None.
     """
-    return _change_config(config_file, lambda config: _take_out(config, name))
+    return change_config(config_file, lambda config: take_model(config, name))
 
 
 def parse_traffic(text: str, source: str) -> TrafficConfig:
@@ -352,7 +371,8 @@ def _check_percents(percents: Mapping[Any, int], where: str) -> None:
             raise ConfigError(f"{where}.{target} is {percent!r}; expected an integer percent from 0 to 100")
 
 
-def _take_out(config: Any, name: str) -> Any:
+def take_model(config: Any, name: str) -> Any:
+    """Takes a model out of a ``ModelServerConfig`` message; returns its ``ModelConfig``, or None."""
     models = config.model_config_list.config
     for index, model in enumerate(models):
         if model.name == name:
@@ -363,13 +383,26 @@ def _take_out(config: Any, name: str) -> Any:
     return None
 
 
-def _change_config(config_file: PathLike, change: Any) -> Any:
+def format_config(config: Any) -> str:
+    """A ``ModelServerConfig`` in protobuf text format."""
+    return str(text_format.MessageToString(config))
+
+
+def change_config(config_file: PathLike, change: Callable[[Any], Any]) -> Any:
+    """Has a function change the ``ModelServerConfig`` of a file.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        ConfigError: The file or what the function makes of it is not valid; nothing is written then.
+    """
     with _locked(config_file):
         config = read_config(config_file) if Path(config_file).exists() else parse_config("", "")
         result = change(config)
         config.model_config_list.SetInParent()
         check_config(config, os.fspath(config_file))
-        _write_atomically(config_file, text_format.MessageToString(config))
+        _write_atomically(config_file, format_config(config))
     return result
 
 

@@ -1,0 +1,338 @@
+"""The model server as deploy, rollout and the traffic operators steer it.
+
+Everything here can be done twice with the same outcome, so that a task which was killed at any point can be retried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.runtime.model_server.connection import TENSORFLOW_MODEL_SERVER, ServerAddress
+from airflow_hops.runtime.model_server.locks import file_lock, store_lock
+from airflow_hops.runtime.model_server.steering import (
+    ConfigByRpc,
+    ConfigFile,
+    ModelConfigs,
+    NoTraffic,
+    Traffic,
+    TrafficByRest,
+    TrafficFile,
+)
+from airflow_hops.runtime.model_server.version_folders import (
+    LocalFolders,
+    VersionFolders,
+    check_saved_model,
+    version_folders,
+)
+from airflow_hops.serving_api import config
+from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
+from airflow_hops.serving_api.rest_client import RestClient
+from airflow_hops.store import ArtifactStore
+
+_POLL_S = 0.05
+_STALE_ERROR_S = 5.0
+
+
+class VersionRefused(BadInput):
+    """The server tried to load a version and could not; the message carries the server's own."""
+
+
+@dataclass(frozen=True)
+class ModelServer:
+    """A running server.
+
+    Attributes:
+        at: Where it is, and what it shares with the worker.
+        store: The artifact store.
+        folders: The versions of its models.
+        configs: What it is to serve.
+        shares: How it splits the traffic.
+    """
+
+    at: ServerAddress
+    store: ArtifactStore
+    folders: VersionFolders
+    configs: ModelConfigs
+    shares: Traffic
+
+    @classmethod
+    def of(cls, services: Mapping[str, str], store: ArtifactStore) -> ModelServer:
+        """The server that the connection names.
+
+        Args:
+            services: A step's services.
+            store: The artifact store, which keeps the config of a server that has no file for it.
+
+        Raises:
+            BadInput: a field is missing, or is not what it should be.
+        """
+        at = ServerAddress.of(services)
+        options = at.storage_options
+        if not options and at.base_path.partition("://")[0] == store.root.partition("://")[0]:
+            options = store.storage_options
+
+        def connect() -> ModelServerClient:
+            return ModelServerClient(at.address, timeout_s=at.timeout_s, tls=at.tls)
+
+        by_rpc = at.kind == TENSORFLOW_MODEL_SERVER or at.config_file is None
+        configs: ModelConfigs
+        if by_rpc or at.config_file is None:
+            configs = ConfigByRpc(store, f"{at.host}_{at.grpc_port}", connect, first=at.config_file)
+        else:
+            configs = ConfigFile(at.config_file)
+        shares: Traffic
+        if at.kind == TENSORFLOW_MODEL_SERVER:
+            shares = NoTraffic(at.address, lambda model_name: _configured(configs.read(), model_name))
+        elif at.traffic_file is not None:
+            shares = TrafficFile(at.traffic_file)
+        else:
+            shares = TrafficByRest(RestClient(at.host, at.rest_port, timeout_s=at.timeout_s) if at.rest_port else None)
+        return cls(at, store, version_folders(at.base_path, options), configs, shares)
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the gRPC port."""
+        return self.at.address
+
+    @property
+    def rest_port(self) -> int | None:
+        """The REST port, or None where it has none."""
+        return self.at.rest_port
+
+    @property
+    def capture_path(self) -> Path | None:
+        """Its ``--capture_base_path``, or None."""
+        return self.at.capture_path
+
+    @property
+    def splits_traffic(self) -> bool:
+        """Whether it can give a version a share of the traffic: a ``tensorflow_model_server`` cannot."""
+        return self.shares.splits
+
+    def exclusive(self, model_name: str, timeout_s: float = 300.0) -> contextlib.AbstractContextManager[None]:
+        """Holds a model for one task: two that deploy or decide at once would undo each other's work.
+
+        Raises:
+            HopsError: another task has held it for ``timeout_s`` seconds.
+        """
+        what = f"model {model_name!r}"
+        if isinstance(self.folders, LocalFolders):
+            return file_lock(Path(self.folders.uri(model_name)) / ".lock", what, timeout_s)
+        return store_lock(self.store, self.store.uri("_serving", f"{model_name}.lock"), what, timeout_s)
+
+    def check_reachable(self, model_name: str) -> None:
+        """Asks for the model's status, whatever it is.
+
+        Raises:
+            HopsError: the server does not answer.
+        """
+        self.status(model_name)
+
+    def status(self, model_name: str, version: int | None = None) -> list[Any]:
+        """States of a model's versions, or of one; an empty list where the server knows none.
+
+        Raises:
+            HopsError: the server does not answer.
+        """
+        try:
+            with ModelServerClient(self.address, timeout_s=self.at.timeout_s, tls=self.at.tls) as client:
+                return list(client.status(model_name, version))
+        except ModelServerError as error:
+            if error.code.name == "NOT_FOUND":
+                return []
+            raise HopsError(
+                f"model server {self.address} does not answer ({error}); is it running? It is named by the "
+                "connection's host and port"
+            ) from error
+
+    def version_path(self, model_name: str, version: int) -> str:
+        """Path or URI of a version's folder."""
+        return self.folders.uri(model_name, version)
+
+    def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Copies a SavedModel to its version's folder, which appears whole or not at all.
+
+        Args:
+            saved_model: The SavedModel.
+            model_name: Model name.
+            version: Version number.
+            fingerprint: The model artifact's, left in the folder.
+
+        Returns:
+            False where the folder was there already, with this very model.
+
+        Raises:
+            BadInput: there is no SavedModel, or the folder holds another model.
+        """
+        check_saved_model(saved_model)
+        return self.folders.publish(saved_model, model_name, version, fingerprint)
+
+    def unpublish(self, model_name: str, version: int) -> None:
+        """Removes a version's folder; it is no version from the first moment on."""
+        self.folders.unpublish(model_name, version)
+
+    def serve(self, model_name: str, versions: list[int], labels: Mapping[str, int] | None = None) -> Any:
+        """Has the server serve some versions of a model; what it was to serve before is returned.
+
+        Args:
+            model_name: Model name.
+            versions: Version numbers.
+            labels: Label to version; None keeps those there are, as far as their versions stay.
+        """
+
+        def put(message: Any) -> Any:
+            given = labels
+            if given is None:
+                given = {label: v for label, v in _labels(message, model_name).items() if v in versions}
+            path = f"{self.at.server_base_path}/{model_name}"
+            return config.put_model(message, self.configs.source, model_name, path, versions, given)
+
+        return self.configs.change(put)
+
+    def restore(self, model_name: str, previous: Any) -> None:
+        """Undoes :meth:`serve` with what it returned."""
+        if previous is None:
+            self.withdraw(model_name)
+        else:
+            self.configs.change(lambda message: config.put_back_model(message, previous))
+
+    def withdraw(self, model_name: str) -> None:
+        """Has the server serve no version of a model any more."""
+        self.configs.change(lambda message: config.take_model(message, model_name))
+
+    def configured(self, model_name: str) -> list[int]:
+        """The versions that the server is to serve of a model."""
+        return _configured(self.configs.read(), model_name)
+
+    def labels(self, model_name: str) -> dict[str, int]:
+        """The labels that the server is to know."""
+        return _labels(self.configs.read(), model_name)
+
+    def set_labels(self, model_name: str, labels: Mapping[str, int]) -> None:
+        """Moves the labels, in a reload of their own: a label on a version that is not loaded yet is refused."""
+        if self.labels(model_name) != labels:
+            self.serve(model_name, self.configured(model_name), labels)
+
+    def set_traffic(self, model_name: str, percents: Mapping[int, int]) -> None:
+        """Sets the shares of the versions; a share of nothing is left out."""
+        self.shares.set(model_name, {version: percent for version, percent in percents.items() if percent})
+
+    def forget_traffic(self, model_name: str) -> None:
+        """Removes the shares of a model that is not served any more."""
+        self.shares.set(model_name, None)
+
+    def traffic(self, model_name: str) -> dict[int, int]:
+        """The shares that were set last."""
+        return self.shares.read(model_name)
+
+    def last_error(self, model_name: str, version: int) -> str:
+        """What the server says is wrong with a version now."""
+        return next((state.error for state in self.status(model_name, version)), "")
+
+    def wait_until_available(
+        self,
+        model_name: str,
+        version: int,
+        timeout_s: float,
+        *,
+        error_before: str = "",
+        on_state: Callable[[str], None] = lambda state: None,
+    ) -> None:
+        """Waits until the server answers requests with a version.
+
+        Args:
+            model_name: Model name.
+            version: Version number.
+            timeout_s: How long to wait.
+            error_before: What the server said was wrong before the config changed: it may be an earlier try's.
+            on_state: Told each new state.
+
+        Raises:
+            VersionRefused: the server could not load it.
+            HopsError: it is not available in time, or the server has gone.
+        """
+        began_s = time.monotonic()
+        said = ""
+        while True:
+            problem = "the server has not seen it"
+            try:
+                for state in self.status(model_name, version):
+                    if state.state == "AVAILABLE":
+                        return
+                    problem = f"{state.state}{': ' + state.error if state.error else ''}"
+                    stale = state.error == error_before and time.monotonic() - began_s < _STALE_ERROR_S
+                    if state.error and not stale:
+                        raise VersionRefused(
+                            f"model server {self.address} does not load model {model_name!r} version {version} "
+                            f"({self.version_path(model_name, version)}): {state.error}"
+                        )
+            except VersionRefused:
+                raise
+            except HopsError as error:
+                problem = str(error)
+            if problem != said:
+                on_state(problem)
+                said = problem
+            if time.monotonic() - began_s > timeout_s:
+                raise HopsError(
+                    f"model server {self.address}: model {model_name!r} version {version} is not available after "
+                    f"{timeout_s:g} s ({problem}); does the server read {self.configs.source} "
+                    "(--model_config_file_poll_wait_seconds)?"
+                )
+            time.sleep(_POLL_S)
+
+    def wait_until_gone(self, model_name: str, version: int, timeout_s: float) -> bool:
+        """Waits until the server has unloaded a version; whether it had in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(HopsError):
+                if all(state.state == "END" and not state.error for state in self.status(model_name, version)):
+                    return True
+            time.sleep(_POLL_S)
+        return False
+
+    def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
+        """What the server has counted of each version since it started (``GET /v1/stats``).
+
+        Raises:
+            BadInput: the connection names no REST port.
+            HopsError: the server does not answer.
+        """
+        answer = self._rest("GET", "/v1/stats")
+        versions = answer.get("models", {}).get(model_name, {}).get("versions", {})
+        return {int(version): {**figures, "server_since": answer.get("since")} for version, figures in versions.items()}
+
+    def flush_capture(self) -> None:
+        """Has the server write what it captured so far."""
+        self._rest("POST", "/v1/capture:flush")
+
+    def _rest(self, method: str, path: str) -> dict[str, Any]:
+        if self.rest_port is None:
+            raise BadInput(
+                "the server's counts are read through its REST port, which the connection does not name; set the "
+                "field 'serving_rest_port'"
+            )
+        try:
+            return RestClient(self.at.host, self.rest_port, timeout_s=30.0).call(method, path)
+        except ModelServerError as error:
+            raise HopsError(f"model server: {error}; is it running?") from error
+
+
+def _model(message: Any, model_name: str) -> Any:
+    return next((model for model in message.model_config_list.config if model.name == model_name), None)
+
+
+def _configured(message: Any, model_name: str) -> list[int]:
+    model = _model(message, model_name)
+    return sorted(model.model_version_policy.specific.versions) if model is not None else []
+
+
+def _labels(message: Any, model_name: str) -> dict[str, int]:
+    model = _model(message, model_name)
+    return dict(model.version_labels) if model is not None else {}

@@ -1,0 +1,214 @@
+"""Folders of versions, in which a model appears whole or not at all.
+
+On a local file system a finished copy is renamed into place. An object store has no rename of folders: there
+``saved_model.pb``, the file by which TensorFlow Serving knows a SavedModel, comes last when a version is published, and
+goes first when it is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from airflow_hops.artifacts import BadInput
+
+_MARKER = "assets.extra/hops.json"
+"""Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
+
+_GRAPHS = ("saved_model.pb", "saved_model.pbtxt")
+
+
+class VersionFolders(Protocol):
+    """Where the versions of models lie."""
+
+    def uri(self, model_name: str, version: int | None = None) -> str:
+        """Address of a model's folder, or of a version's."""
+        ...
+
+    def has(self, model_name: str, version: int) -> bool:
+        """Whether a whole version is there."""
+        ...
+
+    def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """As :meth:`airflow_hops.runtime.model_server.server.ModelServer.publish`."""
+        ...
+
+    def unpublish(self, model_name: str, version: int) -> None:
+        """Removes a version's folder; it is no version from the first moment on."""
+        ...
+
+
+def version_folders(base_path: str, storage_options: Mapping[str, Any]) -> VersionFolders:
+    """The versions below a base path: an absolute path, or any URI that fsspec opens."""
+    local = base_path.removeprefix("file://")
+    return RemoteFolders(base_path, storage_options) if "://" in local else LocalFolders(Path(local))
+
+
+class LocalFolders:
+    """Versions on a file system that worker and server share.
+
+    Args:
+        base_path: Absolute path of the folder of models.
+    """
+
+    def __init__(self, base_path: Path) -> None:
+        self.base_path = base_path
+
+    def uri(self, model_name: str, version: int | None = None) -> str:
+        """Path of a model's folder, or of a version's."""
+        folder = self.base_path / model_name
+        return str(folder if version is None else folder / str(version))
+
+    def has(self, model_name: str, version: int) -> bool:
+        """Whether a version is there."""
+        folder = Path(self.uri(model_name, version))
+        return any((folder / name).is_file() for name in _GRAPHS)
+
+    def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Copies a SavedModel beside its place, and renames it into it."""
+        target = Path(self.uri(model_name, version))
+        if target.exists():
+            marker = target / _MARKER
+            _check_same(target, marker.read_text() if marker.is_file() else None, fingerprint)
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for rubbish in target.parent.glob(".staging-*"):
+            shutil.rmtree(rubbish, ignore_errors=True)
+        staging = target.parent / f".staging-{version}-{uuid.uuid4().hex[:8]}"
+        try:
+            shutil.copytree(saved_model, staging)
+            (staging / _MARKER).parent.mkdir(exist_ok=True)
+            (staging / _MARKER).write_text(_marker(version, fingerprint))
+            staging.rename(target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return True
+
+    def unpublish(self, model_name: str, version: int) -> None:
+        """Renames the folder away, and removes it."""
+        target = Path(self.uri(model_name, version))
+        staging = target.parent / f".staging-removed-{version}-{uuid.uuid4().hex[:8]}"
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(staging)
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+class RemoteFolders:
+    """Versions in a store that fsspec opens.
+
+    Args:
+        base_path: URI of the folder of models.
+        storage_options: Passed to fsspec.
+    """
+
+    def __init__(self, base_path: str, storage_options: Mapping[str, Any]) -> None:
+        import fsspec
+
+        self.base_path = base_path.rstrip("/")
+        try:
+            self._fs: Any = fsspec.url_to_fs(base_path, **storage_options)[0]
+        except (ImportError, ValueError) as error:
+            raise BadInput(f"connection field 'serving_base_path' is {base_path!r}: {error}") from error
+
+    def uri(self, model_name: str, version: int | None = None) -> str:
+        """URI of a model's folder, or of a version's."""
+        folder = f"{self.base_path}/{model_name}"
+        return folder if version is None else f"{folder}/{version}"
+
+    def has(self, model_name: str, version: int) -> bool:
+        """Whether a whole version is there."""
+        self._fs.invalidate_cache()
+        return any(self._fs.exists(f"{self.uri(model_name, version)}/{name}") for name in _GRAPHS)
+
+    def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Uploads a SavedModel, the file that makes it one last."""
+        folder = self.uri(model_name, version)
+        whole = self.has(model_name, version)
+        found = self._read(f"{folder}/{_MARKER}")
+        if whole:
+            _check_same(folder, found, fingerprint)
+            return False
+        marker = _marker(version, fingerprint)
+        files = {p.relative_to(saved_model).as_posix(): p for p in sorted(saved_model.rglob("*")) if p.is_file()}
+        self._clear(folder, () if found != marker else {*files, _MARKER})
+        self._fs.makedirs(folder, exist_ok=True)
+        self._write(f"{folder}/{_MARKER}", marker.encode())
+        for name in sorted(files, key=lambda name: name in _GRAPHS):
+            if name in _GRAPHS:
+                self._write(f"{folder}/{name}", files[name].read_bytes())
+            elif name != _MARKER:
+                self._fs.makedirs(f"{folder}/{PurePosixPath(name).parent}", exist_ok=True)
+                self._fs.put_file(str(files[name]), f"{folder}/{name}")
+        self._fs.invalidate_cache()
+        return True
+
+    def unpublish(self, model_name: str, version: int) -> None:
+        """Removes the file that makes it a version, then the others."""
+        folder = self.uri(model_name, version)
+        for name in _GRAPHS:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(f"{folder}/{name}")
+        self._clear(folder, ())
+
+    def _read(self, uri: str) -> str | None:
+        try:
+            content: bytes = self._fs.cat_file(uri)
+            return content.decode()
+        except FileNotFoundError:
+            return None
+
+    def _write(self, uri: str, content: bytes) -> None:
+        """A file that appears whole: a move is one operation in a file system, as an upload is in an object store."""
+        folder, _, name = uri.rpartition("/")
+        self._fs.makedirs(folder, exist_ok=True)
+        staging = f"{folder}/.{name}.{uuid.uuid4().hex[:8]}"
+        self._fs.pipe_file(staging, content)
+        self._fs.mv(staging, uri)
+
+    def _clear(self, folder: str, kept: Any) -> None:
+        """Removes what another try left in a folder."""
+        self._fs.invalidate_cache()
+        root = self._fs._strip_protocol(folder)
+        try:
+            found = self._fs.find(root)
+        except FileNotFoundError:
+            return
+        for path in found:
+            if path.removeprefix(root).lstrip("/") not in kept:
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.rm_file(path)
+        if not kept:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm(root, recursive=True)
+        self._fs.invalidate_cache()
+
+
+def check_saved_model(folder: Path) -> None:
+    """Checks that a folder holds a SavedModel's first file; whether it loads is for the server to say.
+
+    Raises:
+        BadInput: it does not.
+    """
+    if not any((folder / name).is_file() for name in _GRAPHS):
+        raise BadInput(f"{folder}: not a SavedModel (neither saved_model.pb nor saved_model.pbtxt is in it)")
+
+
+def _marker(version: int, fingerprint: str) -> str:
+    return json.dumps({"fingerprint": fingerprint, "version": version})
+
+
+def _check_same(target: Path | str, marker: str | None, fingerprint: str) -> None:
+    try:
+        found = str(json.loads(marker or "")["fingerprint"])
+    except (ValueError, KeyError, TypeError):
+        found = "none"
+    if found != fingerprint:
+        raise BadInput(
+            f"{target}: holds another model (fingerprint {found[:12]}, expected {fingerprint[:12]}): the registry and "
+            "this folder do not belong together; clear the folder, or name another serving_base_path"
+        )
