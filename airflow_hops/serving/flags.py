@@ -14,15 +14,9 @@ from airflow_hops.serving.capture.columns import CAPTURE_MODES, CaptureMode
 
 # TensorFlow Serving's flags that this server knows of and does not act on yet: saying so beats silence.
 _NOT_YET = (
-    "batching_parameters_file",
-    "enable_batching",
-    "enable_model_warmup",
-    "enable_per_model_batching_parameters",
-    "flush_filesystem_caches",
     "grpc_channel_arguments",
     "grpc_socket_path",
     "monitoring_config_file",
-    "num_unload_threads",
     "per_process_gpu_memory_fraction",
     "rest_api_enable_cors_support",
     "rest_api_timeout_in_ms",
@@ -48,6 +42,14 @@ class Flags:
     max_num_load_retries: int = 5
     load_retry_interval_micros: int = 60_000_000
     num_load_threads: int = 0
+    num_unload_threads: int = 0
+    flush_filesystem_caches: bool = True
+    enable_batching: bool = False
+    batching_parameters_file: str = ""
+    enable_per_model_batching_parameters: bool = False
+    enable_model_warmup: bool = True
+    num_request_iterations_for_warmup: int = 0
+    write_back_model_config: bool = False
     grpc_max_threads: int = 0
     rest_api_num_threads: int = 0
     saved_model_tags: str = "serve"
@@ -117,6 +119,12 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
             f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
             f"or URI; got base_path()={flags.model_base_path}"
         )
+    if flags.batching_parameters_file and not flags.enable_batching:
+        parser.error(
+            "server_options.batching_parameters_file is set without setting server_options.enable_batching to true."
+        )
+    if flags.write_back_model_config and not flags.model_config_file:
+        parser.error("--write_back_model_config is set without --model_config_file; expected the file to write")
     return flags, notes
 
 
@@ -147,6 +155,19 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument("--max_num_load_retries", type=_count, help="tries after a load that failed (default 5)")
     served.add_argument("--load_retry_interval_micros", type=_count, help="between those tries (default 60000000)")
     served.add_argument("--num_load_threads", type=_count, help="versions loaded at once (default 2)")
+    served.add_argument("--num_unload_threads", type=_count, help="versions unloaded at once (default 2)")
+    _add_switch(served, "--flush_filesystem_caches", "memory of files read for a load is given back (default true)")
+    _add_switch(served, "--enable_batching", "requests that wait for one model run as one (default false)")
+    served.add_argument("--batching_parameters_file", help="BatchingParameters in text format")
+    _add_switch(
+        served,
+        "--enable_per_model_batching_parameters",
+        "batching as batching_params.pbtxt in a version's folder says, and none without (default false)",
+    )
+    _add_switch(served, "--enable_model_warmup", "a version answers its warm-up requests first (default true)")
+    served.add_argument(
+        "--num_request_iterations_for_warmup", type=_count, help="times each of these is asked (default 1)"
+    )
     served.add_argument("--grpc_max_threads", type=_count, help="requests at once (default 4 a core, 8 at least)")
     served.add_argument("--rest_api_num_threads", type=_count, help="REST requests at once (default as for gRPC)")
     served.add_argument("--saved_model_tags", help="comma-separated tags of the meta graph (default 'serve')")
@@ -201,9 +222,16 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--capture_roll_rows", type=_positive, help="rows after which a file is closed (default 100000)")
     own.add_argument("--capture_roll_seconds", type=_seconds, help="age at which a file is closed (default 60)")
     own.add_argument("--capture_buffer_rows", type=_positive, help="rows in memory at most (default 500000)")
+    _add_switch(
+        own, "--write_back_model_config", "a config that came by RPC is written to --model_config_file (default false)"
+    )
     own.add_argument("--drain_seconds", type=_seconds, help="wait for requests in flight on SIGTERM (default 30)")
     own.add_argument("--ready_file", help="JSON {pid, grpc_port, rest_api_port}, written when the server is ready")
     return parser
+
+
+def _add_switch(group: argparse._ArgumentGroup, name: str, what: str) -> None:
+    group.add_argument(name, type=_boolean, nargs="?", const=True, help=what)
 
 
 def _number(text: str, low: float, high: float, expected: str) -> int:

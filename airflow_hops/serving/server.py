@@ -13,9 +13,11 @@ from types import FrameType
 from typing import Any
 
 from airflow_hops.serving.capture.capture import Capture, CaptureOptions
+from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway.traffic import TrafficTable
 from airflow_hops.serving.listeners import PortError, bind_grpc, bind_rest
+from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
 from airflow_hops.serving_api.config import ConfigError, read_config
 from airflow_hops.serving_api.protocol import ModelServerConfig
 
@@ -45,6 +47,7 @@ class ModelServer:
         try:
             config = _config(flags)
             self._traffic = TrafficTable(flags.traffic_config_file or None)
+            self._batching = _batching(flags)
         except ConfigError as error:
             raise StartError(str(error)) from error
         try:
@@ -89,6 +92,9 @@ class ModelServer:
             prefer_tflite=flags.prefer_tflite_model,
             allow_pickled=flags.allow_pickled_models,
             trusted_skops_types=tuple(name for name in flags.trusted_skops_types.split(",") if name),
+            batching=self._batching,
+            per_model_batching=flags.enable_per_model_batching_parameters,
+            warmup_iterations=(flags.num_request_iterations_for_warmup or 1) if flags.enable_model_warmup else 0,
         )
         open_version = functools.partial(open_model, options=model_options)
         self._loader = Loader(catalog, open_version, options, config, flags.model_config_file or None)
@@ -168,6 +174,17 @@ def _config(flags: Flags) -> Any:
         name=flags.model_name, base_path=flags.model_base_path, model_platform="tensorflow"
     )
     return config
+
+
+def _batching(flags: Flags) -> BatchingOptions | None:
+    if not flags.enable_batching:
+        return None
+    if not flags.batching_parameters_file:
+        return BatchingOptions(thread_pool_name="model_server_batch_threads")
+    try:
+        return read_batching_parameters(flags.batching_parameters_file)
+    except ServingError as error:
+        raise StartError(f"--batching_parameters_file: {error.message}") from error
 
 
 def _capture(flags: Flags) -> Capture:

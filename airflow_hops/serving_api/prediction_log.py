@@ -36,7 +36,11 @@ _CRC = struct.Struct("<I")
 
 
 class PredictionLogError(ValueError):
-    """A file that is no TFRecord file of ``PredictionLog``, or ends within a record."""
+    """A file that is no TFRecord file, or ends within a record; or a call that is no record."""
+
+
+class RecordError(PredictionLogError):
+    """A whole record that is no ``PredictionLog``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +122,8 @@ def read_prediction_logs(path: PathLike) -> Iterator[LoggedCall]:
     """Reads a TFRecord file record by record.
 
     Raises:
-        PredictionLogError: The framing or a record is damaged (the message names the byte), or the file ends within
-            a record.
+        RecordError: A record is no ``PredictionLog``.
+        PredictionLogError: The framing is damaged (the message names the byte), or the file ends within a record.
         OSError: It cannot be read.
     """
     for payload in read_records(path):
@@ -127,7 +131,7 @@ def read_prediction_logs(path: PathLike) -> Iterator[LoggedCall]:
         try:
             log.ParseFromString(payload)
         except DecodeError:
-            raise PredictionLogError(f"Failed to parse warmup record: {payload[:64]!r} from {path}") from None
+            raise RecordError(f"Failed to parse warmup record: {payload[:64]!r} from {path}") from None
         yield _logged_call(log)
 
 
@@ -148,7 +152,7 @@ def read_records(path: PathLike) -> Iterator[bytes]:
                 raise PredictionLogError(f"{path}: truncated record at {offset}")
             # Checked before it is believed: a length that was not written as one can be anything.
             if length_crc != _masked_crc(length_bytes):
-                raise PredictionLogError(f"{path}: corrupted record at {offset}")
+                raise PredictionLogError(f"{path}: corrupted record at {offset} (Is this even a TFRecord file?)")
             length = _LENGTH.unpack(length_bytes)[0]
             end = offset + len(head) + length + _CRC.size
             if end > size:

@@ -33,6 +33,7 @@ GET_MODEL_METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 GET_MODEL_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 HEALTH_SERVICE = "grpc.health.v1.Health"
+TRAFFIC_SERVICE = "hops.serving.TrafficService"
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
@@ -140,6 +141,8 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     },
     "SignatureDefMap": {"signature_def": (1, "map SignatureDef")},
     "Int64Value": {"value": (1, "int64")},
+    "BoolValue": {"value": (1, "bool")},
+    "StringValue": {"value": (1, "string")},
     "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
     "ModelSpec": {
         "name": (1, "string"),
@@ -173,6 +176,9 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "SerializedInferenceRequest": {"model_spec": (1, "ModelSpec"), "input": (2, "SerializedInput")},
     "SerializedMultiInferenceRequest": {"tasks": (1, "repeated InferenceTask"), "input": (2, "SerializedInput")},
     "RequestHead": {"model_spec": (1, "ModelSpec")},
+    "TensorShape": {"tensor_shape": (2, "TensorShapeProto")},
+    "PredictShapes": {"inputs": (2, "map TensorShape")},
+    "ResponseSpec": {"model_spec": (2, "ModelSpec")},
     "MultiInferenceHead": {"tasks": (1, "repeated RequestHead")},
     "ClassificationRequest": {"model_spec": (1, "ModelSpec"), "input": (2, "Input")},
     "Class": {"label": (1, "string"), "score": (2, "float")},
@@ -217,6 +223,18 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "log_collector_config": (1, "LogCollectorConfig"),
         "sampling_config": (2, "SamplingConfig"),
     },
+    # Read as text alone, where fields go by their names: the numbers of the last two are ours.
+    "BatchingParameters": {
+        "max_batch_size": (1, "Int64Value"),
+        "batch_timeout_micros": (2, "Int64Value"),
+        "max_enqueued_batches": (3, "Int64Value"),
+        "num_batch_threads": (4, "Int64Value"),
+        "thread_pool_name": (5, "StringValue"),
+        "allowed_batch_sizes": (6, "repeated int64"),
+        "pad_variable_length_inputs": (7, "bool"),
+        "enable_large_batch_splitting": (8, "BoolValue"),
+        "max_execution_batch_size": (9, "Int64Value"),
+    },
     "LogMetadata": {
         "model_spec": (1, "ModelSpec"),
         "sampling_config": (2, "SamplingConfig"),
@@ -250,6 +268,23 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     },
     "ReloadConfigRequest": {"config": (1, "ModelServerConfig"), "metric_names": (2, "repeated string")},
     "ReloadConfigResponse": {"status": (1, "StatusProto")},
+    "PrometheusConfig": {"enable": (1, "bool"), "path": (2, "string")},
+    "MonitoringConfig": {"prometheus_config": (1, "PrometheusConfig")},
+    "SSLConfig": {
+        "server_key": (1, "string"),
+        "server_cert": (2, "string"),
+        "custom_ca": (3, "string"),
+        "client_verify": (4, "bool"),
+    },
+    "TrafficShare": {"version": (1, "int64"), "percent": (2, "int32")},
+    "SetTrafficRequest": {"model": (1, "string"), "shares": (2, "repeated TrafficShare")},
+    "GetTrafficRequest": {"model": (1, "string")},
+    "TrafficResponse": {
+        "model": (1, "string"),
+        "shares": (2, "repeated TrafficShare"),
+        "in_effect": (3, "repeated TrafficShare"),
+        "persisted": (4, "bool"),
+    },
     "HealthCheckRequest": {"service": (1, "string")},
     "HealthCheckResponse": {"status": (1, "int32")},
 }
@@ -302,6 +337,10 @@ _CLASSES = _declare()
 RequestHead: Any = _CLASSES["RequestHead"]
 """The first field of Predict, Classify and Regress requests: enough to find out who is to answer."""
 MultiInferenceHead: Any = _CLASSES["MultiInferenceHead"]
+PredictShapes: Any = _CLASSES["PredictShapes"]
+"""A Predict request without the values of its tensors."""
+ResponseSpec: Any = _CLASSES["ResponseSpec"]
+"""The ``model_spec`` of a response to Predict, Classify or Regress: what answered."""
 TensorProto: Any = _CLASSES["TensorProto"]
 SignatureDefMap: Any = _CLASSES["SignatureDefMap"]
 PredictRequest: Any = _CLASSES["PredictRequest"]
@@ -322,8 +361,14 @@ GetModelStatusRequest: Any = _CLASSES["GetModelStatusRequest"]
 GetModelStatusResponse: Any = _CLASSES["GetModelStatusResponse"]
 ModelConfig: Any = _CLASSES["ModelConfig"]
 ModelServerConfig: Any = _CLASSES["ModelServerConfig"]
+BatchingParameters: Any = _CLASSES["BatchingParameters"]
 PredictionLog: Any = _CLASSES["PredictionLog"]
 ReloadConfigRequest: Any = _CLASSES["ReloadConfigRequest"]
 ReloadConfigResponse: Any = _CLASSES["ReloadConfigResponse"]
+MonitoringConfig: Any = _CLASSES["MonitoringConfig"]
+SSLConfig: Any = _CLASSES["SSLConfig"]
+SetTrafficRequest: Any = _CLASSES["SetTrafficRequest"]
+GetTrafficRequest: Any = _CLASSES["GetTrafficRequest"]
+TrafficResponse: Any = _CLASSES["TrafficResponse"]
 HealthCheckRequest: Any = _CLASSES["HealthCheckRequest"]
 HealthCheckResponse: Any = _CLASSES["HealthCheckResponse"]

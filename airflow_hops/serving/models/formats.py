@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from airflow_hops.serving.models.batching_options import BatchingOptions, version_batching
 from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.warmup import warm_up
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,9 @@ class ModelOptions:
         prefer_tflite: Whether a version with a ``model.tflite`` is served by TensorFlow Lite.
         allow_pickled: Whether pickled models are read: a pickle runs whatever code it holds.
         trusted_skops_types: Types that skops files may hold beyond those that skops trusts by itself.
+        batching: How requests are batched; None runs each by itself.
+        per_model_batching: Whether a version's own ``batching_params.pbtxt`` says so, and not ``batching`` for all.
+        warmup_iterations: How often a version answers each of its warm-up requests before it is available.
     """
 
     tags: tuple[str, ...] = ("serve",)
@@ -34,6 +39,9 @@ class ModelOptions:
     prefer_tflite: bool = False
     allow_pickled: bool = False
     trusted_skops_types: tuple[str, ...] = ()
+    batching: BatchingOptions | None = None
+    per_model_batching: bool = False
+    warmup_iterations: int = 1
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ def format_of(folder: Path, formats: tuple[ModelFormat, ...] = FORMATS) -> Model
 
 
 def open_model(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
-    """Opens a version in this process.
+    """Opens a version in this process and warms it up.
 
     Args:
         model: Model name.
@@ -76,7 +84,14 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
         options: How.
 
     Raises:
-        ServingError: It does not load, or the folder holds no model any more.
+        ServingError: It does not load, the folder holds no model any more, or a warm-up request fails.
     """
-    known = format_of(folder)
-    return (known or FORMATS[0]).open(model, version, folder, options)
+    if options.batching and options.per_model_batching:
+        options = replace(options, batching=version_batching(folder, options.batching))
+    servable = (format_of(folder) or FORMATS[0]).open(model, version, folder, options)
+    try:
+        warm_up(servable, folder, options.warmup_iterations)
+    except BaseException:
+        servable.close()
+        raise
+    return servable

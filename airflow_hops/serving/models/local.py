@@ -10,6 +10,7 @@ import numpy as np
 
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.models import inference
+from airflow_hops.serving.models.batching import Batcher
 from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
 from airflow_hops.serving_api import tensors
@@ -38,6 +39,7 @@ class LocalServable(Servable):
 
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes, options: ModelOptions) -> None:
         super().__init__(model, version, path, signature_defs)
+        self._run_one = Batcher(self._run, options.batching).run if options.batching else self._run
         self._tensor_content = options.tensor_content
         self._examples = inference.ExampleSignatures(self.signatures, signature_defs, options.check_method_names)
         self._methods = {
@@ -115,7 +117,7 @@ class LocalServable(Servable):
         self, signature: Signature, aliases: tuple[str, ...], examples: np.ndarray, deadline_s: float
     ) -> dict[str, np.ndarray]:
         feeds = _feeds(signature, dict.fromkeys(signature.inputs, examples))
-        return dict(zip(aliases, self._run(signature, feeds, aliases, deadline_s), strict=True))
+        return dict(zip(aliases, self._run_one(signature, feeds, aliases, deadline_s), strict=True))
 
     def _fill_spec(self, spec: Any, signature: Signature) -> None:
         spec.name = self.model
@@ -145,7 +147,7 @@ class LocalServable(Servable):
         """
         feeds = _feeds(signature, inputs)
         aliases = _checked_filter(signature, output_filter) if output_filter else tuple(signature.outputs)
-        values = self._run(signature, feeds, aliases, deadline_s)
+        values = self._run_one(signature, feeds, aliases, deadline_s)
         return dict(zip(aliases, values, strict=True))
 
 

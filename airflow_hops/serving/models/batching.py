@@ -1,0 +1,291 @@
+"""Batching as TensorFlow Serving's: requests that wait for the same model are run as one.
+
+A queue for each signature and set of outputs holds batches in the making. The batches of all queues of a process share
+``num_batch_threads`` slots: a batch that is due takes a slot or waits its turn for one, and requests join it meanwhile.
+There are no threads beside the requests' own: one request of a batch runs it for all, and passes its slot on to the
+next batch before it wakes the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import grpc
+import numpy as np
+
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.models.batch_arrays import check_rows, joined, padded, row_shapes, split
+from airflow_hops.serving.models.batching_options import BatchingOptions
+from airflow_hops.serving.models.servable import Signature
+from airflow_hops.serving.monitoring.batch_counts import BATCHES
+
+# Sets of outputs are the clients' choice: beyond this many, empty queues are dropped.
+_MAX_QUEUES = 64
+
+Run = Callable[[Signature, Sequence[np.ndarray], tuple[str, ...], float], Sequence[np.ndarray]]
+
+
+class _Task:
+    """A request that waits for its part of a batch; all but ``wake`` is touched under the slots' lock."""
+
+    __slots__ = ("batch", "deadline_s", "error", "feeds", "leads", "outputs", "queued_s", "rows", "wake")
+
+    def __init__(self, feeds: Sequence[np.ndarray], rows: int, deadline_s: float) -> None:
+        self.feeds = feeds
+        self.rows = rows
+        self.deadline_s = deadline_s
+        self.queued_s = time.monotonic()
+        self.batch: _Batch
+        self.leads = False
+        self.outputs: Sequence[np.ndarray] = ()
+        self.error: Exception | None = None
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class _Batch:
+    """Requests that run as one. Due: it waits for a slot alone. Started: nobody joins or leaves it any more."""
+
+    __slots__ = ("due", "due_s", "queue", "rows", "started", "tasks")
+
+    def __init__(self, queue: list[_Batch], due_s: float) -> None:
+        self.queue = queue
+        self.due_s = due_s
+        self.due = self.started = False
+        self.tasks: list[_Task] = []
+        self.rows = 0
+
+
+class BatchSlots:
+    """The right to run a batch, for so many at once.
+
+    Args:
+        count: How many.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.lock = threading.Lock()
+        self._free = count
+        self._due: deque[_Batch] = deque()
+
+    def make_due(self, batch: _Batch) -> bool:
+        """Gives a batch a slot, now or when its turn comes; True when it has one now. Called with the lock."""
+        batch.due = True
+        if self._free:
+            self._free -= 1
+            _start(batch)
+            return True
+        self._due.append(batch)
+        return False
+
+    def forget(self, batch: _Batch) -> None:
+        """Takes a batch out that everybody has left. Called with the lock."""
+        batch.queue.remove(batch)
+        if batch.due:
+            self._due.remove(batch)
+
+    def pass_on(self) -> None:
+        """Gives the slot of a batch that has run to the one that has been due for longest."""
+        with self.lock:
+            if self._due:
+                batch = self._due.popleft()
+                _start(batch)
+                lead(batch)
+            else:
+                self._free += 1
+
+
+def _start(batch: _Batch) -> None:
+    batch.started = True
+    batch.queue.remove(batch)
+
+
+def lead(batch: _Batch) -> None:
+    """Has the first request of a started batch run it. Called with the lock."""
+    batch.tasks[0].leads = True
+    batch.tasks[0].wake.release()
+
+
+@functools.cache
+def slots_of_process(count: int) -> BatchSlots:
+    """Returns the slots that all models of this process share."""
+    return BatchSlots(count)
+
+
+class Batcher:
+    """Runs requests of one version in batches; safe to call from every request thread.
+
+    Args:
+        run: Runs the model once: signature, feeds, aliases of the outputs, deadline.
+        options: Sizes and times.
+        slots: What is shared among the models of the process; None for the process' own.
+    """
+
+    def __init__(self, run: Run, options: BatchingOptions, slots: BatchSlots | None = None) -> None:
+        self._run_model = run
+        self._options = options
+        self._slots = slots or slots_of_process(options.num_batch_threads)
+        self._timeout_s = options.batch_timeout_micros / 1e6
+        self._queues: dict[tuple[str, tuple[str, ...]], list[_Batch]] = {}
+
+    def run(
+        self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float = math.inf
+    ) -> Sequence[np.ndarray]:
+        """Runs one request together with others.
+
+        Args:
+            signature: The signature asked for.
+            feeds: An array for each of ``signature.inputs``, ``[rows, ...]`` with the same rows in all.
+            aliases: Outputs wanted.
+            deadline_s: When the client gives up, as of ``time.monotonic()``.
+
+        Returns:
+            An array for each of ``aliases``, ``[rows, ...]``.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT: more rows than a batch, or no rows in common; UNAVAILABLE: the queue is
+                full; RESOURCE_EXHAUSTED: the deadline passed in the queue; or what the model says.
+        """
+        options = self._options
+        rows = check_rows(feeds)
+        if rows > options.max_batch_size:
+            raise invalid_argument(f"Task size {rows} is larger than maximum input batch size {options.max_batch_size}")
+        if not rows:
+            return self._run_model(signature, feeds, aliases, deadline_s)
+        if rows <= options.batch_rows:
+            return self._run_part(signature, feeds, rows, aliases, deadline_s)
+        parts = [
+            self._run_part(
+                signature, part := [feed[first : first + options.batch_rows] for feed in feeds], len(part[0]), aliases,
+                deadline_s,
+            )
+            for first in range(0, rows, options.batch_rows)
+        ]  # fmt: skip
+        return [np.concatenate(values) for values in zip(*parts, strict=True)]
+
+    def _run_part(
+        self, signature: Signature, feeds: Sequence[np.ndarray], rows: int, aliases: tuple[str, ...], deadline_s: float
+    ) -> Sequence[np.ndarray]:
+        task = _Task(feeds, rows, deadline_s)
+        if self._enqueue(task, (signature.name, aliases)) or self._wait(task):
+            self._run_batch(signature, aliases, task.batch, task)
+        if task.error is not None:
+            raise task.error
+        return task.outputs
+
+    def _enqueue(self, task: _Task, key: tuple[str, tuple[str, ...]]) -> bool:
+        """Puts a request into a batch; True when that has a slot already, and this request is to run it."""
+        options = self._options
+        with self._slots.lock:
+            queue = self._queues.get(key)
+            if queue is None:
+                if len(self._queues) >= _MAX_QUEUES:
+                    self._queues = {known: waiting for known, waiting in self._queues.items() if waiting}
+                queue = self._queues.setdefault(key, [])
+            batch = queue[-1] if queue else None
+            if batch is None or batch.rows + task.rows > options.batch_rows:
+                if len(queue) >= options.max_enqueued_batches:
+                    raise ServingError(
+                        grpc.StatusCode.UNAVAILABLE,
+                        f"The batch scheduling queue to which this task was submitted is full; currently {len(queue)} "
+                        f"batches enqueued and max_enqueued_batches is {options.max_enqueued_batches}",
+                    )
+                if batch is not None and not batch.due and self._slots.make_due(batch):
+                    lead(batch)
+                batch = _Batch(queue, task.queued_s + self._timeout_s)
+                queue.append(batch)
+            task.batch = batch
+            batch.tasks.append(task)
+            batch.rows += task.rows
+            is_due = not self._timeout_s or batch.rows >= options.batch_rows
+            return not batch.due and is_due and self._slots.make_due(batch)
+
+    def _wait(self, task: _Task) -> bool:
+        """Waits until the request has run; True when it is to run its batch."""
+        while True:
+            batch = task.batch
+            until_s = task.deadline_s if batch.due else min(task.deadline_s, batch.due_s)
+            if until_s == math.inf:
+                task.wake.acquire()
+                return task.leads
+            if task.wake.acquire(timeout=min(max(0.0, until_s - time.monotonic()), threading.TIMEOUT_MAX)):
+                return task.leads
+            with self._slots.lock:
+                if task.leads:
+                    return True
+                now_s = time.monotonic()
+                if batch.started:
+                    if now_s >= task.deadline_s:
+                        raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Timed out waiting for notification")
+                elif now_s >= task.deadline_s:
+                    self._leave(task)
+                    raise _timed_out_in_queue()
+                elif now_s >= batch.due_s and not batch.due and self._slots.make_due(batch):
+                    return True
+
+    def _leave(self, task: _Task) -> None:
+        batch = task.batch
+        batch.tasks.remove(task)
+        batch.rows -= task.rows
+        if not batch.tasks:
+            self._slots.forget(batch)
+
+    def _run_batch(self, signature: Signature, aliases: tuple[str, ...], batch: _Batch, leader: _Task) -> None:
+        """Runs a started batch for all of its requests."""
+        try:
+            now_s = time.monotonic()
+            waits_s = [now_s - task.queued_s for task in batch.tasks]
+            BATCHES.observe(self._options.thread_pool_name, self._options.padded_rows(batch.rows), waits_s)
+            groups: dict[object, list[_Task]] = {}
+            for task in batch.tasks:
+                if task.deadline_s <= now_s:
+                    task.error = _timed_out_in_queue()
+                    continue
+                shapes = None if self._options.pad_variable_length_inputs else row_shapes(task.feeds)
+                groups.setdefault(shapes, []).append(task)
+            for group in groups.values():
+                self._run_group(signature, aliases, group)
+        except BaseException as error:
+            for task in batch.tasks:
+                task.error = task.error or RuntimeError(f"batch failed: {type(error).__name__}: {error}")
+            raise
+        finally:
+            self._slots.pass_on()
+            for task in batch.tasks:
+                if task is not leader:
+                    task.wake.release()
+
+    def _run_group(self, signature: Signature, aliases: tuple[str, ...], tasks: list[_Task]) -> None:
+        rows = sum(task.rows for task in tasks)
+        try:
+            columns = list(zip(*(task.feeds for task in tasks), strict=True))
+            if self._options.pad_variable_length_inputs:
+                columns = [padded(arrays) for arrays in columns]
+            filling = self._options.padded_rows(rows) - rows
+            feeds = [joined(arrays, filling) for arrays in columns]
+            values = self._run_model(signature, feeds, aliases, max(task.deadline_s for task in tasks))
+        except Exception as error:
+            if len(tasks) == 1:
+                tasks[0].error = error
+                return
+            # Whose fault it is shows when each runs by itself.
+            for task in tasks:
+                self._run_group(signature, aliases, [task])
+            return
+        try:
+            parts = split(values, [task.rows for task in tasks], rows + filling)
+        except ServingError as error:
+            for task in tasks:
+                task.error = ServingError(error.code, error.message)
+            return
+        for task, outputs in zip(tasks, parts, strict=True):
+            task.outputs = outputs
+
+
+def _timed_out_in_queue() -> ServingError:
+    return ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, "Run() timeout exceeded while waiting in batching queue")
