@@ -11,7 +11,7 @@ import copy
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,17 +88,23 @@ class Combiners:
     def __init__(self, options: tfdv.StatsOptions, generators: Sequence[CombinerStatsGenerator] | None = None) -> None:
         self.options = options
         self._given = generators
+        # Not functools.cached_property: its lock, one for all instances, would stay held in a process that is forked
+        # while another thread makes its own.
+        self._generators: list[CombinerStatsGenerator] | None = None
+        self._slicers: tuple[list[Any], Any] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_given": self._given}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.options, self._given)
 
-    @cached_property
+    @property
     def generators(self) -> list[CombinerStatsGenerator]:
         """The generators, in the order of an accumulator's parts."""
-        made = list(self._given) if self._given is not None else _generators(self.options)
-        for generator in made:
-            generator.setup()
-        return made
+        if self._generators is None:
+            made = list(self._given) if self._given is not None else _generators(self.options)
+            for generator in made:
+                generator.setup()
+            self._generators = made
+        return self._generators
 
     @property
     def is_sliced(self) -> bool:
@@ -228,6 +234,8 @@ class Combiners:
         return stats_impl._filter_features(lists, allowed)
 
     def _slices(self, lists: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if self._slicers is None:
+            self._slicers = self._make_slicers()
         functions, queries = self._slicers
         try:
             if functions:
@@ -237,8 +245,7 @@ class Combiners:
         except ValueError as error:
             raise BadInput(f"slices: {error}") from error
 
-    @cached_property
-    def _slicers(self) -> tuple[list[Any], Any]:
+    def _make_slicers(self) -> tuple[list[Any], Any]:
         """Slicing functions, and TFDV's own runner of slicing queries."""
         options = self.options
         functions, queries = options.experimental_slice_functions, options.experimental_slice_sqls
