@@ -1,0 +1,173 @@
+"""The server's side of the zygote: asks it for worker processes, and learns how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.workers.process import Job
+
+log = logging.getLogger(__name__)
+
+_RECORD_BYTES = 1 << 16
+
+
+class Process:
+    """A worker process.
+
+    Attributes:
+        pid: Its number, once it has been forked.
+        ended: Set when it is no more.
+        end: How it ended, in words.
+    """
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.ended = threading.Event()
+        self.end = "still running"
+        self.on_end: Callable[[], None] = lambda: None
+        self.forked = threading.Event()
+
+    def ends(self, end: str) -> None:
+        """Records that it is no more."""
+        self.end = end
+        self.forked.set()
+        self.ended.set()
+        self.on_end()
+
+
+class _Zygote:
+    """One zygote process and its workers."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.commands, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.program = subprocess.Popen(
+                [sys.executable, "-m", "airflow_hops.serving.models.workers.zygote", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment},
+                pass_fds=[theirs.fileno()],
+            )
+        self.asked: dict[int, Process] = {}
+        self.running: dict[int, Process] = {}
+
+
+class Launcher:
+    """Forks workers from a zygote, which is replaced should it die.
+
+    Args:
+        environment: Variables of the workers beside the server's own.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._lock = threading.Lock()
+        self._count = 0
+        self._closed = False
+        self._zygote: _Zygote | None = None
+        with self._lock:
+            self._start()
+
+    @property
+    def pid(self) -> int | None:
+        """The zygote's process, None while there is none."""
+        zygote = self._zygote
+        return zygote.program.pid if zygote else None
+
+    def fork(self, job: Job, control: socket.socket, on_end: Callable[[], None]) -> Process:
+        """Starts a worker.
+
+        Args:
+            job: What it serves.
+            control: Its end of the control connection; stays open here.
+            on_end: Called, in a thread that must not be held up, when it is no more.
+
+        Raises:
+            ServingError: The server stops, or the zygote cannot be started.
+        """
+        process = Process()
+        process.on_end = on_end
+        with self._lock:
+            if self._closed:
+                raise ServingError(grpc.StatusCode.UNAVAILABLE, "The server stops")
+            zygote = self._zygote or self._start()
+            self._count += 1
+            zygote.asked[self._count] = process
+            record = pickle.dumps(("fork", self._count, pickle.dumps(job)))
+            # Where the zygote is no more, the thread that reads its reports ends the process.
+            with contextlib.suppress(ConnectionError):
+                socket.send_fds(zygote.commands, [record], [control.fileno()])
+        process.forked.wait()
+        if process.pid == 0:
+            raise ServingError(grpc.StatusCode.INTERNAL, f"No worker could be started: {process.end}")
+        return process
+
+    def kill(self, process: Process) -> None:
+        """Kills a worker, if it still runs."""
+        with self._lock:
+            zygote = self._zygote
+            # Only its parent knows for sure that the number still is this process's.
+            if zygote is not None and zygote.running.get(process.pid) is process:
+                with contextlib.suppress(ConnectionError):
+                    zygote.commands.sendall(pickle.dumps(("kill", process.pid)))
+
+    def close(self) -> None:
+        """Ends the zygote and all workers, and waits until they have."""
+        with self._lock:
+            self._closed = True
+            zygote = self._zygote
+            if zygote is not None:
+                zygote.commands.shutdown(socket.SHUT_WR)
+        if zygote is not None:
+            zygote.program.wait()
+
+    def _start(self) -> _Zygote:
+        zygote = self._zygote = _Zygote(self._environment)
+        threading.Thread(target=self._read, args=(zygote,), name="zygote", daemon=True).start()
+        return zygote
+
+    def _read(self, zygote: _Zygote) -> None:
+        """Takes in what a zygote reports, until it is no more."""
+        while True:
+            try:
+                record = zygote.commands.recv(_RECORD_BYTES)
+            except ConnectionError:
+                record = b""
+            if not record:
+                break
+            report, number, value = pickle.loads(record)
+            with self._lock:
+                if report == "forked":
+                    process = zygote.asked.pop(number)
+                    process.pid = value
+                    zygote.running[value] = process
+                    process.forked.set()
+                    continue
+                process = zygote.running.pop(number)
+            process.ends(_end_of(os.waitstatus_to_exitcode(value)))
+        end = f"the end of the process that workers are forked from: {_end_of(zygote.program.wait())}"
+        with self._lock:
+            self._zygote = None
+            orphans = [*zygote.asked.values(), *zygote.running.values()]
+            zygote.commands.close()
+            if not self._closed:
+                log.error("workers end with %s", end)
+        for process in orphans:
+            process.ends(end)
+
+
+def _end_of(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    return f"signal {-exit_code} ({signal.Signals(-exit_code).name})"

@@ -1,0 +1,84 @@
+"""What a worker process does: opens one version and answers what comes over its connections."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.formats import ModelOptions, open_model
+from airflow_hops.serving.models.servable import Reply, Servable
+from airflow_hops.serving.models.workers.frames import PeerGone, receive_request, send_reply
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker serves.
+
+    Attributes:
+        model: Model name.
+        version: Version number.
+        folder: Its folder.
+        options: How it is opened.
+    """
+
+    model: str
+    version: int
+    folder: Path
+    options: ModelOptions
+
+
+def run_worker(job: Job, control: socket.socket) -> None:
+    """Opens the version, says so, and serves until the control connection ends; then the process ends, too.
+
+    Args:
+        job: What to serve.
+        control: The first answer on it says whether the version has opened, and with which signatures; every byte
+            that the server sends on it brings the descriptor of a new connection.
+    """
+    who = f"{job.model} version {job.version}".replace("%", "%%")
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s %(name)s: worker %(process)d of {who}: %(message)s",
+        stream=sys.stderr,
+    )
+    with contextlib.suppress(PeerGone):
+        try:
+            servable = open_model(job.model, job.version, job.folder, job.options)
+        except Exception as error:
+            send_reply(control, _refusal(error))
+            os._exit(0)
+        send_reply(control, Reply(servable.signature_defs, 0))
+        while descriptors := socket.recv_fds(control, 1, 1)[1]:
+            connection = socket.socket(fileno=descriptors[0])
+            threading.Thread(target=_answer_all, args=(servable, connection), name="connection", daemon=True).start()
+    os._exit(0)
+
+
+def _answer_all(servable: Servable, connection: socket.socket) -> None:
+    """Answers the requests of one connection, one after another, until the server closes it."""
+    with connection, contextlib.suppress(PeerGone):
+        while True:
+            call = receive_request(connection)
+            try:
+                reply: Reply | ServingError = servable.answer(call)
+            except Exception as error:
+                reply = _refusal(error)
+            send_reply(connection, reply)
+
+
+def _refusal(error: Exception) -> ServingError:
+    if isinstance(error, ServingError):
+        return error
+    log.error("%s", error, exc_info=error)
+    return ServingError(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")

@@ -1,0 +1,179 @@
+"""Opens versions in workers, scales them, and says how they are."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.formats import ModelOptions
+from airflow_hops.serving.models.servable import Call, Reply, Servable
+from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
+from airflow_hops.serving.models.workers.frames import PeerDied, PeerGone
+from airflow_hops.serving.models.workers.launcher import Launcher
+from airflow_hops.serving.models.workers.pool import WorkerPool
+from airflow_hops.serving.models.workers.process import Job
+from airflow_hops.serving.models.workers.worker import Worker
+
+log = logging.getLogger(__name__)
+
+_MAX_RETRIES = 2
+_SAMPLE_INTERVAL_S = 0.1
+
+
+class WorkerServable(Servable):
+    """A version that a pool of workers answers for.
+
+    A request whose worker ends is tried again, for inference changes nothing: alone on a worker, so that a request
+    that ends workers takes no other with it twice.
+
+    Args:
+        model: Model name.
+        version: Version number.
+        folder: Its folder.
+        pool: Its workers.
+        on_close: Called when they are no more.
+    """
+
+    def __init__(
+        self, model: str, version: int, folder: Path, pool: WorkerPool, on_close: Callable[[WorkerServable], None]
+    ) -> None:
+        super().__init__(model, version, os.fspath(folder), pool.signature_defs)
+        self.pool = pool
+        self._on_close = on_close
+
+    def answer(self, call: Call) -> Reply:
+        """Answers a request."""
+        deaths = 0
+        while True:
+            worker = self.pool.take(call.deadline_s, alone=deaths > 0)
+            try:
+                return worker.answer(call)
+            except PeerDied:
+                deaths += 1
+                if deaths > _MAX_RETRIES:
+                    raise _poison(deaths, worker) from None
+            except PeerGone:
+                pass
+            finally:
+                self.pool.give(worker)
+
+    def _free(self) -> None:
+        self.pool.close()
+        self._on_close(self)
+
+
+def _poison(deaths: int, worker: Worker) -> ServingError:
+    worker.process.ended.wait(1.0)
+    return ServingError(
+        grpc.StatusCode.INTERNAL,
+        f"The request ended {deaths} workers one after another, the last with {worker.process.end}; "
+        f"it is not tried again",
+    )
+
+
+class Supervisor:
+    """Opens versions, each in worker processes of its own.
+
+    Args:
+        options: How models are opened; threads that it leaves to TensorFlow are the cores, shared among the workers.
+        scaling: How many workers a version has.
+    """
+
+    def __init__(self, options: ModelOptions, scaling: ScalingOptions) -> None:
+        threads = max(1, len(os.sched_getaffinity(0)) // scaling.bounds.maximum)
+        self._options = replace(options, intra_op_threads=options.intra_op_threads or threads)
+        self._scaling = scaling
+        self._launcher = Launcher({"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"})
+        self._lock = threading.Lock()
+        self._servables: list[WorkerServable] = []
+        self._stopped = threading.Event()
+        if scaling.bounds.minimum < scaling.bounds.maximum:
+            threading.Thread(target=self._scale, name="autoscaler", daemon=True).start()
+
+    def open(self, model: str, version: int, folder: Path) -> Servable:
+        """Opens a version; returns when all the workers that it has at least have opened it.
+
+        Args:
+            model: Model name.
+            version: Version number.
+            folder: Its folder.
+
+        Raises:
+            ServingError: It does not load.
+        """
+        started_s = time.monotonic()
+        start = functools.partial(Worker, self._launcher, Job(model, version, folder, self._options))
+        pool = WorkerPool(f"model {model} version {version}", start, self._scaling)
+        servable = WorkerServable(model, version, folder, pool, self._closed)
+        servable.load_s = time.monotonic() - started_s
+        with self._lock:
+            self._servables.append(servable)
+        return servable
+
+    def close(self) -> None:
+        """Ends all workers; what they have in flight is lost."""
+        self._stopped.set()
+        with self._lock:
+            for servable in self._servables:
+                servable.pool.abandon()
+        self._launcher.close()
+
+    def report(self) -> dict[str, Any]:
+        """Returns what ``GET /v1/workers`` answers."""
+        models: dict[str, dict[str, Any]] = {}
+        for servable in self._open_ones():
+            models.setdefault(servable.model, {})[str(servable.version)] = servable.pool.report()
+        return {"zygote": self._launcher.pid, "models": models}
+
+    def _open_ones(self) -> list[WorkerServable]:
+        with self._lock:
+            return sorted(self._servables, key=lambda servable: (servable.model, servable.version))
+
+    def _closed(self, servable: WorkerServable) -> None:
+        with self._lock:
+            self._servables.remove(servable)
+
+    def _scale(self) -> None:
+        while not self._stopped.wait(_SAMPLE_INTERVAL_S):
+            for servable in self._open_ones():
+                servable.pool.scale()
+
+
+class WorkerCollector(Collector):
+    """Metrics of the workers, by model and version.
+
+    Args:
+        supervisor: Of the workers.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the metrics as they are now."""
+        labels = ["model_name", "version"]
+        workers = GaugeMetricFamily("hops_serving_workers", "Worker processes that serve.", labels=labels)
+        in_flight = GaugeMetricFamily(
+            "hops_serving_worker_in_flight", "Requests with the workers, or waiting for one.", labels=labels
+        )
+        restarts = CounterMetricFamily(
+            "hops_serving_worker_restarts", "Workers that ended by themselves.", labels=labels
+        )
+        for model, versions in self._supervisor.report()["models"].items():
+            for version, pool in versions.items():
+                workers.add_metric([model, version], len(pool["workers"]))
+                in_flight.add_metric([model, version], pool["in_flight"])
+                restarts.add_metric([model, version], pool["restarts"])
+        return workers, in_flight, restarts
