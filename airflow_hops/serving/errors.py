@@ -38,6 +38,11 @@ class ServingError(Exception):
         self.code = code
         self.message = message[:MAX_MESSAGE_CHARS]
 
+    @classmethod
+    def of_number(cls, number: int, message: str) -> ServingError:
+        """Returns the error of a ``tensorflow.error.Code``."""
+        return cls(code_of(number), message)
+
     @property
     def number(self) -> int:
         """The code as the number that ``tensorflow.error.Code`` and gRPC share."""

@@ -15,7 +15,7 @@ from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.columns import CapturedCall
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.models.servable import Call, Servable
+from airflow_hops.serving.models.servable import Call, Servable, VersionGone
 from airflow_hops.serving.monitoring.stats import EMPTY, RequestKind, RequestStats
 from airflow_hops.serving_api.protocol import Method, MultiInferenceHead, RequestHead
 
@@ -109,11 +109,23 @@ class RequestHandler:
         servable: Servable | None = None
         call: Call | None = None
         try:
-            servable = self.catalog.acquire(target.model, target.version, target.label, sticky_key)
-            call = make_call(servable)
-            run_s = time.perf_counter()
-            reply = servable.answer(call)
+            for tries_left in (2, 1, 0):
+                servable = self.catalog.acquire(target.model, target.version, target.label, sticky_key)
+                call = make_call(servable)
+                run_s = time.perf_counter()
+                try:
+                    reply = servable.answer(call)
+                    break
+                except VersionGone:
+                    if target.version is not None or target.label is not None or not tries_left:
+                        raise
+                    # Chosen here, and unloaded elsewhere in between: the next choice is made with that known.
+                    servable.release()
+                    servable = None
+                    self.catalog.discover(target.model)
             answered_s = time.perf_counter()
+            assert servable is not None
+            assert call is not None
         except Exception as error:
             self._count_error(target, servable, call, api, error)
             raise
@@ -121,14 +133,15 @@ class RequestHandler:
             if servable is not None:
                 servable.release()
         latency_s = answered_s - started_s
-        kind = RequestKind(target.model, servable.version, call.method.label, _ENTRYPOINTS[api])
+        version = reply.version or servable.version
+        kind = RequestKind(target.model, version, call.method.label, _ENTRYPOINTS[api])
         self.stats.record(kind, reply.rows, latency_s, answered_s - run_s)
         if self.capture.options.enabled:
             request_id = request_id or uuid.uuid4().hex
             captured = CapturedCall(
                 request_id=request_id,
                 model=target.model,
-                version=servable.version,
+                version=version,
                 method=call.method,
                 api=api,
                 at_us=int(at_s * 1e6),
@@ -138,7 +151,7 @@ class RequestHandler:
                 response=reply.message,
             )
             self.capture.offer(captured)
-        return Answer(reply.message, servable.version, request_id)
+        return Answer(reply.message, version, request_id)
 
     def _count_error(
         self, target: Target, servable: Servable | None, call: Call | None, api: Api, error: Exception

@@ -96,7 +96,9 @@ def test_declared_messages_are_those_of_tensorflow_serving(in_runtime: Callable[
                 originals[name] = message
                 nested_in(message)
         # Parts of a message: what is not declared is passed over.
-        originals["RequestHead"] = originals["PredictRequest"]
+        originals["RequestHead"] = originals["PredictShapes"] = originals["PredictRequest"]
+        originals["ResponseSpec"] = originals["PredictResponse"]
+        originals["TensorShape"] = originals["TensorProto"]
         originals["MultiInferenceHead"] = originals["MultiInferenceRequest"]
         originals["SerializedInferenceRequest"] = originals["ClassificationRequest"]
         for name in ("ExampleList", "ExampleListWithContext", "Input", "MultiInferenceRequest"):

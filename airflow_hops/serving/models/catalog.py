@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
@@ -60,6 +60,47 @@ class ModelView:
     def latest(self) -> int | None:
         """The highest available version."""
         return max(self.servables, default=None)
+
+
+@dataclass(frozen=True)
+class CurrentConfig:
+    """The config in effect.
+
+    Attributes:
+        config: The ``ModelServerConfig``.
+        source: The file that it was read from, "command line" or "HandleReloadConfigRequest".
+        applied_at: Since when, seconds since 1970 UTC.
+    """
+
+    config: Any
+    source: str
+    applied_at: float
+
+
+class ModelSource(Protocol):
+    """What fills a catalog."""
+
+    def start(self) -> None:
+        """Starts filling it, in threads of its own."""
+
+    def stop(self) -> None:
+        """Stops; what is available stays so."""
+
+    def wait_for_first_round(self, stop: Callable[[], bool]) -> None:
+        """Waits until every wanted version was tried once, or ``stop`` says so."""
+
+    def reload(self, config: Any) -> None:
+        """Takes a ``ModelServerConfig``, the whole truth from now on, and waits until what it adds was tried once.
+
+        Raises:
+            ServingError: The config is not valid, or what it adds is not available.
+        """
+
+    def current_config(self) -> CurrentConfig:
+        """Returns the config in effect."""
+
+    def current_names(self) -> set[str]:
+        """Returns the names of the models in the config in effect."""
 
 
 class Catalog:

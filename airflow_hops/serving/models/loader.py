@@ -8,14 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.models.catalog import Catalog, State, VersionStatus
+from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import Fingerprint, StorageLog, VersionFolder, find_versions, wanted_versions
 from airflow_hops.serving_api.config import ConfigError, check_config, parse_config
@@ -115,7 +115,18 @@ class Loader:
         self._stopping = False
         self._pool = ThreadPoolExecutor(max(1, options.load_threads), "load")
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
-        self._set_config(config)
+        self._set_config(config, str(config_file) if config_file else "command line")
+
+    def current_config(self) -> CurrentConfig:
+        """Returns the config in effect."""
+        with self._changed:
+            config = type(self._current.config)()
+            config.CopyFrom(self._current.config)
+        return replace(self._current, config=config)
+
+    def current_names(self) -> set[str]:
+        """Returns the names of the models in the config in effect."""
+        return {model.name for model in self._current.config.model_config_list.config}
 
     def start(self) -> None:
         """Starts watching and loading."""
@@ -158,7 +169,7 @@ class Loader:
         except ConfigError as error:
             raise invalid_argument(str(error)) from error
         with self._changed:
-            self._set_config(config)
+            self._set_config(config, "HandleReloadConfigRequest")
             scans = self._scans
             while not (self._scans > scans and self._all_tried()) and not self._stopping:
                 self._changed.wait(0.2)
@@ -200,8 +211,9 @@ class Loader:
         except ServingError:
             return []
 
-    def _set_config(self, config: Any) -> None:
+    def _set_config(self, config: Any, source: str) -> None:
         with self._changed:
+            self._current = CurrentConfig(config, source, time.time())
             wanted = {model.name: model for model in config.model_config_list.config}
             for name, model_config in wanted.items():
                 own = type(model_config)()
@@ -271,7 +283,7 @@ class Loader:
             log.error("model config file ignored, the models stay as they were: %s", error)
             return
         log.info("model config file %s changed: applied", self._config_file)
-        self._set_config(config)
+        self._set_config(config, str(self._config_file))
 
     def _scan(self) -> None:
         for model in self._models.values():

@@ -41,10 +41,16 @@ class Reply:
     Attributes:
         message: The response, serialized; its ``model_spec`` names model, version and signature as resolved.
         rows: Rows of the request: the first dimension of its inputs, 1 where they have none.
+        version: The version that answered, where the servable does not stand for one version.
     """
 
     message: bytes
     rows: int
+    version: int | None = None
+
+
+class VersionGone(ServingError):
+    """The version is not there any more: another may answer a request that asked for none."""
 
 
 @dataclass(frozen=True)

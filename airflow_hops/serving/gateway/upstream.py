@@ -1,0 +1,314 @@
+"""Versions that another model server has: requests go to it as they came, over TensorFlow Serving's own protocol."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from random import random
+from typing import Any
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.catalog import State, VersionStatus
+from airflow_hops.serving.models.servable import Call, Reply, Servable, VersionGone, read_signatures
+from airflow_hops.serving_api import protocol
+from airflow_hops.serving_api.protocol import Method
+
+_AVOID_S = 1.0
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # gRPC would wait up to two minutes before it looks for a server that has come back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+
+class Upstream:
+    """A model server that requests are handed on to.
+
+    Args:
+        address: ``host:port`` or ``unix:path`` of its gRPC port.
+
+    Attributes:
+        is_away: Whether it could not be reached when it was last asked for its models.
+        in_flight: Requests that it has now.
+        avoid_until_s: Others are asked first until then, as of ``time.monotonic()``.
+        statuses: Model to version to what it said last of that; replaced, never changed.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.is_away = False
+        self.in_flight = 0
+        self.avoid_until_s = 0.0
+        self.statuses: Mapping[str, Mapping[int, VersionStatus]] = {}
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._methods = {method: self._channel.unary_unary(method.value) for method in Method}
+        self._status = self._method(protocol.GET_MODEL_STATUS, protocol.GetModelStatusResponse)
+        self._metadata = self._method(protocol.GET_MODEL_METADATA, protocol.GetModelMetadataResponse)
+        self._reload = self._method(protocol.RELOAD_CONFIG, protocol.ReloadConfigResponse)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._channel.close()
+
+    def has(self, model: str, version: int | None) -> bool:
+        """Whether it said that a version is available; None asks for any."""
+        known = self.statuses.get(model, {})
+        if version is None:
+            return any(status.state is State.AVAILABLE for status in known.values())
+        return version in known and known[version].state is State.AVAILABLE
+
+    def answer(self, method: Method, message: bytes, timeout_s: float | None) -> bytes:
+        """Asks for an answer.
+
+        Args:
+            method: The gRPC method.
+            message: The request, serialized.
+            timeout_s: When to give up, seconds; None waits.
+
+        Raises:
+            ServingError: With the server's own code and message, or UNAVAILABLE where it cannot be reached.
+        """
+        with self._lock:
+            self.in_flight += 1
+        try:
+            answer: bytes = self._methods[method](message, timeout=timeout_s)
+            return answer
+        except grpc.RpcError as error:
+            raise _error(error) from None
+        finally:
+            with self._lock:
+                self.in_flight -= 1
+
+    def read_statuses(self, model: str, timeout_s: float) -> dict[int, VersionStatus]:
+        """Asks for the states of a model's versions; none where it does not know the model.
+
+        Raises:
+            ServingError: It cannot be reached.
+        """
+        request = protocol.GetModelStatusRequest()
+        request.model_spec.name = model
+        # One at a time: an older answer must not overwrite a newer one.
+        with self._asking:
+            try:
+                entries = self._call(self._status, request, timeout_s).model_version_status
+            except ServingError as error:
+                if error.code is not grpc.StatusCode.NOT_FOUND:
+                    raise
+                entries = []
+            statuses = {entry.version: _status(entry) for entry in entries}
+            self.statuses = {**self.statuses, model: statuses} if statuses else _without(self.statuses, model)
+        return statuses
+
+    def is_reachable(self, timeout_s: float) -> bool:
+        """Whether it answers at all, whatever it has."""
+        try:
+            self._call(self._status, protocol.GetModelStatusRequest(), timeout_s)
+        except ServingError as error:
+            return error.code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        return True
+
+    def read_signatures(self, model: str, version: int | None, label: str | None, timeout_s: float) -> bytes:
+        """Asks for the signatures of a version or label, a serialized ``SignatureDefMap``.
+
+        Raises:
+            ServingError: There is no such version or label, or it cannot be reached.
+        """
+        request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
+        request.model_spec.name = model
+        if version is not None:
+            request.model_spec.version.value = version
+        elif label is not None:
+            request.model_spec.version_label = label
+        response = self._call(self._metadata, request, timeout_s)
+        signatures: bytes = response.metadata["signature_def"].value
+        return signatures
+
+    def reload(self, config: Any, timeout_s: float) -> None:
+        """Hands a ``ModelServerConfig`` on.
+
+        Raises:
+            ServingError: It refused the config, or cannot be reached.
+        """
+        request = protocol.ReloadConfigRequest()
+        request.config.CopyFrom(config)
+        status = self._call(self._reload, request, timeout_s).status
+        if status.error_code:
+            raise ServingError.of_number(status.error_code, status.error_message)
+
+    def _method(self, name: str, response: Any) -> Any:
+        return self._channel.unary_unary(
+            name,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response.FromString,
+        )
+
+    def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        try:
+            return method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _error(error) from None
+
+
+class _Forwarding(Servable):
+    """Hands requests on to whichever upstream has the version."""
+
+    def __init__(
+        self, model: str, version: int | None, upstreams: Sequence[Upstream], signature_defs: bytes, named: str
+    ) -> None:
+        path = ",".join(upstream.address for upstream in upstreams)
+        super().__init__(model, version or 0, path, signature_defs)
+        self._wanted = version
+        self._upstreams = upstreams
+        self._named = named
+
+    def _free(self) -> None:
+        pass
+
+    def _forward(self, method: Method, message: bytes, deadline_s: float) -> bytes:
+        refused: ServingError | None = None
+        away: list[str] = []
+        for upstream in self._in_turn():
+            try:
+                return upstream.answer(method, message, _left(deadline_s))
+            except ServingError as error:
+                if error.code is grpc.StatusCode.UNAVAILABLE:
+                    upstream.avoid_until_s = time.monotonic() + _AVOID_S
+                    # Inference changes nothing: what one did not answer, another may.
+                    away.append(f"{upstream.address}: {error.message}")
+                elif error.code is grpc.StatusCode.NOT_FOUND:
+                    refused = error
+                else:
+                    raise
+        if away:
+            raise ServingError(
+                grpc.StatusCode.UNAVAILABLE, f"No upstream answered for {self._named}: {'; '.join(away)}"
+            )
+        assert refused is not None
+        raise VersionGone(refused.code, refused.message)
+
+    def _in_turn(self) -> list[Upstream]:
+        """Those that have the version first, the least busy first; last those that may be back unnoticed."""
+        if len(self._upstreams) == 1:
+            return list(self._upstreams)
+        now_s = time.monotonic()
+        having = [upstream for upstream in self._upstreams if upstream.has(self.model, self._wanted)]
+        return sorted(
+            having or self._upstreams,
+            key=lambda upstream: (upstream.is_away or upstream.avoid_until_s > now_s, upstream.in_flight, random()),
+        )
+
+
+class UpstreamServable(_Forwarding):
+    """A version at one or several upstreams.
+
+    Args:
+        model: Model name.
+        version: Version number.
+        upstreams: All of them.
+        signature_defs: Its signatures, a serialized ``SignatureDefMap``.
+    """
+
+    def __init__(self, model: str, version: int, upstreams: Sequence[Upstream], signature_defs: bytes) -> None:
+        super().__init__(model, version, upstreams, signature_defs, f"Specific({model}, {version})")
+        self._pin = _head(lambda spec: setattr(spec.version, "value", version))
+
+    def answer(self, call: Call) -> Reply:
+        """Answers a request."""
+        answer = self._forward(call.method, _pinned(call, self._pin), call.deadline_s)
+        return Reply(answer, count_rows(call.method, call.message))
+
+
+class UpstreamLabel(_Forwarding):
+    """A label, which only the upstreams can tell the version of: the answer says which it was.
+
+    Args:
+        model: Model name.
+        label: Label.
+        upstreams: All of them.
+        read_signature_defs: Gives its signatures, a serialized ``SignatureDefMap``, once they are needed.
+    """
+
+    def __init__(
+        self, model: str, label: str, upstreams: Sequence[Upstream], read_signature_defs: Callable[[], bytes]
+    ) -> None:
+        super().__init__(model, None, upstreams, b"", f"label {label} of model {model}")
+        self._pin = _head(lambda spec: setattr(spec, "version_label", label))
+        self._read_signature_defs = read_signature_defs
+
+    def answer(self, call: Call) -> Reply:
+        """Answers a request."""
+        answer = self._forward(call.method, _pinned(call, self._pin), call.deadline_s)
+        return Reply(answer, count_rows(call.method, call.message), _answering_version(call.method, answer))
+
+    def signature(self, name: str) -> Any:
+        """Returns the signature of a request; asks an upstream for it first."""
+        if not self.signatures:
+            self.signature_defs = self._read_signature_defs()
+            self.signatures = read_signatures(self.signature_defs)
+        return super().signature(name)
+
+
+def count_rows(method: Method, message: bytes) -> int:
+    """Returns the rows of a request, with as little of it decoded as that takes; 1 where it has none."""
+    if method is Method.PREDICT:
+        for tensor in protocol.PredictShapes.FromString(message).inputs.values():
+            if tensor.tensor_shape.dim:
+                return int(tensor.tensor_shape.dim[0].size)
+        return 1
+    multi = method is Method.MULTI_INFERENCE
+    kind = protocol.SerializedMultiInferenceRequest if multi else protocol.SerializedInferenceRequest
+    given = kind.FromString(message).input
+    return len(given.example_list.examples) or len(given.example_list_with_context.examples) or 1
+
+
+def _head(choose: Callable[[Any], None]) -> bytes:
+    head = protocol.RequestHead()
+    choose(head.model_spec)
+    serialized: bytes = head.SerializeToString()
+    return serialized
+
+
+def _pinned(call: Call, pin: bytes) -> bytes:
+    """The request with a version or label chosen for it: what is appended to a message overrides what it says."""
+    if call.method is not Method.MULTI_INFERENCE:
+        return call.message + pin
+    request = protocol.MultiInferenceHead.FromString(call.message)
+    for task in request.tasks:
+        task.MergeFromString(pin)
+    serialized: bytes = request.SerializeToString()
+    return serialized
+
+
+def _answering_version(method: Method, answer: bytes) -> int | None:
+    if method is Method.MULTI_INFERENCE:
+        results = protocol.MultiInferenceResponse.FromString(answer).results
+        return results[0].model_spec.version.value if results else None
+    version: int = protocol.ResponseSpec.FromString(answer).model_spec.version.value
+    return version
+
+
+def _without(statuses: Mapping[str, Any], model: str) -> dict[str, Any]:
+    return {name: known for name, known in statuses.items() if name != model}
+
+
+def _left(deadline_s: float) -> float | None:
+    return None if math.isinf(deadline_s) else max(0.0, deadline_s - time.monotonic())
+
+
+def _status(entry: Any) -> VersionStatus:
+    error = ServingError.of_number(entry.status.error_code, entry.status.error_message)
+    known = {int(state) for state in State}
+    state = State(entry.state) if entry.state in known else State.START
+    return VersionStatus(entry.version, state, error if entry.status.error_code else None)
+
+
+def _error(error: Any) -> ServingError:
+    return ServingError(error.code(), error.details() or "")

@@ -1,0 +1,260 @@
+"""Keeps the catalog equal to what the model servers upstream have; the loader's counterpart in a gateway."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.gateway.upstream import Upstream, UpstreamLabel, UpstreamServable
+from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
+from airflow_hops.serving_api.config import ConfigError, check_config
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+_MAX_BACK_OFF_S = 8.0
+_ASK_TIMEOUT_S = 5.0
+_RELOAD_TIMEOUT_S = 600.0
+_MAX_LABELS = 1000
+
+
+class UpstreamWatcher:
+    """Asks every upstream each second which versions it has, in a thread of its own for each.
+
+    A model is known from the config's names, or from the first request for it on. One that an upstream which is away
+    had stays with those that others have; where all are away, everything stays as it was.
+
+    Args:
+        catalog: Where available versions are published.
+        addresses: ``host:port`` or ``unix:path`` of the upstreams' gRPC ports.
+        config: A ``ModelServerConfig`` that names the models to ask for from the start.
+        config_file: The file that it came from, or empty.
+        traffic_poll_s: Seconds between looks at the traffic file; 0 never looks again.
+    """
+
+    def __init__(
+        self, catalog: Catalog, addresses: Sequence[str], config: Any, config_file: str = "", traffic_poll_s: float = 0.0
+    ) -> None:
+        self._catalog = catalog
+        self._traffic_poll_s = traffic_poll_s
+        self._upstreams = [Upstream(address) for address in addresses]
+        self._current = CurrentConfig(config, config_file or "command line", time.time())
+        self._models = self.current_names()
+        self._servables: dict[str, dict[int, UpstreamServable]] = {}
+        self._labels: dict[tuple[str, str], UpstreamLabel] = {}
+        self._changed = threading.Condition()
+        self._asked = 0
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._watch, args=(upstream,), name=f"upstream {upstream.address}", daemon=True)
+            for upstream in self._upstreams
+        ]
+        if traffic_poll_s > 0:
+            self._threads.append(threading.Thread(target=self._watch_traffic, name="traffic", daemon=True))
+        catalog.discover = self.discover
+
+    def current_config(self) -> CurrentConfig:
+        """Returns the config that was last handed on, or the one to start with; an upstream does not show its own."""
+        return self._current
+
+    def current_names(self) -> set[str]:
+        """Returns the names of the models in that config."""
+        return {model.name for model in self._current.config.model_config_list.config}
+
+    def start(self) -> None:
+        """Starts asking."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stops asking and closes the connections."""
+        self._stopping.set()
+        for upstream in self._upstreams:
+            upstream.close()
+
+    def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Waits until every upstream was asked once, there or not.
+
+        Args:
+            stop: Asked now and then; True ends the wait early.
+        """
+        with self._changed:
+            while self._asked < len(self._upstreams) and not stop():
+                self._changed.wait(0.2)
+
+    def reload(self, config: Any) -> None:
+        """Hands a new config on to every upstream, and waits until what it adds is available there.
+
+        Args:
+            config: A ``ModelServerConfig``.
+
+        Raises:
+            ServingError: The config is not valid, or an upstream refused it or is away.
+        """
+        try:
+            check_config(config, "HandleReloadConfigRequest")
+        except ConfigError as error:
+            raise ServingError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        for upstream in self._upstreams:
+            try:
+                upstream.reload(config, _RELOAD_TIMEOUT_S)
+            except ServingError as error:
+                raise ServingError(error.code, f"upstream {upstream.address}: {error.message}") from error
+        with self._changed:
+            self._current = CurrentConfig(config, "HandleReloadConfigRequest", time.time())
+            self._labels = {}
+            asked = sorted(self._models | self.current_names())
+            self._models = set(asked)
+        for upstream in self._upstreams:
+            self._ask(upstream, asked)
+
+    def discover(self, model: str) -> bool:
+        """Asks all upstreams for a model now; says whether any of them has a version of it.
+
+        Raises:
+            ServingError: None of them can be reached.
+        """
+        answered = [upstream for upstream in self._upstreams if self._ask(upstream, [model])]
+        if not answered:
+            addresses = ", ".join(upstream.address for upstream in self._upstreams)
+            raise ServingError(
+                grpc.StatusCode.UNAVAILABLE, f"No upstream can be reached for model {model}: {addresses}"
+            )
+        with self._changed:
+            found = any(upstream.statuses.get(model) for upstream in answered)
+            if found:
+                self._models.add(model)
+        return found
+
+    def _watch(self, upstream: Upstream) -> None:
+        back_off_s = _POLL_S
+        first = True
+        while not self._stopping.is_set():
+            with self._changed:
+                models = sorted(self._models)
+            try:
+                here = self._ask(upstream, models) if models else upstream.is_reachable(_ASK_TIMEOUT_S)
+            except Exception:
+                log.exception("upstream %s: a round failed; the next goes on", upstream.address)
+                here = False
+            if first:
+                first = False
+                with self._changed:
+                    self._asked += 1
+                    self._changed.notify_all()
+            back_off_s = _POLL_S if here else min(2 * back_off_s, _MAX_BACK_OFF_S)
+            self._stopping.wait(back_off_s)
+
+    def _watch_traffic(self) -> None:
+        while not self._stopping.wait(self._traffic_poll_s):
+            self._catalog.reload_traffic()
+
+    def _ask(self, upstream: Upstream, models: Sequence[str]) -> bool:
+        """Asks one upstream for models and publishes what that changes; False where it cannot be reached."""
+        try:
+            for model in models:
+                upstream.read_statuses(model, _ASK_TIMEOUT_S)
+                self._read_signatures(upstream, model)
+        except ServingError as error:
+            self._set_away(upstream, error)
+            here = False
+        else:
+            self._set_away(upstream, None)
+            here = True
+        for model in models:
+            self._publish(model)
+        return here
+
+    def _set_away(self, upstream: Upstream, error: ServingError | None) -> None:
+        if error is not None and not upstream.is_away:
+            log.warning("upstream %s is away: %s", upstream.address, error)
+        if error is None and upstream.is_away:
+            log.info("upstream %s is back", upstream.address)
+        upstream.is_away = error is not None
+        if error is None:
+            upstream.avoid_until_s = 0.0
+
+    def _read_signatures(self, upstream: Upstream, model: str) -> None:
+        for status in upstream.statuses.get(model, {}).values():
+            with self._changed:
+                known = status.version in self._servables.get(model, {})
+            if status.state is not State.AVAILABLE or known:
+                continue
+            try:
+                definitions = upstream.read_signatures(model, status.version, None, _ASK_TIMEOUT_S)
+            except ServingError as error:
+                if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise
+                # It answers gRPC all the same; JSON needs the types.
+                log.warning("upstream %s: no signatures of %s: %s", upstream.address, model, error)
+                definitions = b""
+            servable = UpstreamServable(model, status.version, self._upstreams, definitions)
+            with self._changed:
+                self._servables.setdefault(model, {}).setdefault(status.version, servable)
+
+    def _publish(self, model: str) -> None:
+        with self._changed:
+            here = [upstream for upstream in self._upstreams if not upstream.is_away]
+            if not here:
+                return
+            statuses = _merged([upstream.statuses.get(model, {}).values() for upstream in here])
+            servables = self._servables.setdefault(model, {})
+            for version in servables.keys() - statuses.keys():
+                del servables[version]
+            available = {
+                version: servable
+                for version, servable in servables.items()
+                if statuses[version].state is State.AVAILABLE
+            }
+            self._catalog.set_statuses(model, list(statuses.values()))
+            view = self._catalog.views.get(model)
+            if available != dict(view.servables if view else {}):
+                log.info("model %s: versions %s at %s", model, sorted(available), _addresses(here))
+                self._catalog.publish(model, available, {}, functools.partial(self._by_label, model))
+                self._labels = {key: servable for key, servable in self._labels.items() if key[0] != model}
+            if not servables:
+                del self._servables[model]
+            if not statuses and model not in self.current_names():
+                self._models.discard(model)
+
+    def _by_label(self, model: str, label: str) -> UpstreamLabel:
+        key = (model, label)
+        servable = self._labels.get(key)
+        if servable is None:
+            read = functools.partial(self._label_signatures, model, label)
+            servable = UpstreamLabel(model, label, self._upstreams, read)
+            if len(self._labels) < _MAX_LABELS:
+                self._labels[key] = servable
+        return servable
+
+    def _label_signatures(self, model: str, label: str) -> bytes:
+        error: ServingError | None = None
+        for upstream in self._upstreams:
+            try:
+                return upstream.read_signatures(model, None, label, _ASK_TIMEOUT_S)
+            except ServingError as refused:
+                error = refused
+        assert error is not None
+        raise error
+
+
+def _merged(found: Sequence[Any]) -> dict[int, VersionStatus]:
+    """A version is as far as the upstream is that has it furthest."""
+    merged: dict[int, VersionStatus] = {}
+    for statuses in found:
+        for status in statuses:
+            known = merged.get(status.version)
+            if known is None or status.state is State.AVAILABLE:
+                merged[status.version] = status
+    return merged
+
+
+def _addresses(upstreams: Sequence[Upstream]) -> str:
+    return ", ".join(upstream.address for upstream in upstreams)
