@@ -33,6 +33,9 @@ class WorkerBounds:
         return self.maximum > 0
 
 
+NO_WORKERS = WorkerBounds()
+
+
 @dataclass(frozen=True)
 class ScalingOptions:
     """When workers are added and taken away.

@@ -7,14 +7,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import ModelOptions
@@ -149,31 +147,3 @@ class Supervisor:
         while not self._stopped.wait(_SAMPLE_INTERVAL_S):
             for servable in self._open_ones():
                 servable.pool.scale()
-
-
-class WorkerCollector(Collector):
-    """Metrics of the workers, by model and version.
-
-    Args:
-        supervisor: Of the workers.
-    """
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-
-    def collect(self) -> Iterable[Metric]:
-        """Returns the metrics as they are now."""
-        labels = ["model_name", "version"]
-        workers = GaugeMetricFamily("hops_serving_workers", "Worker processes that serve.", labels=labels)
-        in_flight = GaugeMetricFamily(
-            "hops_serving_worker_in_flight", "Requests with the workers, or waiting for one.", labels=labels
-        )
-        restarts = CounterMetricFamily(
-            "hops_serving_worker_restarts", "Workers that ended by themselves.", labels=labels
-        )
-        for model, versions in self._supervisor.report()["models"].items():
-            for version, pool in versions.items():
-                workers.add_metric([model, version], len(pool["workers"]))
-                in_flight.add_metric([model, version], pool["in_flight"])
-                restarts.add_metric([model, version], pool["restarts"])
-        return workers, in_flight, restarts
