@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from conftest import REPOSITORY, StepRunner
 
 from airflow_hops.artifacts import Artifact, Producer
 from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.triggers.rollout import RolloutTrigger
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -223,21 +225,27 @@ class Pipeline:
         return artifact
 
     def rollout(self, deployment: Artifact, *, services: dict[str, str] | None = None, **params: Any) -> Artifact:
-        """Runs the rollout step."""
+        """Looks at the canary until it is decided."""
+        while not isinstance(found := self.look(deployment, services=services, **params), Artifact):
+            waiting = {name: value for name, value in found["waiting"].items() if name != "text"}
+            asyncio.run(RolloutTrigger(**waiting, poll_s=0.1).wait())
+        return found
+
+    def look(self, deployment: Artifact, *, services: dict[str, str] | None = None, **params: Any) -> Any:
+        """Looks at the canary once."""
         given = {
+            "steps": [50, 100],
             "min_requests": 20,
             "bake_time_s": 0.0,
             "timeout_s": 30.0,
             "on_timeout": "roll_back",
-            "max_error_increase": 0.01,
-            "significance": 0.01,
-            "max_latency_ratio": 2.0,
-            "latency_tolerance_ms": 10.0,
+            "approval": False,
             "keep_versions": 2,
-            "poll_s": 0.1,
+            "look_s": 5.0,
+            "limits": {},
         }
-        artifact: Artifact = self.runner(
-            "airflow_hops.runtime.rollout:run",
+        return self.runner(
+            "airflow_hops.runtime.rollout:look",
             params={**given, **params},
             inputs={"deployment": deployment},
             kind="rollout",
@@ -245,7 +253,6 @@ class Pipeline:
             launcher=self.launcher,
             task_id="rollout",
         )
-        return artifact
 
     def record(self) -> dict[str, Any]:
         """``<store>/_models/<model>.json``."""

@@ -1,45 +1,75 @@
-"""Watches a canary, and promotes it or rolls it back."""
+"""Rolls a canary out step by step, and promotes it or rolls it back."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+
+from airflow.configuration import conf
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
+from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.protocol import StepResult
+from airflow_hops.triggers.rollout import RolloutTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.execution_time.hitl import HITLUser
 
 Duration = timedelta | float
 
+APPROVE, REJECT = "Promote to 100%", "Roll back"
+"""The answers to choose from where a person is asked."""
+_ON_APPROVAL_TIMEOUT = {"roll_back": REJECT, "promote": APPROVE}
+
 
 class RolloutOperator(HopsOperator):
-    """Decides on the canary of a deployment by what live requests show.
+    """Rolls the canary of a deployment out in steps of traffic, by what live requests show.
 
-    Waits until the canary was asked ``min_requests`` times and watched for ``bake_time``, compares it with the stable
-    version, and promotes it (all traffic, alias ``champion``) or rolls it back (no traffic, unloaded). A deployment
-    that became the champion at once has nothing to compare with: the task returns without starting a process.
+    At each step it waits until the canary was asked ``min_requests`` times and watched for ``bake_time``, compares it
+    with the stable version, and goes on to the next step, waits for more requests, or rolls back (no traffic,
+    unloaded). After the last step the canary is promoted (alias ``champion``). A deployment that became the champion at
+    once has nothing to compare with: the task returns without starting a process.
+
+    Its state is in the model's record: a retry, or another run of the same deployment, goes on where the last look
+    ended. Between looks it waits in the triggerer where it is deferrable, and in the worker otherwise.
 
     Args:
         deployment: Output of a :class:`~airflow_hops.operators.deploy.DeployModelOperator`. (templated)
-        min_requests: Requests that the canary must have been asked.
-        bake_time: How long it must have been watched, as a timedelta or in seconds.
-        timeout: After how long the watch ends, though there were too few requests.
+        steps: The canary's shares in percent, ascending; the last is 100. Those not above the share that the deployment
+            gave it are skipped: it begins with that one.
+        bake_time: How long each step is watched at least, as a timedelta or in seconds: one for all, or one for each.
+            Without one for 100%, a canary that has passed the step before is promoted.
+        min_requests: Requests that the canary must have been asked in a step.
+        timeout: How long a step may take until it can be judged.
         on_timeout: What becomes of the canary then: ``roll_back``, or ``leave`` with the share that it has.
-        max_error_increase: Tolerated increase of the share of failed requests, 0 to 1. Beyond it the canary is rolled
-            back if Fisher's exact test gives chance at most ``significance``.
-        significance: See ``max_error_increase``.
-        max_latency_ratio: Tolerated ratio of the median latency (from 1,000 requests on, of the 99th percentile too).
-        latency_tolerance_ms: Tolerated increase of it in milliseconds, whatever the ratio.
+        approval: Whether a person is asked in Airflow before 100%, with the numbers.
+        approval_timeout: How long to wait for the answer; None for ever.
+        on_approval_timeout: What no answer in that time means: ``roll_back`` or ``promote``.
+        assigned_users: Who may answer, ``{"id": ..., "name": ...}`` each; None for whoever may answer for the DAG.
+        max_error_increase: Tolerated increase of the share of failed requests, 0 to 1.
+        significance: Chance, over the whole rollout, of a comparison ending a canary that keeps its limit.
+        max_latency_ratio: Tolerated ratio of latencies, of the median and of the 99th percentile.
+        latency_tolerance_ms: Tolerated increase of them in milliseconds, whatever the ratio.
+        max_prediction_distance: Tolerated Kolmogorov–Smirnov distance of the predictions, 0 to 1; None: any.
+        max_loss_increase: Tolerated increase of the mean loss on live labels, as a share of the stable version's.
+        min_labels: Labelled rows of each version that it takes to compare them.
         keep_versions: Versions that stay loaded after a promotion, the promoted one included.
-        poll_interval: How often to look at the server.
+        poll_interval: How often to read the server's counts while waiting.
+        look_interval: How long to wait for the next look at most.
+        deferrable: Whether to wait in the triggerer.
+
+    Raises:
+        ValueError: ``on_approval_timeout`` is another word.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.rollout:run"
+    entry: ClassVar[str] = "airflow_hops.runtime.rollout:look"
     output_kind = "rollout"
     cacheable: ClassVar[bool] = False
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment")
@@ -48,44 +78,77 @@ class RolloutOperator(HopsOperator):
         self,
         *,
         deployment: Any,
+        steps: Sequence[int] = (5, 25, 50, 100),
+        bake_time: Duration | Sequence[Duration] = timedelta(seconds=0),
         min_requests: int = 500,
-        bake_time: Duration = timedelta(seconds=0),
         timeout: Duration = timedelta(hours=1),
-        on_timeout: str = "roll_back",
+        on_timeout: Literal["roll_back", "leave"] = "roll_back",
+        approval: bool = False,
+        approval_timeout: timedelta | None = None,
+        on_approval_timeout: Literal["roll_back", "promote"] = "roll_back",
+        assigned_users: Sequence[HITLUser] | None = None,
         max_error_increase: float = 0.01,
         significance: float = 0.01,
         max_latency_ratio: float = 2.0,
         latency_tolerance_ms: float = 10.0,
+        max_prediction_distance: float | None = None,
+        max_loss_increase: float = 0.1,
+        min_labels: int = 50,
         keep_versions: int = 2,
         poll_interval: Duration = timedelta(seconds=1),
+        look_interval: Duration = timedelta(seconds=60),
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if on_approval_timeout not in _ON_APPROVAL_TIMEOUT:
+            raise ValueError(
+                f"on_approval_timeout is {on_approval_timeout!r}; expected one of {tuple(_ON_APPROVAL_TIMEOUT)}"
+            )
         self.deployment = deployment
-        self.min_requests = min_requests
+        self.steps = steps
         self.bake_time = bake_time
+        self.min_requests = min_requests
         self.timeout = timeout
         self.on_timeout = on_timeout
+        self.approval = approval
+        self.approval_timeout = approval_timeout
+        self.on_approval_timeout = on_approval_timeout
+        self.assigned_users = list(assigned_users or [])
         self.max_error_increase = max_error_increase
         self.significance = significance
         self.max_latency_ratio = max_latency_ratio
         self.latency_tolerance_ms = latency_tolerance_ms
+        self.max_prediction_distance = max_prediction_distance
+        self.max_loss_increase = max_loss_increase
+        self.min_labels = min_labels
         self.keep_versions = keep_versions
         self.poll_interval = poll_interval
+        self.look_interval = look_interval
+        self.deferrable = deferrable
+        self._answer: dict[str, Any] | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function."""
         return {
-            "min_requests": self.min_requests,
+            "steps": list(self.steps),
             "bake_time_s": _seconds(self.bake_time),
+            "min_requests": self.min_requests,
             "timeout_s": _seconds(self.timeout),
             "on_timeout": self.on_timeout,
-            "max_error_increase": self.max_error_increase,
-            "significance": self.significance,
-            "max_latency_ratio": self.max_latency_ratio,
-            "latency_tolerance_ms": self.latency_tolerance_ms,
+            "approval": self.approval,
             "keep_versions": self.keep_versions,
-            "poll_s": _seconds(self.poll_interval),
+            "look_s": _seconds(self.look_interval),
+            "limits": {
+                "max_error_increase": self.max_error_increase,
+                "significance": self.significance,
+                "max_latency_ratio": self.max_latency_ratio,
+                "latency_tolerance_ms": self.latency_tolerance_ms,
+                "max_prediction_distance": self.max_prediction_distance,
+                "max_loss_increase": self.max_loss_increase,
+                "min_labels": self.min_labels,
+            },
+            "answer": self._answer,
         }
 
     def step_inputs(self) -> Mapping[str, Any]:
@@ -93,11 +156,72 @@ class RolloutOperator(HopsOperator):
         return {"deployment": self.deployment}
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Runs the step, or writes its artifact right here where nothing is to be decided."""
+        """Looks, and waits for the next look, until it is decided; or writes the artifact where nothing is to be."""
+        if (result := self._already_champion(hook, context)) is not None:
+            return result
+        while True:
+            result = super().run_step(hook, context)
+            if result.is_artifact:
+                return result
+            self._answer = None
+            if "question" in result.value:
+                self._ask(context, result.value["question"])
+            trigger = RolloutTrigger(
+                **{name: value for name, value in result.value["waiting"].items() if name != "text"},
+                poll_s=_seconds(self.poll_interval),
+            )
+            if self.deferrable:
+                self.defer(trigger=trigger, method_name="resume")
+            asyncio.run(trigger.wait())
+
+    def resume(self, context: Context, event: Any) -> Any:
+        """Looks again, after the triggerer has waited.
+
+        Args:
+            context: Airflow's.
+            event: Why it has ended the wait.
+        """
+        return self.execute(context)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Goes on with what the person answered.
+
+        Args:
+            context: Airflow's.
+            event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``, ``responded_at``.
+        """
+        if "error" in event:
+            raise AirflowFailException(f"the question could not be answered: {event['error']}")
+        (choice,) = event["chosen_options"]
+        user = event.get("responded_by_user")
+        self._answer = {
+            "approved": choice == APPROVE,
+            "by": user["name"] or user["id"] if user else f"no answer within {self.approval_timeout}",
+            "note": str((event.get("params_input") or {}).get("note") or "").strip(),
+            "at": str(event.get("responded_at")),
+        }
+        self.log.info("Answer: %r by %s", choice, self._answer["by"])
+        return self.execute(context)
+
+    def _ask(self, context: Context, body: str) -> NoReturn:
+        upsert_hitl_detail(
+            ti_id=context["ti"].id,
+            subject=f"{self.dag_id}: is the canary to get all the traffic?",
+            body=body,
+            options=[APPROVE, REJECT],
+            defaults=[_ON_APPROVAL_TIMEOUT[self.on_approval_timeout]] if self.approval_timeout else None,
+            params={"note": Param("", description="Why; kept with the model", type=["string", "null"]).serialize()},
+            assigned_users=self.assigned_users,
+        )
+        self.log.info("Asked: %s", body)
+        raise TaskAwaitingInput(method_name="execute_complete", kwargs={}, timeout=self.approval_timeout)
+
+    def _already_champion(self, hook: RuntimeHook, context: Context) -> StepResult | None:
+        """The artifact of a deployment that is the champion; None for a canary's."""
         spec = self.build_spec(hook, context)
         (deployment,) = spec.inputs["deployment"]
         if deployment.properties.get("mode") != "champion" or spec.output is None:
-            return super().run_step(hook, context)
+            return None
         version = deployment.properties.get("version")
         facts = {
             "model_name": deployment.properties.get("model_name"),
@@ -113,5 +237,7 @@ class RolloutOperator(HopsOperator):
         return StepResult(value=artifact.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
 
 
-def _seconds(duration: Duration) -> float:
+def _seconds(duration: Duration | Sequence[Duration]) -> Any:
+    if isinstance(duration, Sequence):
+        return [_seconds(each) for each in duration]
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, BadInput
+from airflow_hops.artifacts import Artifact, BadInput, Producer
 from airflow_hops.store import ArtifactStore
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -33,7 +33,8 @@ class ServedVersion:
         since: When it became what it is, ISO 8601 UTC.
         traffic_percent: Share that was decided for it.
         baseline: A challenger's: what the server had counted of each version when the canary began.
-        rollout_since: A challenger's: when its rollout began to watch, ISO 8601 UTC.
+        rollout: A challenger's: how far its rollout is (:class:`airflow_hops.runtime.rollout.progress.Progress`), or
+            None before it began.
     """
 
     version: int
@@ -45,7 +46,7 @@ class ServedVersion:
     since: str
     traffic_percent: int = 100
     baseline: Mapping[str, Any] = field(default_factory=dict)
-    rollout_since: str | None = None
+    rollout: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, model: Artifact, version: int, serving_path: str, traffic_percent: int) -> ServedVersion:
@@ -69,8 +70,8 @@ class ModelRecord:
     Attributes:
         champion: The version that serves, or None before the first.
         challenger: The version that is tried as a canary, or None.
-        history: Events, oldest first: ``at``, ``event`` (``deployed``, ``canary``, ``promoted``, ``rolled_back``),
-            ``version``, ``why``, and the numbers of the decision.
+        history: Events, oldest first: ``at``, ``event`` (``deployed``, ``canary``, ``step``, ``approved``,
+            ``promoted``, ``rolled_back``, ``left``), ``version``, ``why``, and the numbers of the decision.
     """
 
     champion: ServedVersion | None = None
@@ -82,10 +83,28 @@ class ModelRecord:
         entry = {"at": now(), "event": event, "version": version, "why": why, **numbers}
         return replace(self, history=(*self.history, entry))
 
+    @property
+    def traffic(self) -> dict[int, int]:
+        """The shares that were decided, version to percent; of nothing before the first champion."""
+        if self.champion is None:
+            return {}
+        if self.challenger is None:
+            return {self.champion.version: 100}
+        share = self.challenger.traffic_percent
+        shares = {self.champion.version: 100 - share, self.challenger.version: share}
+        return {version: percent for version, percent in shares.items() if percent}
+
     def champions(self) -> list[int]:
-        """Versions that are or were champions, the latest first, each once."""
+        """Versions that are or were champions and were not taken back since, the latest first, each once."""
         versions = [entry["version"] for entry in self.history if entry["event"] in ("deployed", "promoted")]
-        return list(dict.fromkeys(reversed(versions)))
+        taken_back = {version for version in versions if self._last_end(version) in ("rolled_back", "undeployed")}
+        return [version for version in dict.fromkeys(reversed(versions)) if version not in taken_back]
+
+    def _last_end(self, version: int) -> str | None:
+        """How the newest of a version's trials and reigns began or ended."""
+        ends = ("deployed", "promoted", "rolled_back", "undeployed")
+        found = (e["event"] for e in reversed(self.history) if e["version"] == version and e["event"] in ends)
+        return next(found, None)
 
     def last_event(self, version: int) -> Mapping[str, Any] | None:
         """The newest event of a version, or None."""
@@ -126,6 +145,11 @@ def record_uri(store: ArtifactStore, model_name: str) -> str:
     if not _MODEL_NAME.fullmatch(model_name):
         raise BadInput(f"model_name is {model_name!r}; expected letters, digits, '_', '.' and '-'")
     return store.uri("_models", f"{model_name}.json")
+
+
+def by_whom(producer: Producer) -> dict[str, str]:
+    """Who decides, for an event of the history: the DAG, its run and the task."""
+    return {"dag_id": producer.dag_id, "run_id": producer.run_id, "task_id": producer.task_id}
 
 
 def now() -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.artifacts import BadInput, HopsError
-from airflow_hops.runtime.model_server.connection import TENSORFLOW_MODEL_SERVER, ServerAddress
 from airflow_hops.runtime.model_server.locks import file_lock, store_lock
+from airflow_hops.runtime.model_server.places import SharedPlaces
 from airflow_hops.runtime.model_server.steering import (
     ConfigByRpc,
     ConfigFile,
@@ -31,8 +31,8 @@ from airflow_hops.runtime.model_server.version_folders import (
     version_folders,
 )
 from airflow_hops.serving_api import config
-from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
-from airflow_hops.serving_api.rest_client import RestClient
+from airflow_hops.serving_api.address import TENSORFLOW_MODEL_SERVER, ServerAddress
+from airflow_hops.serving_api.client import ModelServerError
 from airflow_hops.store import ArtifactStore
 
 _POLL_S = 0.05
@@ -48,7 +48,8 @@ class ModelServer:
     """A running server.
 
     Attributes:
-        at: Where it is, and what it shares with the worker.
+        at: Where it is.
+        places: What it shares with the worker.
         store: The artifact store.
         folders: The versions of its models.
         configs: What it is to serve.
@@ -56,6 +57,7 @@ class ModelServer:
     """
 
     at: ServerAddress
+    places: SharedPlaces
     store: ArtifactStore
     folders: VersionFolders
     configs: ModelConfigs
@@ -72,33 +74,17 @@ class ModelServer:
         Raises:
             BadInput: a field is missing, or is not what it should be.
         """
-        at = ServerAddress.of(services)
-        options = at.storage_options
-        if not options and at.base_path.partition("://")[0] == store.root.partition("://")[0]:
+        at, places = ServerAddress.of(services), SharedPlaces.of(services)
+        options = places.storage_options
+        if not options and places.base_path.partition("://")[0] == store.root.partition("://")[0]:
             options = store.storage_options
-
-        def connect() -> ModelServerClient:
-            return ModelServerClient(at.address, timeout_s=at.timeout_s, tls=at.tls)
-
-        by_rpc = at.kind == TENSORFLOW_MODEL_SERVER or at.config_file is None
-        configs: ModelConfigs
-        if by_rpc or at.config_file is None:
-            configs = ConfigByRpc(store, f"{at.host}_{at.grpc_port}", connect, first=at.config_file)
-        else:
-            configs = ConfigFile(at.config_file)
-        shares: Traffic
-        if at.kind == TENSORFLOW_MODEL_SERVER:
-            shares = NoTraffic(at.address, lambda model_name: _configured(configs.read(), model_name))
-        elif at.traffic_file is not None:
-            shares = TrafficFile(at.traffic_file)
-        else:
-            shares = TrafficByRest(RestClient(at.host, at.rest_port, timeout_s=at.timeout_s) if at.rest_port else None)
-        return cls(at, store, version_folders(at.base_path, options), configs, shares)
+        configs = _configs(at, places, store)
+        return cls(at, places, store, version_folders(places.base_path, options), configs, _shares(at, places, configs))
 
     @property
     def address(self) -> str:
         """``host:port`` of the gRPC port."""
-        return self.at.address
+        return str(self.at)
 
     @property
     def rest_port(self) -> int | None:
@@ -108,7 +94,7 @@ class ModelServer:
     @property
     def capture_path(self) -> Path | None:
         """Its ``--capture_base_path``, or None."""
-        return self.at.capture_path
+        return self.places.capture_path
 
     @property
     def splits_traffic(self) -> bool:
@@ -141,7 +127,7 @@ class ModelServer:
             HopsError: the server does not answer.
         """
         try:
-            with ModelServerClient(self.address, timeout_s=self.at.timeout_s, tls=self.at.tls) as client:
+            with self.at.client() as client:
                 return list(client.status(model_name, version))
         except ModelServerError as error:
             if error.code.name == "NOT_FOUND":
@@ -190,7 +176,7 @@ class ModelServer:
             given = labels
             if given is None:
                 given = {label: v for label, v in _labels(message, model_name).items() if v in versions}
-            path = f"{self.at.server_base_path}/{model_name}"
+            path = f"{self.places.server_base_path}/{model_name}"
             return config.put_model(message, self.configs.source, model_name, path, versions, given)
 
         return self.configs.change(put)
@@ -298,13 +284,13 @@ class ModelServer:
         return False
 
     def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
-        """What the server has counted of each version since it started (``GET /v1/stats``).
+        """What the server has counted of each version since it started (``GET /v1/stats?histograms=1``).
 
         Raises:
             BadInput: the connection names no REST port.
             HopsError: the server does not answer.
         """
-        answer = self._rest("GET", "/v1/stats")
+        answer = self._rest("GET", "/v1/stats?histograms=1")
         versions = answer.get("models", {}).get(model_name, {}).get("versions", {})
         return {int(version): {**figures, "server_since": answer.get("since")} for version, figures in versions.items()}
 
@@ -313,15 +299,22 @@ class ModelServer:
         self._rest("POST", "/v1/capture:flush")
 
     def _rest(self, method: str, path: str) -> dict[str, Any]:
-        if self.rest_port is None:
-            raise BadInput(
-                "the server's counts are read through its REST port, which the connection does not name; set the "
-                "field 'serving_rest_port'"
-            )
         try:
-            return RestClient(self.at.host, self.rest_port, timeout_s=30.0).call(method, path)
+            return self.at.rest_client().call(method, path)
         except ModelServerError as error:
             raise HopsError(f"model server: {error}; is it running?") from error
+
+
+def _configs(at: ServerAddress, places: SharedPlaces, store: ArtifactStore) -> ModelConfigs:
+    if at.kind == TENSORFLOW_MODEL_SERVER or places.config_file is None:
+        return ConfigByRpc(store, f"{at.host}_{at.grpc_port}", at.client, first=places.config_file)
+    return ConfigFile(places.config_file)
+
+
+def _shares(at: ServerAddress, places: SharedPlaces, configs: ModelConfigs) -> Traffic:
+    if at.kind == TENSORFLOW_MODEL_SERVER:
+        return NoTraffic(str(at), lambda model_name: _configured(configs.read(), model_name))
+    return TrafficFile(places.traffic_file) if places.traffic_file is not None else TrafficByRest(at.rest_client)
 
 
 def _model(message: Any, model_name: str) -> Any:

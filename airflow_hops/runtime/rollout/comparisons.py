@@ -1,0 +1,277 @@
+"""Compares a canary with the stable version: errors, latency, predictions, live labels. Numbers in, findings out.
+
+Each comparison says what it found, with the numbers behind it, and whether that is a reason to roll back, to wait for
+more requests, or neither. A difference beyond its limit counts when its test gives chance at most the significance that
+it was given; a difference beyond the limit that may be chance is a doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.runtime.rollout.counts import Counts
+from airflow_hops.runtime.rollout.hypothesis_tests import (
+    area_under_roc,
+    binomial_at_least,
+    distance_margin,
+    fisher_exact_greater,
+    kolmogorov_smirnov,
+    quantile_bound_rank,
+    welch_greater,
+)
+
+PREDICTIONS_ROWS = 20
+"""Rows below which nothing is said about predictions."""
+
+OK, DOUBT, BAD = "ok", "doubt", "bad"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is tolerated of a canary.
+
+    Attributes:
+        max_error_increase: Increase of the share of failed requests, 0 to 1.
+        significance: Chance, over the whole rollout, of a comparison taking a canary that keeps its limit for one that
+            does not.
+        max_latency_ratio: Latency over the stable version's, of the median and of the 99th percentile.
+        latency_tolerance_ms: Increase in milliseconds that is tolerated whatever the ratio.
+        max_prediction_distance: Kolmogorov–Smirnov distance of an output's values, 0 to 1; None: any.
+        max_loss_increase: Increase of the mean loss on live labels, as a share of the stable version's.
+        min_labels: Labelled rows of each version below which labels are not compared, at least 2.
+    """
+
+    max_error_increase: float = 0.01
+    significance: float = 0.01
+    max_latency_ratio: float = 2.0
+    latency_tolerance_ms: float = 10.0
+    max_prediction_distance: float | None = None
+    max_loss_increase: float = 0.1
+    min_labels: int = 50
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one comparison found.
+
+    Attributes:
+        what: ``errors``, ``latency_p50``, ``latency_p99``, ``predictions`` or ``labels``.
+        verdict: ``ok``, ``doubt`` (beyond the limit, but it may be chance) or ``bad``.
+        text: In words.
+        numbers: The numbers behind it.
+    """
+
+    what: str
+    verdict: str
+    text: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """What and text, as a decision gives them."""
+        return f"{self.what}: {self.text}"
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Predictions whose outcome has become known.
+
+    Attributes:
+        predictions: [rows], a probability of the label being 1 where all labels are 0 or 1, else a value.
+        labels: [rows].
+    """
+
+    predictions: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the labels are 0 or 1 and the predictions probabilities."""
+        within = np.logical_and(self.predictions >= 0, self.predictions <= 1)
+        return bool(np.isin(self.labels, (0, 1)).all() and within.all())
+
+
+def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
+    """Two proportions by Fisher's exact test, one-sided: does the canary fail more often?
+
+    Without a request to the stable version, the canary's share alone is tested against the limit (exact binomial).
+    """
+    increase = canary.error_rate - stable.error_rate
+    if stable.requests:
+        p_value = fisher_exact_greater(canary.errors, canary.requests, stable.errors, stable.requests)
+    else:
+        p_value = binomial_at_least(canary.errors, canary.requests, limits.max_error_increase)
+    numbers = {
+        "canary_errors": canary.errors,
+        "canary_requests": canary.requests,
+        "stable_errors": stable.errors,
+        "stable_requests": stable.requests,
+        "increase": increase,
+        "p_value": p_value,
+        "max_error_increase": limits.max_error_increase,
+        "significance": significance,
+    }
+    rates = f"{canary.errors} of {canary.requests} requests failed, {stable.errors} of {stable.requests} at the stable"
+    verdict = _verdict(increase > limits.max_error_increase, p_value <= significance)
+    return Finding("errors", verdict, f"{rates} version (p = {p_value:.2g})", numbers)
+
+
+def compare_latency(canary: Counts, stable: Counts, limits: Limits, significance: float) -> list[Finding]:
+    """Median and 99th percentile against the limit that the stable version's set; no distribution is assumed.
+
+    The limit is the stable quantile times ``max_latency_ratio``, or plus ``latency_tolerance_ms`` where that is more.
+    Half of the significance bounds the stable quantile from above by an order statistic; the other half is for the
+    exact binomial test of how many of the canary's latencies lie beyond the limit that follows.
+    """
+    return [
+        _compare_quantile(name, quantile, canary, stable, limits, significance)
+        for name, quantile in (("latency_p50", 0.5), ("latency_p99", 0.99))
+    ]
+
+
+def _compare_quantile(
+    name: str, quantile: float, canary: Counts, stable: Counts, limits: Limits, significance: float
+) -> Finding:
+    ours, theirs = canary.latency.quantile_ms(quantile), stable.latency.quantile_ms(quantile)
+    if ours is None or theirs is None:
+        return Finding(name, OK, "not judged: no latency of both versions")
+
+    def limit_ms(latency_ms: float) -> float:
+        return max(latency_ms * limits.max_latency_ratio, latency_ms + limits.latency_tolerance_ms)
+
+    numbers: dict[str, Any] = {
+        "canary_ms": ours,
+        "stable_ms": theirs,
+        "ratio": ours / max(theirs, 1e-6),
+        "max_latency_ratio": limits.max_latency_ratio,
+        "latency_tolerance_ms": limits.latency_tolerance_ms,
+        "significance": significance,
+    }
+    text = f"{ours:.3g} ms, {theirs:.3g} ms at the stable version"
+    rank = quantile_bound_rank(stable.latency.total, quantile, significance / 2)
+    # Also where the canary's requests could not show it, were each of them beyond the limit.
+    size = canary.latency.total
+    if rank is None or binomial_at_least(size, size, 1 - quantile) > significance / 2:
+        text += f" (not judged: too few requests, {size} and {stable.latency.total})"
+        return Finding(name, OK, text, numbers)
+    bound_ms = limit_ms(stable.latency.bucket_at(rank)[1])
+    beyond = canary.latency.above(bound_ms)
+    p_value = binomial_at_least(beyond, size, 1 - quantile)
+    numbers |= {"limit_ms": bound_ms, "canary_beyond_limit": beyond, "p_value": p_value}
+    verdict = _verdict(ours > limit_ms(theirs), p_value <= significance / 2)
+    return Finding(name, verdict, f"{text} ({beyond} of {size} beyond {bound_ms:.3g} ms, p = {p_value:.2g})", numbers)
+
+
+def compare_predictions(
+    canary: np.ndarray, stable: np.ndarray, output: str, limits: Limits, significance: float
+) -> Finding:
+    """Looks for predictions that cannot be right, and for a distribution that is too far from the stable version's.
+
+    Not finite, or all the same where the stable version's differ, is bad. A distribution that differs is on record
+    (two-sample Kolmogorov–Smirnov), and no reason by itself, since a better model predicts differently, unless its
+    distance exceeds ``max_prediction_distance`` by more than chance explains.
+
+    Args:
+        canary: The canary's predictions, flat.
+        stable: The stable version's.
+        output: Name of the output.
+        limits: What is tolerated.
+        significance: Of this comparison.
+    """
+    numbers: dict[str, Any] = {"output": output, "canary_rows": int(canary.size), "stable_rows": int(stable.size)}
+    if canary.size < PREDICTIONS_ROWS:
+        text = f"not judged: {canary.size} captured rows of the canary, {PREDICTIONS_ROWS} needed"
+        return Finding("predictions", OK, text, numbers)
+    finite = np.isfinite(canary)
+    if not finite.all():
+        numbers["not_finite"] = int((~finite).sum())
+        text = f"{numbers['not_finite']} of {canary.size} values of {output!r} are NaN or infinite"
+        return Finding("predictions", BAD, text, numbers)
+    numbers |= {"canary_mean": float(canary.mean()), "canary_std": float(canary.std())}
+    stable = stable[np.isfinite(stable)]
+    constant = bool(np.ptp(canary) == 0)
+    same = f"{output!r} is {canary[0]:.6g} in all {canary.size} rows"
+    if stable.size < PREDICTIONS_ROWS:
+        return Finding(
+            "predictions", BAD if constant else OK, same if constant else f"mean {canary.mean():.4g}", numbers
+        )
+    distance, p_value = kolmogorov_smirnov(canary, stable)
+    numbers |= {
+        "stable_mean": float(stable.mean()),
+        "stable_std": float(stable.std()),
+        "ks_statistic": distance,
+        "ks_p_value": p_value,
+    }
+    if constant and np.ptp(stable) > 0:
+        return Finding("predictions", BAD, f"{same}; the stable version's values differ", numbers)
+    text = (
+        f"{output!r} has mean {canary.mean():.4g}, {stable.mean():.4g} at the stable version; Kolmogorov–Smirnov "
+        f"{distance:.3f} (p = {p_value:.2g})"
+    )
+    if limits.max_prediction_distance is None:
+        return Finding("predictions", OK, f"{text}, for the record", numbers)
+    margin = distance_margin(canary.size, stable.size, significance)
+    limit = limits.max_prediction_distance
+    numbers |= {"max_prediction_distance": limit, "margin": margin, "significance": significance}
+    return Finding(
+        "predictions",
+        _verdict(distance > limit, distance - margin > limit),
+        f"{text}, tolerated {limit:g}, chance explains {margin:.3f}",
+        numbers,
+    )
+
+
+def compare_labels(canary: LabelledRows, stable: LabelledRows, limits: Limits, significance: float) -> Finding:
+    """Mean loss on the rows whose outcome is known, by Welch's test: does the canary predict worse?
+
+    The loss is the log loss where all labels are 0 or 1 and the predictions probabilities, else the absolute error.
+    """
+    numbers: dict[str, Any] = {"canary_rows": int(canary.labels.size), "stable_rows": int(stable.labels.size)}
+    fewest = min(canary.labels.size, stable.labels.size)
+    if fewest < limits.min_labels:
+        found = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
+        return Finding("labels", OK, f"not judged: {found}, {limits.min_labels} needed", numbers)
+    binary = canary.is_binary and stable.is_binary
+    ours, theirs = (_log_loss(rows) if binary else _absolute_error(rows) for rows in (canary, stable))
+    tolerated = 1 + limits.max_loss_increase
+    p_value = welch_greater(ours, theirs, tolerated)
+    loss = "log loss" if binary else "mean absolute error"
+    numbers |= {
+        "loss": loss,
+        "canary_loss": float(ours.mean()),
+        "stable_loss": float(theirs.mean()),
+        "p_value": p_value,
+        "max_loss_increase": limits.max_loss_increase,
+        "significance": significance,
+    }
+    if binary:
+        for name, rows in (("canary", canary), ("stable", stable)):
+            numbers[f"{name}_accuracy"] = float(((rows.predictions >= 0.5) == (rows.labels == 1)).mean())
+            numbers[f"{name}_auc"] = area_under_roc(rows.predictions, rows.labels)
+    text = (
+        f"{loss} {ours.mean():.4g} on {ours.size} labelled rows, {theirs.mean():.4g} on {theirs.size} at the stable "
+        f"version (p = {p_value:.2g})"
+    )
+    beyond = bool(ours.mean() > tolerated * theirs.mean())
+    return Finding("labels", _verdict(beyond, p_value <= significance), text, numbers)
+
+
+def _verdict(beyond: bool, beyond_chance: bool) -> str:
+    if not beyond:
+        return OK
+    return BAD if beyond_chance else DOUBT
+
+
+def _log_loss(rows: LabelledRows) -> np.ndarray:
+    probability = np.clip(rows.predictions, 1e-7, 1 - 1e-7)
+    loss: np.ndarray = -np.log(np.where(rows.labels == 1, probability, 1 - probability))
+    return loss
+
+
+def _absolute_error(rows: LabelledRows) -> np.ndarray:
+    error: np.ndarray = np.abs(rows.predictions - rows.labels)
+    return error

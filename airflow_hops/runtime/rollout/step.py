@@ -1,0 +1,116 @@
+"""The step of a rollout: one look, and the artifact once it is decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from airflow_hops.artifacts import Artifact, BadInput
+from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.model_record import now, read_record
+from airflow_hops.runtime.model_server import ModelServer
+from airflow_hops.runtime.rollout.comparisons import Limits
+from airflow_hops.runtime.rollout.decision import Decision, Question
+from airflow_hops.runtime.rollout.look import Rollout
+from airflow_hops.runtime.rollout.plan import Plan
+
+
+def look(
+    context: StepContext,
+    *,
+    steps: Sequence[int],
+    bake_time_s: float | Sequence[float],
+    min_requests: int,
+    timeout_s: float,
+    on_timeout: str,
+    approval: bool,
+    keep_versions: int,
+    look_s: float,
+    limits: Mapping[str, Any],
+    answer: Mapping[str, Any] | None = None,
+) -> Artifact | dict[str, Any]:
+    """Looks once at the canary of the input ``deployment``, and does what is due.
+
+    Args:
+        context: The step.
+        steps: See :class:`~airflow_hops.runtime.rollout.plan.Plan`, as for the seven that follow.
+        bake_time_s: Seconds.
+        min_requests: A number.
+        timeout_s: Seconds.
+        on_timeout: ``roll_back`` or ``leave``.
+        approval: Whether 100% takes a person.
+        keep_versions: A number.
+        look_s: Seconds.
+        limits: Fields of :class:`~airflow_hops.runtime.rollout.comparisons.Limits`.
+        answer: A person's answer: ``approved``, ``by``, ``note``, ``at``.
+
+    Returns:
+        The artifact once it is decided. Before, ``{"waiting": {"text", "until", "requests", "server_since", "url",
+        "model_name", "version"}}``, or ``{"question": Markdown}``.
+
+    Raises:
+        BadInput: a value makes no sense, or the deployment is none of this store's.
+    """
+    plan = Plan.of(
+        steps,
+        bake_time_s,
+        min_requests=min_requests,
+        timeout_s=timeout_s,
+        on_timeout=on_timeout,
+        approval=approval,
+        keep_versions=keep_versions,
+        look_s=look_s,
+    )
+    deployment = context.input("deployment")
+    try:
+        model_name, version = str(deployment.properties["model_name"]), int(deployment.properties["version"])
+    except (KeyError, TypeError, ValueError):
+        raise BadInput(
+            f"deployment {deployment.uri}: properties are {dict(deployment.properties)!r}; expected model_name and "
+            "version, as DeployModelOperator gives them"
+        ) from None
+    server = ModelServer.of(context.spec.services, context.store)
+    rollout = Rollout(context, server, model_name, version, plan, Limits(**limits))
+    outcome = rollout.look(answer)
+    if isinstance(outcome, Decision):
+        return _write(rollout, outcome)
+    if isinstance(outcome, Question):
+        return {"question": outcome.body}
+    context.progress(0.0, outcome.text)
+    url = f"http://{server.at.host}:{server.rest_port}/v1/stats"
+    return {"waiting": {**asdict(outcome), "url": url, "model_name": model_name, "version": version}}
+
+
+def _write(rollout: Rollout, decision: Decision) -> Artifact:
+    context, version = rollout.context, rollout.version
+    record = read_record(context.store, rollout.model_name)
+    facts: Mapping[str, Any] = {
+        "model_name": rollout.model_name,
+        "version": version,
+        "decision": decision.decision,
+        "reasons": list(decision.reasons),
+        "champion": record.champion.version if record.champion else version,
+        "traffic": {str(v): percent for v, percent in record.traffic.items()},
+    }
+    context.progress(1.0, f"version {version}: {decision.decision} ({'; '.join(decision.reasons)})")
+    metrics = {
+        "canary_requests": float(decision.canary.requests),
+        "canary_errors": float(decision.canary.errors),
+        "stable_requests": float(decision.stable.requests),
+        "stable_errors": float(decision.stable.errors),
+        "watched_s": round(decision.watched_s, 3),
+    }
+    steps = [event for event in record.history if event["version"] == version]
+    with context.output() as writer:
+        document = {
+            **facts,
+            **decision.numbers(),
+            "plan": asdict(rollout.plan),
+            "limits": asdict(rollout.limits),
+            "history": steps,
+            "at": now(),
+        }
+        (writer.path / "rollout.json").write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        return writer.commit(metrics=metrics, properties=facts)

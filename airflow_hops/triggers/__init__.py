@@ -1,0 +1,1 @@
+"""What deferred tasks wait for, in the triggerer."""

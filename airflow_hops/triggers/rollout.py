@@ -1,0 +1,78 @@
+"""Waits until a rollout is to look at its canary again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+_REQUEST_TIMEOUT_S = 5.0
+
+
+class RolloutTrigger(BaseTrigger):
+    """Fires when time is up, when the canary was asked often enough, or when its server has started anew.
+
+    It reads a few counts over HTTP. Where the server cannot be reached from here, time alone decides. It keeps nothing:
+    a triggerer that takes it over from another one comes to the same.
+
+    Args:
+        until: When it fires at the latest, seconds since 1970.
+        url: The server's ``/v1/stats``.
+        model_name: The model.
+        version: The canary's version.
+        requests: What the server will have counted of the canary when it fires earlier; None: only time counts.
+        server_since: The start of the server that this number belongs to.
+        poll_s: Seconds between requests to the server.
+    """
+
+    def __init__(
+        self,
+        *,
+        until: float,
+        url: str,
+        model_name: str,
+        version: int,
+        requests: int | None = None,
+        server_since: float | None = None,
+        poll_s: float = 1.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.until, self.url, self.model_name, self.version = until, url, model_name, version
+        self.requests, self.server_since, self.poll_s = requests, server_since, poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class and arguments, from which a triggerer makes it again."""
+        names = ("until", "url", "model_name", "version", "requests", "server_since", "poll_s")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yields one event, why it fired."""
+        yield TriggerEvent({"why": await self.wait()})
+
+    async def wait(self) -> str:
+        """Returns once a look is due: ``time``, ``requests`` or ``server``."""
+        while (left_s := self.until - time.time()) > 0:
+            why = await asyncio.to_thread(self._due) if self.requests is not None else ""
+            if why:
+                return why
+            await asyncio.sleep(min(self.poll_s, left_s))
+        return "time"
+
+    def _due(self) -> str:
+        try:
+            # No proxy: the environment's is for the world outside.
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(self.url, timeout=_REQUEST_TIMEOUT_S) as response:
+                answer = json.load(response)
+            versions = answer["models"].get(self.model_name, {}).get("versions", {})
+            asked = versions.get(str(self.version), {}).get("requests", 0)
+        except (OSError, ValueError, KeyError, AttributeError):
+            return ""
+        if self.server_since is not None and answer.get("since") != self.server_since:
+            return "server"
+        return "requests" if self.requests is not None and asked >= self.requests else ""
