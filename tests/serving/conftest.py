@@ -27,7 +27,7 @@ def runtime_environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def saved_models(runtime_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with ``flights`` (versions 1, 2, 3) and ``vectors`` (version 7)."""
+    """Folder with ``flights`` (versions 1, 2, 3), ``vectors`` (version 7) and ``fragile`` (version 1)."""
     folder = tmp_path_factory.mktemp("saved-models")
     script = Path(__file__).with_name("make_models.py")
     subprocess.run(

@@ -55,6 +55,16 @@ class Vectors(tf.Module):
         return {"trace": tf.linalg.trace(total)}
 
 
+class Fragile(tf.Module):
+    """Ends the process that runs it on a negative input."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def serve(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+        if tf.reduce_any(x < 0.0):
+            tf.raw_ops.Abort(error_msg="a negative input")
+        return {"y": x * 2.0}
+
+
 def main(folder: Path) -> None:
     for version in (1, 2, 3):
         flights = Flights(version)
@@ -67,6 +77,8 @@ def main(folder: Path) -> None:
         "slow": vectors.slow,
     }
     tf.saved_model.save(vectors, str(folder / "vectors" / "7"), signatures)
+    fragile = Fragile()
+    tf.saved_model.save(fragile, str(folder / "fragile" / "1"), {"serving_default": fragile.serve})
 
 
 if __name__ == "__main__":
