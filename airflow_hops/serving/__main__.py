@@ -23,11 +23,13 @@ def main() -> int:
         print(note, file=sys.stderr, flush=True)
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
-    from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+    if not (flags.upstream or flags.workers):
+        from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
 
-    import_tensorflow()  # without Keras, which a server has no use for: it is up in half the time
+        import_tensorflow()  # without Keras, which a server has no use for: it is up in half the time
 
-    from airflow_hops.serving.server import ModelServer, StartError
+    from airflow_hops.serving.assembly import StartError
+    from airflow_hops.serving.server import ModelServer
 
     try:
         ModelServer(flags).run()

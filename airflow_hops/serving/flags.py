@@ -10,17 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from airflow_hops.serving.capture.columns import CAPTURE_MODES, CaptureMode
+from airflow_hops.serving.capture.options import CAPTURE_FORMATS, CAPTURE_MODES, CaptureFormat, CaptureMode
+from airflow_hops.serving.models.workers.autoscaling import NO_WORKERS, WorkerBounds
 
 # TensorFlow Serving's flags that this server knows of and does not act on yet: saying so beats silence.
 _NOT_YET = (
-    "grpc_channel_arguments",
-    "grpc_socket_path",
-    "monitoring_config_file",
     "per_process_gpu_memory_fraction",
-    "rest_api_enable_cors_support",
-    "rest_api_timeout_in_ms",
-    "ssl_config_file",
     "use_tflite_model",
 )
 
@@ -50,8 +45,18 @@ class Flags:
     enable_model_warmup: bool = True
     num_request_iterations_for_warmup: int = 0
     write_back_model_config: bool = False
+    grpc_socket_path: str = ""
+    grpc_channel_arguments: str = ""
     grpc_max_threads: int = 0
     rest_api_num_threads: int = 0
+    rest_api_timeout_in_ms: int = 30_000
+    rest_api_enable_cors_support: bool = False
+    rest_api_idle_seconds: float = 75
+    ssl_config_file: str = ""
+    monitoring_config_file: str = ""
+    control_token_file: str = ""
+    max_request_bytes: int = 2**30
+    max_in_flight: int = 0
     saved_model_tags: str = "serve"
     enable_serialization_as_tensor_content: bool = False
     enable_signature_method_name_check: bool = False
@@ -62,14 +67,23 @@ class Flags:
     tensorflow_inter_op_parallelism: int = 0
     traffic_config_file: str = ""
     traffic_config_file_poll_wait_seconds: float = 1
+    upstream: tuple[str, ...] = ()
     sticky_header: str = "x-sticky-key"
+    workers: WorkerBounds = NO_WORKERS
+    worker_target_in_flight: float = 2
+    worker_scale_in_seconds: float = 30
     capture_base_path: str = ""
     capture_mode: CaptureMode = "all"
     capture_sampling_percent: float = 100
     capture_roll_rows: int = 100_000
     capture_roll_seconds: float = 60
-    capture_buffer_rows: int = 500_000
+    capture_format: CaptureFormat = "parquet"
+    capture_spool_path: str = ""
+    capture_spool_bytes: int = 2**30
+    capture_retention_days: float = 0
+    capture_retention_bytes: int = 0
     drain_seconds: float = 30
+    drain_delay_seconds: float = 0
     ready_file: str = ""
     version: bool = False
 
@@ -79,9 +93,16 @@ class Flags:
         return self.grpc_max_threads or max(8, 4 * (os.cpu_count() or 1))
 
     @property
-    def capture_path(self) -> Path | None:
-        """Folder of the captured requests, or None."""
-        return Path(self.capture_base_path).absolute() if self.capture_base_path else None
+    def channel_arguments(self) -> dict[str, int | str]:
+        """Options of gRPC itself by name; as in TensorFlow Serving, what reads as an integer is one."""
+        pairs = (pair.partition("=") for pair in self.grpc_channel_arguments.split(",") if pair)
+        return {name: int(value) if value.lstrip("-").isdigit() else value for name, _, value in pairs}
+
+    @property
+    def capture_place(self) -> str:
+        """Folder or URL of the captured requests; empty where none are."""
+        path = self.capture_base_path
+        return str(Path(path).absolute()) if path and "://" not in path else path
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,8 +133,10 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
             notes.append(f"unknown argument: {argument}")
     values = vars(namespace)
     flags = Flags(**values)
-    if not (flags.model_base_path or flags.model_config_file or flags.version):
-        parser.error("--model_base_path and --model_config_file are both empty; expected one of them")
+    if not (flags.model_base_path or flags.model_config_file or flags.upstream or flags.version):
+        parser.error("--model_base_path, --model_config_file and --upstream are all empty; expected one of them")
+    if flags.model_base_path and flags.upstream:
+        parser.error("--model_base_path and --upstream are both given; a gateway loads no model itself")
     if flags.model_base_path and not Path(flags.model_base_path).is_absolute():
         parser.error(
             f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
@@ -169,6 +192,16 @@ def _parser() -> argparse.ArgumentParser:
         "--num_request_iterations_for_warmup", type=_count, help="times each of these is asked (default 1)"
     )
     served.add_argument("--grpc_max_threads", type=_count, help="requests at once (default 4 a core, 8 at least)")
+    served.add_argument("--grpc_socket_path", help="UNIX socket to listen at for gRPC, beside the port")
+    served.add_argument(
+        "--grpc_channel_arguments", type=_arguments, help="gRPC's own options, as grpc.max_connection_age_ms=2000,…"
+    )
+    served.add_argument("--ssl_config_file", help="SSLConfig in text format: TLS for gRPC")
+    served.add_argument("--monitoring_config_file", help="MonitoringConfig in text format: metrics for Prometheus")
+    served.add_argument(
+        "--rest_api_timeout_in_ms", type=_positive, help="how long a REST answer may take (default 30000)"
+    )
+    _add_switch(served, "--rest_api_enable_cors_support", "pages of other origins may ask (default false)")
     served.add_argument("--rest_api_num_threads", type=_count, help="REST requests at once (default as for gRPC)")
     served.add_argument("--saved_model_tags", help="comma-separated tags of the meta graph (default 'serve')")
     served.add_argument(
@@ -212,18 +245,63 @@ def _parser() -> argparse.ArgumentParser:
         "--traffic_config_file_poll_wait_seconds", type=float, help="seconds between looks at it; 0 never (default 1)"
     )
     own.add_argument(
+        "--upstream",
+        type=_addresses,
+        help="host:port or unix:path of a tensorflow_model_server's gRPC port, or several with commas between: requests "
+        "are handed on to them, and no model is loaded here",
+    )
+    own.add_argument(
         "--sticky_header",
         type=str.lower,
         help="HTTP header or gRPC metadata whose equal values go to one version of a split (default x-sticky-key)",
     )
-    own.add_argument("--capture_base_path", help="folder for captured requests, in Parquet; empty captures nothing")
+    own.add_argument("--capture_base_path", help="folder or URL for captured requests; empty captures nothing")
     own.add_argument("--capture_mode", choices=CAPTURE_MODES, help="what is captured (default all)")
     own.add_argument("--capture_sampling_percent", type=_percent, help="share of the requests captured (default 100)")
     own.add_argument("--capture_roll_rows", type=_positive, help="rows after which a file is closed (default 100000)")
     own.add_argument("--capture_roll_seconds", type=_seconds, help="age at which a file is closed (default 60)")
-    own.add_argument("--capture_buffer_rows", type=_positive, help="rows in memory at most (default 500000)")
+    own.add_argument("--capture_format", choices=CAPTURE_FORMATS, help="kinds of file (default parquet)")
+    own.add_argument(
+        "--capture_spool_path", help="local folder of what waits to be written (default beside a local base path)"
+    )
+    own.add_argument("--capture_spool_bytes", type=_spool_bytes, help="size of that at most (default 1073741824)")
+    own.add_argument("--capture_retention_days", type=_seconds, help="age at which files are removed; 0 never (default)")
+    own.add_argument(
+        "--capture_retention_bytes", type=_count, help="size of a model's files at most; 0 is no limit (default)"
+    )
     _add_switch(
         own, "--write_back_model_config", "a config that came by RPC is written to --model_config_file (default false)"
+    )
+    own.add_argument(
+        "--control_token_file", help="whoever reloads configs or sets traffic must show the token in this file"
+    )
+    own.add_argument("--max_request_bytes", type=_positive, help="size of a request (default 1073741824)")
+    own.add_argument(
+        "--max_in_flight", type=_count, help="requests that run or wait, each of gRPC and REST; 0 is no limit (default)"
+    )
+    own.add_argument(
+        "--rest_api_idle_seconds", type=_seconds, help="a REST connection as long idle is closed (default 75)"
+    )
+    own.add_argument(
+        "--drain_delay_seconds",
+        type=_seconds,
+        help="on SIGTERM new requests are answered for as long, while /readyz says 503 (default 0)",
+    )
+    own.add_argument(
+        "--workers",
+        type=_workers,
+        help="worker processes of each version: N, or MIN:MAX to scale by requests in flight; 0 runs models in the "
+        "server's own process (default 0)",
+    )
+    own.add_argument(
+        "--worker_target_in_flight",
+        type=_positive_float,
+        help="requests in flight that one worker is for, beyond which another is started (default 2)",
+    )
+    own.add_argument(
+        "--worker_scale_in_seconds",
+        type=_seconds,
+        help="how long fewer workers must have been enough before one is ended (default 30)",
     )
     own.add_argument("--drain_seconds", type=_seconds, help="wait for requests in flight on SIGTERM (default 30)")
     own.add_argument("--ready_file", help="JSON {pid, grpc_port, rest_api_port}, written when the server is ready")
@@ -255,8 +333,22 @@ def _rest_port(text: str) -> int | None:
     return _number(text, 0, 65535, "a port from 0 to 65535, or 'auto'") or None
 
 
+def _addresses(text: str) -> tuple[str, ...]:
+    addresses = tuple(text.split(","))
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        is_path = address.startswith("unix:") and len(address) > len("unix:")
+        if not is_path and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
+            raise argparse.ArgumentTypeError(f"value is {address!r}; expected host:port or unix:path")
+    return addresses
+
+
 def _count(text: str) -> int:
     return _number(text, 0, math.inf, "a whole number, 0 or more")
+
+
+def _spool_bytes(text: str) -> int:
+    return _number(text, 2**16, math.inf, "a whole number of bytes, 65536 or more")
 
 
 def _positive(text: str) -> int:
@@ -273,12 +365,33 @@ def _float(text: str, low: float, high: float, expected: str) -> float:
     return value
 
 
+def _arguments(text: str) -> str:
+    for pair in text.split(","):
+        name, equals, _ = pair.partition("=")
+        if pair and not (name and equals):
+            raise argparse.ArgumentTypeError(f"value is {pair!r}; expected name=value, separated by commas")
+    return text
+
+
 def _percent(text: str) -> float:
     return _float(text, 0, 100, "a percent from 0 to 100")
 
 
 def _seconds(text: str) -> float:
     return _float(text, 0, 1e9, "seconds, 0 or more")
+
+
+def _positive_float(text: str) -> float:
+    return _float(text, 1e-3, 1e9, "a number above 0")
+
+
+def _workers(text: str) -> WorkerBounds:
+    try:
+        return WorkerBounds.parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"value is {text!r}; expected a number of processes, as 4, or MIN:MAX, as 1:4"
+        ) from None
 
 
 def _boolean(text: str) -> bool:

@@ -1,16 +1,21 @@
-"""Taking ports, with an error that says which flag asked for the one that is taken."""
+"""Taking ports and sockets, with an error that says which flag asked for the one that cannot be had."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
+import stat
+from pathlib import Path
 
 import grpc
 
+from airflow_hops.serving_api.config import ConfigError, read_message
+from airflow_hops.serving_api.protocol import SSLConfig
+
 
 class PortError(Exception):
-    """A port that cannot be listened at."""
+    """A port or socket that cannot be listened at."""
 
 
 def bind_rest(host: str, port: int) -> socket.socket:
@@ -25,24 +30,89 @@ def bind_rest(host: str, port: int) -> socket.socket:
         raise _port_error("rest_api_port", host, port, error) from error
 
 
-def bind_grpc(server: grpc.Server, host: str, port: int) -> int:
+def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
     """Binds a gRPC server and returns its port; port 0 takes a free one.
 
+    Args:
+        server: Not started yet.
+        host: Address to listen at.
+        port: Port.
+        credentials: For TLS.
+
     Raises:
-        PortError: The port is taken or not allowed.
+        PortError: The port is taken or not allowed, or the certificate is none.
     """
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = int(server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+        bound = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     except RuntimeError:
         bound = 0
     if bound:
-        return bound
+        return int(bound)
     # gRPC does not say why; the same attempt on a plain socket does.
     try:
         socket.create_server((host, port), family=_family(host)).close()
     except OSError as error:
         raise _port_error("port", host, port, error) from error
+    if credentials:
+        raise PortError("--ssl_config_file: server_key and server_cert are no key and certificate in PEM that match")
     raise PortError(f"--port={port}: gRPC cannot listen at {host}:{port}")
+
+
+def bind_grpc_socket(server: grpc.Server, path: str) -> None:
+    """Binds a gRPC server to a UNIX socket, in place of one that a dead server left.
+
+    Raises:
+        PortError: The path is taken by something else, or cannot be written.
+    """
+    target = Path(path)
+    try:
+        if target.exists():
+            if not stat.S_ISSOCK(target.stat().st_mode):
+                raise PortError(f"--grpc_socket_path={path}: there is a file that is no socket; choose another path")
+            if _answers(path):
+                raise PortError(f"--grpc_socket_path={path}: another program listens there; stop it or choose another")
+            target.unlink()
+        bound = server.add_insecure_port(f"unix:{path}")
+    except OSError as error:
+        raise PortError(f"--grpc_socket_path={path}: {os.strerror(error.errno or 0)}") from error
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise PortError(f"--grpc_socket_path={path}: gRPC cannot listen there; is the folder there and writable?")
+
+
+def read_credentials(ssl_config_file: str) -> grpc.ServerCredentials | None:
+    """Reads TensorFlow Serving's ``SSLConfig``: keys and certificates in PEM, in the file itself.
+
+    Returns:
+        What a gRPC port takes, or None where no file is given.
+
+    Raises:
+        ConfigError: The file does not parse, or key or certificate are not in it.
+    """
+    if not ssl_config_file:
+        return None
+    config = read_message(ssl_config_file, SSLConfig())
+    for field in ("server_key", "server_cert"):
+        if not getattr(config, field).lstrip().startswith("-----BEGIN"):
+            raise ConfigError(f"{ssl_config_file}: field {field!r} is not in PEM; expected text from -----BEGIN on")
+    if config.client_verify and not config.custom_ca:
+        raise ConfigError(f"{ssl_config_file}: client_verify is set and custom_ca is empty; expected certificates")
+    return grpc.ssl_server_credentials(
+        [(config.server_key.encode(), config.server_cert.encode())],
+        config.custom_ca.encode() or None,
+        config.client_verify,
+    )
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 def _family(host: str) -> socket.AddressFamily:

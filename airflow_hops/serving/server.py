@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from airflow_hops.serving.capture.capture import Capture, CaptureOptions
-from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving import assembly
+from airflow_hops.serving.api import control, rest
+from airflow_hops.serving.api.grpc_service import GrpcServer
+from airflow_hops.serving.api.http_server import HttpServer
+from airflow_hops.serving.api.routes import Routes
+from airflow_hops.serving.assembly import StartError
+from airflow_hops.serving.capture import routes as capture_routes
+from airflow_hops.serving.capture.metrics import CaptureCollector
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway.traffic import TrafficTable
-from airflow_hops.serving.listeners import PortError, bind_grpc, bind_rest
-from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
-from airflow_hops.serving_api.config import ConfigError, read_config
-from airflow_hops.serving_api.protocol import ModelServerConfig
+from airflow_hops.serving.lifecycle import Lifecycle
+from airflow_hops.serving.listeners import PortError, bind_grpc, bind_grpc_socket, bind_rest, read_credentials
+from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.workers import report
+from airflow_hops.serving.monitoring import metrics
+from airflow_hops.serving.monitoring.stats import RequestStats
+from airflow_hops.serving.request_handler import RequestHandler
+from airflow_hops.serving_api.config import ConfigError
 
 log = logging.getLogger(__name__)
-
-
-class StartError(Exception):
-    """What keeps the server from starting, in one line for the user."""
 
 
 class ModelServer:
@@ -41,71 +47,53 @@ class ModelServer:
     def __init__(self, flags: Flags) -> None:
         self._flags = flags
         self._stop = threading.Event()
-        self._ready = False
+        self._lifecycle = Lifecycle(self._models)
         self._remove_ready_file()
-        # Everything that can be wrong with the command line is found before TensorFlow's import, which takes seconds.
         try:
-            config = _config(flags)
-            self._traffic = TrafficTable(flags.traffic_config_file or None)
-            self._batching = _batching(flags)
-        except ConfigError as error:
+            self._build()
+        except (ConfigError, PortError) as error:
             raise StartError(str(error)) from error
-        try:
-            self._rest_socket = None if flags.rest_api_port is None else bind_rest(flags.host, flags.rest_api_port)
-        except PortError as error:
-            raise StartError(str(error)) from error
-        self._capture = _capture(flags)
-        self._load_services(config)
 
-    def _load_services(self, config: Any) -> None:
-        from airflow_hops.serving.api import grpc_service
-        from airflow_hops.serving.api.rest import RestServer
-        from airflow_hops.serving.models.catalog import Catalog
-        from airflow_hops.serving.models.formats import ModelOptions, open_model
-        from airflow_hops.serving.models.loader import Loader, LoaderOptions
-        from airflow_hops.serving.monitoring.stats import RequestStats
-        from airflow_hops.serving.request_handler import RequestHandler
-
+    def _build(self) -> None:
+        """Makes every part: files first, ports next, and nothing is loaded until all of them are there."""
         flags = self._flags
-        self._grpc = grpc_service.make_server(flags.request_threads)
-        try:
-            self.grpc_port = bind_grpc(self._grpc, flags.host, flags.port)
-        except PortError as error:
-            raise StartError(str(error)) from error
-        catalog = Catalog(self._traffic)
+        config = assembly.model_server_config(flags)
+        catalog = Catalog(TrafficTable(flags.traffic_config_file or None))
+        token = control.read_token(flags.control_token_file)
+        metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
+        credentials = read_credentials(flags.ssl_config_file)
+        batching = assembly.batching_options(flags)
+
+        self._grpc = GrpcServer(assembly.grpc_options(flags))
+        listener = None if flags.rest_api_port is None else bind_rest(flags.host, flags.rest_api_port)
+        self.rest_api_port: int | None = listener.getsockname()[1] if listener else None
+        self.grpc_port = bind_grpc(self._grpc.server, flags.host, flags.port, credentials)
+        if flags.grpc_socket_path:
+            bind_grpc_socket(self._grpc.server, flags.grpc_socket_path)
+
+        self._workers = assembly.workers(flags, batching)
+        open_version = self._workers.open if self._workers else assembly.version_opener(flags, batching)
         self._catalog = catalog
-        options = LoaderOptions(
-            file_system_poll_s=flags.file_system_poll_wait_seconds,
-            config_poll_s=flags.model_config_file_poll_wait_seconds,
-            traffic_poll_s=flags.traffic_config_file_poll_wait_seconds if flags.traffic_config_file else 0,
-            max_load_retries=flags.max_num_load_retries,
-            retry_interval_s=flags.load_retry_interval_micros / 1e6,
-            load_threads=flags.num_load_threads or 2,
-            labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
+        self._capture = assembly.capture(flags)
+        self._loader = assembly.model_source(flags, catalog, config, open_version)
+        stats = RequestStats()
+        handler = RequestHandler(catalog, stats, self._capture, flags.sticky_header)
+        controls = control.Control(catalog, self._loader, token)
+        self._grpc.add_services(handler, controls, self._lifecycle)
+        routes = Routes()
+        rest.add_routes(routes, handler)
+        control.add_routes(routes, controls)
+        capture_routes.add_routes(routes, self._capture, lambda model: model in catalog.views)
+        metrics.REGISTRY.register(CaptureCollector(self._capture))
+        if self._workers is not None:
+            report.add_route(routes, self._workers)
+            metrics.REGISTRY.register(report.WorkerCollector(self._workers))
+        metrics.REGISTRY.register(
+            metrics.RequestCollector(stats, lambda: {model: catalog.traffic_percent(model) for model in catalog.views})
         )
-        model_options = ModelOptions(
-            tags=tuple(flags.saved_model_tags.split(",")),
-            intra_op_threads=flags.tensorflow_intra_op_parallelism,
-            inter_op_threads=flags.tensorflow_inter_op_parallelism,
-            tensor_content=flags.enable_serialization_as_tensor_content,
-            check_method_names=flags.enable_signature_method_name_check,
-            prefer_tflite=flags.prefer_tflite_model,
-            allow_pickled=flags.allow_pickled_models,
-            trusted_skops_types=tuple(name for name in flags.trusted_skops_types.split(",") if name),
-            batching=self._batching,
-            per_model_batching=flags.enable_per_model_batching_parameters,
-            warmup_iterations=(flags.num_request_iterations_for_warmup or 1) if flags.enable_model_warmup else 0,
-        )
-        open_version = functools.partial(open_model, options=model_options)
-        self._loader = Loader(catalog, open_version, options, config, flags.model_config_file or None)
-        handler = RequestHandler(catalog, RequestStats(), self._capture, flags.sticky_header)
-        grpc_service.add_services(self._grpc, handler, self._loader, lambda: self._ready)
-        self._rest = None
-        self.rest_api_port: int | None = None
-        if self._rest_socket is not None:
-            self.rest_api_port = self._rest_socket.getsockname()[1]
-            threads = flags.rest_api_num_threads or flags.request_threads
-            self._rest = RestServer(self._rest_socket, handler, self._readiness, threads, flags.drain_seconds)
+        if metrics_path:
+            metrics.add_route(routes, metrics_path)
+        self._rest = HttpServer(listener, routes, self._lifecycle, assembly.http_options(flags)) if listener else None
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT, then answers what is in flight and writes what was captured."""
@@ -116,8 +104,8 @@ class ModelServer:
         self._loader.start()
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
-            self._grpc.start()
-            self._ready = True
+            self._grpc.server.start()
+            self._lifecycle.set_ready(True)
             self._write_ready_file()
             log.info(
                 "serving gRPC at %s:%d, REST %s",
@@ -131,25 +119,45 @@ class ModelServer:
         self._drain()
 
     def _drain(self) -> None:
-        was_ready, self._ready = self._ready, False
+        """Answers what is in flight while new requests are refused, and ends."""
+        was_ready = self._lifecycle.ready
+        self._lifecycle.set_ready(False)
         self._remove_ready_file()
+        if was_ready and self._flags.drain_delay_seconds:
+            log.info("not ready any more; new requests are answered for another %g s", self._flags.drain_delay_seconds)
+            time.sleep(self._flags.drain_delay_seconds)
         log.info("draining: requests in flight are answered, new ones refused")
-        drained = self._grpc.stop(self._flags.drain_seconds) if was_ready else None
+        until_s = time.monotonic() + self._flags.drain_seconds
+        self._lifecycle.draining = True
+        grpc_drained = self._grpc.server.stop(self._flags.drain_seconds) if was_ready else None
+        if self._rest is not None and not self._rest.drain(self._flags.drain_seconds):
+            log.error("requests were not answered within --drain_seconds=%g", self._flags.drain_seconds)
+        if grpc_drained is not None:
+            grpc_drained.wait(max(0.0, until_s - time.monotonic()) + 1.0)
         if self._rest is not None:
             self._rest.stop()
-        if drained is not None:
-            drained.wait()
         self._loader.stop()
+        if self._workers is not None:
+            self._workers.close()
         if not self._capture.close():
             log.error("capture: not everything could be written in time")
+        if self._flags.grpc_socket_path:
+            Path(self._flags.grpc_socket_path).unlink(missing_ok=True)
         log.info("stopped")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._stop.is_set():
+            log.error("stopped at once by a second signal")
+            os._exit(128 + number)
         self._stop.set()
 
-    def _readiness(self) -> tuple[bool, dict[str, Any]]:
+    def _models(self) -> dict[str, Any]:
+        """What is available, and what is wanted and is not, for ``/readyz``."""
         views = self._catalog.views
-        return self._ready, {"models": {name: sorted(view.servables) for name, view in sorted(views.items())}}
+        return {
+            "models": {name: sorted(view.servables) for name, view in sorted(views.items())},
+            "unavailable": sorted(self._loader.current_names() - views.keys()),
+        }
 
     def _write_ready_file(self) -> None:
         if not self._flags.ready_file:
@@ -164,39 +172,3 @@ class ModelServer:
     def _remove_ready_file(self) -> None:
         if self._flags.ready_file:
             Path(self._flags.ready_file).unlink(missing_ok=True)
-
-
-def _config(flags: Flags) -> Any:
-    if flags.model_config_file:
-        return read_config(flags.model_config_file)
-    config = ModelServerConfig()
-    config.model_config_list.config.add(
-        name=flags.model_name, base_path=flags.model_base_path, model_platform="tensorflow"
-    )
-    return config
-
-
-def _batching(flags: Flags) -> BatchingOptions | None:
-    if not flags.enable_batching:
-        return None
-    if not flags.batching_parameters_file:
-        return BatchingOptions(thread_pool_name="model_server_batch_threads")
-    try:
-        return read_batching_parameters(flags.batching_parameters_file)
-    except ServingError as error:
-        raise StartError(f"--batching_parameters_file: {error.message}") from error
-
-
-def _capture(flags: Flags) -> Capture:
-    options = CaptureOptions(
-        base_path=flags.capture_path,
-        mode=flags.capture_mode,
-        sampling_percent=flags.capture_sampling_percent,
-        roll_rows=flags.capture_roll_rows,
-        roll_seconds=flags.capture_roll_seconds,
-        buffer_rows=flags.capture_buffer_rows,
-    )
-    try:
-        return Capture(options)
-    except OSError as error:
-        raise StartError(f"--capture_base_path={flags.capture_base_path}: {error}") from error

@@ -142,7 +142,7 @@ def test_shape_that_the_graph_refuses_is_an_invalid_argument(shared_server: Serv
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/v1/models/flights:predict"), ("POST", "/v1/odd"), ("GET", "/v1/models")]
+    ("method", "path"), [("GET", "/v1/models/flights:predict"), ("POST", "/v1/odd"), ("GET", "/v1/models/")]
 )
 def test_other_paths_are_malformed_requests(shared_server: Server, method: str, path: str) -> None:
     body = b"{}" if method == "POST" else None

@@ -5,65 +5,98 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
+from airflow_hops.serving.api.control import Control, bearer, traffic_service
+from airflow_hops.serving.api.health import health_service
 from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.models.servable import Call
-from airflow_hops.serving.request_handler import RequestHandler, Target, target_of
+from airflow_hops.serving.request_handler import Answer, RequestHandler, Target, target_of
 from airflow_hops.serving_api import protocol
 from airflow_hops.serving_api.protocol import Method
 
 log = logging.getLogger(__name__)
 
 REQUEST_ID = "x-request-id"
+CAPTURED = "x-captured"
 
 
-def make_server(max_threads: int) -> grpc.Server:
-    """Returns a server that listens nowhere yet.
+@dataclass(frozen=True)
+class GrpcOptions:
+    """Limits of the gRPC server.
 
-    Args:
+    Attributes:
         max_threads: Requests that run at once.
+        max_request_bytes: Size of a request.
+        max_in_flight: Requests that run or wait for a thread; 0 is no limit.
+        channel_arguments: gRPC's own options by name.
     """
-    return grpc.server(
-        ThreadPoolExecutor(max_threads, "grpc"),
-        options=[
-            # gRPC would share a taken port with whoever holds it, and half the requests would go astray.
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.max_send_message_length", -1),
-        ],
-    )
+
+    max_threads: int = 8
+    max_request_bytes: int = -1
+    max_in_flight: int = 0
+    channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
 
 
-def add_services(server: grpc.Server, handler: RequestHandler, loader: Loader, is_serving: Callable[[], bool]) -> None:
-    """Adds all services to a server.
+class GrpcServer:
+    """A gRPC server that listens nowhere yet.
 
     Args:
-        server: Made by ``make_server``.
-        handler: Answers requests.
-        loader: Takes new configs.
-        is_serving: What the health service reports.
+        options: Its limits.
     """
-    server.add_generic_rpc_handlers(
-        (
-            _PredictionService(handler).handlers(),
-            _ModelService(handler.catalog, loader).handlers(),
-            _health_handler(is_serving),
+
+    def __init__(self, options: GrpcOptions) -> None:
+        self._pool = ThreadPoolExecutor(options.max_threads, "grpc")
+        self._max_waiting = max(0, options.max_in_flight - options.max_threads) if options.max_in_flight else math.inf
+        arguments: dict[str, int | str] = {
+            # gRPC would share a taken port with whoever holds it, and half the requests would go astray.
+            "grpc.so_reuseport": 0,
+            "grpc.max_receive_message_length": options.max_request_bytes,
+            "grpc.max_send_message_length": -1,
+            **options.channel_arguments,
+        }
+        self.server = grpc.server(self._pool, options=list(arguments.items()))
+
+    def add_services(
+        self, handler: RequestHandler, control: Control, lifecycle: Lifecycle, others: Sequence[Any] = ()
+    ) -> None:
+        """Adds all services.
+
+        Args:
+            handler: Answers requests.
+            control: Takes new configs and traffic.
+            lifecycle: What the health service reports.
+            others: Generic handlers of further services.
+        """
+        self.server.add_generic_rpc_handlers(
+            (
+                _PredictionService(handler, self._refuse_overload).handlers(),
+                _ModelService(handler.catalog, control).handlers(),
+                traffic_service(control),
+                health_service(lifecycle),
+                *others,
+            )
         )
-    )
+
+    def _refuse_overload(self) -> None:
+        """Raises ServingError while more wait for a thread than may: those that waited longest go first."""
+        if self._pool._work_queue.qsize() > self._max_waiting:
+            raise ServingError(grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
 
 
 class _PredictionService:
     """The methods of ``PredictionService``, from bytes to bytes: what a request holds is for the model to decode."""
 
-    def __init__(self, handler: RequestHandler) -> None:
+    def __init__(self, handler: RequestHandler, refuse_overload: Callable[[], None]) -> None:
         self._handler = handler
+        self._refuse_overload = refuse_overload
 
     def handlers(self) -> Any:
         """What a gRPC server takes."""
@@ -80,6 +113,7 @@ class _PredictionService:
             left_s = context.time_remaining()
             deadline_s = math.inf if left_s is None else time.monotonic() + left_s
             try:
+                self._refuse_overload()
                 call = Call(method, message, deadline_s)
                 target = target_of(method, message)
                 request_id, sticky_key = _keys(context, self._handler.sticky_header)
@@ -90,7 +124,7 @@ class _PredictionService:
                 log.exception("%s failed", method.label)
                 context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"[:1024])
             if answered.request_id is not None:
-                context.set_trailing_metadata(((REQUEST_ID, answered.request_id),))
+                context.set_trailing_metadata(metadata_of(answered))
             return answered.message
 
         return answer
@@ -102,12 +136,22 @@ class _PredictionService:
             context.abort(error.code, error.message)
 
 
+def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
+    """Returns what an answer says beside its message: the request's id, and whether it is captured."""
+    found = []
+    if answered.request_id is not None:
+        found.append((REQUEST_ID, answered.request_id))
+    if answered.captured:
+        found.append((CAPTURED, "1"))
+    return tuple(found)
+
+
 class _ModelService:
     """GetModelStatus and HandleReloadConfigRequest."""
 
-    def __init__(self, catalog: Catalog, loader: Loader) -> None:
+    def __init__(self, catalog: Catalog, control: Control) -> None:
         self._catalog = catalog
-        self._loader = loader
+        self._control = control
 
     def handlers(self) -> Any:
         """What a gRPC server takes."""
@@ -134,7 +178,8 @@ class _ModelService:
     def _reload(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Takes a new config; answers once what it adds is available."""
         try:
-            self._loader.reload(request.config)
+            self._control.check(bearer(context))
+            self._control.reload(request.config)
         except ServingError as error:
             context.abort(error.code, error.message)
         return protocol.ReloadConfigResponse()
@@ -199,18 +244,3 @@ def _keys(context: grpc.ServicerContext, sticky_header: str) -> tuple[str | None
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
-
-
-def _health_handler(is_serving: Callable[[], bool]) -> Any:
-    def check(request: Any, context: grpc.ServicerContext) -> Any:
-        known = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
-        if request.service not in known:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {request.service!r}; known are {known[1:]}")
-        return protocol.HealthCheckResponse(status=1 if is_serving() else 2)
-
-    method = grpc.unary_unary_rpc_method_handler(
-        check,
-        request_deserializer=protocol.HealthCheckRequest.FromString,
-        response_serializer=protocol.HealthCheckResponse.SerializeToString,
-    )
-    return grpc.method_handlers_generic_handler(protocol.HEALTH_SERVICE, {"Check": method})

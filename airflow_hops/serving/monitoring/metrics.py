@@ -11,6 +11,7 @@ The request path pays nothing for what is shown: counts are kept by ``RequestSta
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 
@@ -20,6 +21,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from airflow_hops.serving.api.routes import HttpResponse, Routes
 from airflow_hops.serving.monitoring.stats import (
     BUCKETS_PER_BOUND,
     LATENCY_BOUNDS_US,
@@ -27,12 +29,34 @@ from airflow_hops.serving.monitoring.stats import (
     RequestKind,
     RequestStats,
 )
+from airflow_hops.serving_api.config import ConfigError, read_message
+from airflow_hops.serving_api.protocol import MonitoringConfig
 
+DEFAULT_PATH = "/monitoring/prometheus/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 
 Shares = Callable[[], Mapping[str, Mapping[int, float]]]
+
+
+def prometheus_path(monitoring_config_file: str) -> str | None:
+    """Returns the path of the metrics in the REST API, or None where TensorFlow Serving's file does not enable them.
+
+    Raises:
+        ConfigError: The file is missing, does not parse, or gives a path that is none.
+    """
+    if not monitoring_config_file:
+        return None
+    config = read_message(monitoring_config_file, MonitoringConfig()).prometheus_config
+    if config.path and not config.path.startswith("/"):
+        raise ConfigError(f"{monitoring_config_file}: path is {config.path!r}; expected one that begins with /")
+    return (config.path or DEFAULT_PATH) if config.enable else None
+
+
+def add_route(routes: Routes, path: str) -> None:
+    """Adds the route of the metrics."""
+    routes.add("GET", re.escape(path), lambda request, match: HttpResponse(exposition(), content_type=CONTENT_TYPE))
 
 
 class RequestCollector(Collector):

@@ -1,0 +1,47 @@
+"""The gRPC health protocol, ``grpc.health.v1``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from airflow_hops.serving.lifecycle import Lifecycle
+from airflow_hops.serving_api import protocol
+
+_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
+_SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
+
+
+def health_service(lifecycle: Lifecycle) -> Any:
+    """Returns the service as a gRPC server takes it."""
+    response = protocol.HealthCheckResponse
+
+    def status(ready: bool) -> Any:
+        return response(status=_SERVING if ready else _NOT_SERVING)
+
+    def check(request: Any, context: grpc.ServicerContext) -> Any:
+        if request.service not in _SERVICES:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {request.service!r}; known are {_SERVICES[1:]}")
+        return status(lifecycle.ready)
+
+    def watch(request: Any, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
+        if request.service not in _SERVICES:
+            send(response(status=_SERVICE_UNKNOWN))
+            return
+        stop = lifecycle.watch(lambda ready: send(status(ready)))
+        if not context.add_callback(stop):
+            stop()
+
+    # A stream that nothing waits for holds no thread: a few watchers would take them all from the requests.
+    watch.experimental_non_blocking = True  # type: ignore[attr-defined]
+    codec = {
+        "request_deserializer": protocol.HealthCheckRequest.FromString,
+        "response_serializer": response.SerializeToString,
+    }
+    methods = {
+        "Check": grpc.unary_unary_rpc_method_handler(check, **codec),
+        "Watch": grpc.unary_stream_rpc_method_handler(watch, **codec),
+    }
+    return grpc.method_handlers_generic_handler(protocol.HEALTH_SERVICE, methods)

@@ -1,0 +1,157 @@
+"""The server's parts, each made from the flags by a function of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.serving.api.grpc_service import GrpcOptions
+from airflow_hops.serving.api.http_server import HttpOptions
+from airflow_hops.serving.capture.capture import Capture
+from airflow_hops.serving.capture.options import CaptureOptions
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
+from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
+from airflow_hops.serving.models.catalog import Catalog, ModelSource
+from airflow_hops.serving.models.formats import ModelOptions, open_model
+from airflow_hops.serving.models.loader import Loader, LoaderOptions
+from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
+from airflow_hops.serving.models.workers.supervisor import Supervisor
+from airflow_hops.serving_api.config import read_config
+from airflow_hops.serving_api.protocol import ModelServerConfig
+
+OpenVersion = Callable[[str, int, Path], Servable]
+
+
+class StartError(Exception):
+    """What keeps the server from starting, in one line for the user."""
+
+
+def model_server_config(flags: Flags) -> Any:
+    """Returns the ``ModelServerConfig`` to start with.
+
+    Raises:
+        ConfigError: The file cannot be taken.
+    """
+    if flags.model_config_file:
+        return read_config(flags.model_config_file)
+    config = ModelServerConfig()
+    if flags.upstream:
+        return config
+    config.model_config_list.config.add(
+        name=flags.model_name, base_path=flags.model_base_path, model_platform="tensorflow"
+    )
+    return config
+
+
+def model_source(flags: Flags, catalog: Catalog, config: Any, open_version: OpenVersion) -> ModelSource:
+    """Returns what keeps the catalog equal to config and disk, or to what the servers upstream have."""
+    traffic_poll_s = flags.traffic_config_file_poll_wait_seconds if flags.traffic_config_file else 0
+    if flags.upstream:
+        return UpstreamWatcher(catalog, flags.upstream, config, flags.model_config_file, traffic_poll_s)
+    options = LoaderOptions(
+        file_system_poll_s=flags.file_system_poll_wait_seconds,
+        config_poll_s=flags.model_config_file_poll_wait_seconds,
+        traffic_poll_s=traffic_poll_s,
+        max_load_retries=flags.max_num_load_retries,
+        retry_interval_s=flags.load_retry_interval_micros / 1e6,
+        load_threads=flags.num_load_threads or 2,
+        labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
+    )
+    return Loader(catalog, open_version, options, config, flags.model_config_file or None)
+
+
+def version_opener(flags: Flags, batching: BatchingOptions | None) -> OpenVersion:
+    """Returns what opens a version, and so says what answers its requests."""
+    return functools.partial(open_model, options=model_options(flags, batching))
+
+
+def workers(flags: Flags, batching: BatchingOptions | None) -> Supervisor | None:
+    """Returns what opens versions in worker processes, or None where they are opened in this one."""
+    if not flags.workers:
+        return None
+    scaling = ScalingOptions(flags.workers, flags.worker_target_in_flight, flags.worker_scale_in_seconds)
+    return Supervisor(model_options(flags, batching), scaling)
+
+
+def model_options(flags: Flags, batching: BatchingOptions | None) -> ModelOptions:
+    """Returns how models are opened."""
+    return ModelOptions(
+        tags=tuple(flags.saved_model_tags.split(",")),
+        intra_op_threads=flags.tensorflow_intra_op_parallelism,
+        inter_op_threads=flags.tensorflow_inter_op_parallelism,
+        tensor_content=flags.enable_serialization_as_tensor_content,
+        check_method_names=flags.enable_signature_method_name_check,
+        prefer_tflite=flags.prefer_tflite_model,
+        allow_pickled=flags.allow_pickled_models,
+        trusted_skops_types=tuple(name for name in flags.trusted_skops_types.split(",") if name),
+        batching=batching,
+        per_model_batching=flags.enable_per_model_batching_parameters,
+        warmup_iterations=(flags.num_request_iterations_for_warmup or 1) if flags.enable_model_warmup else 0,
+    )
+
+
+def batching_options(flags: Flags) -> BatchingOptions | None:
+    """Returns how requests are batched, or None where they are not.
+
+    Raises:
+        StartError: The parameters' file cannot be taken.
+    """
+    if not flags.enable_batching:
+        return None
+    if not flags.batching_parameters_file:
+        return BatchingOptions(thread_pool_name="model_server_batch_threads")
+    try:
+        return read_batching_parameters(flags.batching_parameters_file)
+    except ServingError as error:
+        raise StartError(f"--batching_parameters_file: {error.message}") from error
+
+
+def capture(flags: Flags) -> Capture:
+    """Returns what keeps answered requests.
+
+    Raises:
+        StartError: Its folder cannot be written.
+    """
+    options = CaptureOptions(
+        base_path=flags.capture_place,
+        mode=flags.capture_mode,
+        sampling_percent=flags.capture_sampling_percent,
+        format=flags.capture_format,
+        spool_path=flags.capture_spool_path,
+        spool_bytes=flags.capture_spool_bytes,
+        roll_rows=flags.capture_roll_rows,
+        roll_seconds=flags.capture_roll_seconds,
+        retention_days=flags.capture_retention_days,
+        retention_bytes=flags.capture_retention_bytes,
+    )
+    try:
+        return Capture(options)
+    except (OSError, ImportError, ValueError) as error:
+        raise StartError(f"--capture_base_path={flags.capture_base_path}: {error}") from error
+
+
+def grpc_options(flags: Flags) -> GrpcOptions:
+    """Returns the limits of the gRPC server."""
+    return GrpcOptions(
+        max_threads=flags.request_threads,
+        max_request_bytes=flags.max_request_bytes,
+        max_in_flight=flags.max_in_flight,
+        channel_arguments=flags.channel_arguments,
+    )
+
+
+def http_options(flags: Flags) -> HttpOptions:
+    """Returns the limits of the HTTP server."""
+    return HttpOptions(
+        max_threads=flags.rest_api_num_threads or flags.request_threads,
+        timeout_s=flags.rest_api_timeout_in_ms / 1000,
+        max_request_bytes=flags.max_request_bytes,
+        max_in_flight=flags.max_in_flight,
+        idle_s=flags.rest_api_idle_seconds,
+        cors=flags.rest_api_enable_cors_support,
+    )

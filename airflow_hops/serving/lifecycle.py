@@ -1,0 +1,47 @@
+"""Where the server stands between its start and its end, for load balancers and health checks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Lifecycle:
+    """Starting, ready, draining.
+
+    Args:
+        models: Gives what ``/readyz`` says of the models beside whether the server is ready.
+    """
+
+    def __init__(self, models: Callable[[], dict[str, Any]]) -> None:
+        self._models = models
+        self._lock = threading.Lock()
+        self._watchers: set[Callable[[bool], None]] = set()
+        self._ready = False
+        self.draining = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are welcome: every version was tried once, and the server is not about to stop."""
+        return self._ready
+
+    def set_ready(self, ready: bool) -> None:
+        """Tells everyone who watches."""
+        with self._lock:
+            self._ready = ready
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher(ready)
+
+    def watch(self, watcher: Callable[[bool], None]) -> Callable[[], None]:
+        """Calls a function now and at every change, until the function that is returned is called."""
+        with self._lock:
+            self._watchers.add(watcher)
+            ready = self._ready
+        watcher(ready)
+        return lambda: self._watchers.discard(watcher)
+
+    def report(self) -> dict[str, Any]:
+        """Returns what ``GET /readyz`` answers."""
+        return {"ready": self._ready, **self._models()}
