@@ -17,7 +17,10 @@ import pytest
 
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.skew import SkewOperator
-from airflow_hops.serving.capture.columns import CapturedRequest, to_table
+from airflow_hops.serving.capture.columns import CallTables
+from airflow_hops.serving.capture.record import CapturedCall
+from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
 
 pytestmark = pytest.mark.runtime
 CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
@@ -62,14 +65,19 @@ class CaptureFolder:
 
     def add(self, frame: pd.DataFrame, *, version: int = 3) -> Path:
         """Captures the rows of a frame as one request: missing numbers are NaN, missing strings empty."""
-        inputs = {name: _as_served(frame[name]) for name in INPUTS if name in frame}
-        outputs = {"probability": np.zeros(len(frame), np.float32)}
+        request, response = PredictRequest(), PredictResponse()
+        for name in (name for name in INPUTS if name in frame):
+            tensors.fill_proto(request.inputs[name], _as_served(frame[name]))
+        tensors.fill_proto(response.outputs["probability"], np.zeros(len(frame), np.float32))
         at_us = 1_700_000_000_000_000 + self._files * 60_000_000
-        request = CapturedRequest(
-            request_id=f"request-{self._files}", model="flights", version=version, signature="serving_default",
-            api="grpc", at_us=at_us, latency_ms=2.0, rows=len(frame), inputs=inputs, outputs=outputs,
+        call = CapturedCall(
+            request_id=f"request-{self._files}", model="flights", version=version, method=Method.PREDICT, api="grpc",
+            at_us=at_us, latency_ms=2.0, rows=len(frame), request=request.SerializeToString(),
+            response=response.SerializeToString(),
         )  # fmt: skip
-        return self.write(to_table([request]), version)
+        tables = CallTables()
+        tables.add(call)
+        return self.write(tables.groups[0].to_table(), version)
 
     def write(self, table: pa.Table, version: int = 3) -> Path:
         self._files += 1

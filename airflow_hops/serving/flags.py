@@ -265,7 +265,7 @@ def _parser() -> argparse.ArgumentParser:
         "--capture_spool_path", help="local folder of what waits to be written (default beside a local base path)"
     )
     own.add_argument("--capture_spool_bytes", type=_spool_bytes, help="size of that at most (default 1073741824)")
-    own.add_argument("--capture_retention_days", type=_seconds, help="age at which files are removed; 0 never (default)")
+    own.add_argument("--capture_retention_days", type=_seconds, help="age at which files go; 0 never (default)")
     own.add_argument(
         "--capture_retention_bytes", type=_count, help="size of a model's files at most; 0 is no limit (default)"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from airflow_hops.serving.capture.capture import Capture
-from airflow_hops.serving.capture.columns import CapturedCall
+from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
@@ -58,11 +57,13 @@ class Answer:
         message: The response, serialized.
         version: The version that answered.
         request_id: The client's id of the request, or the one made for it; captured rows carry it.
+        captured: Whether it is captured, and stays so when the server is killed.
     """
 
     message: bytes
     version: int
     request_id: str | None
+    captured: bool = False
 
 
 class RequestHandler:
@@ -136,9 +137,10 @@ class RequestHandler:
         version = reply.version or servable.version
         kind = RequestKind(target.model, version, call.method.label, _ENTRYPOINTS[api])
         self.stats.record(kind, reply.rows, latency_s, answered_s - run_s)
+        captured = False
         if self.capture.options.enabled:
-            request_id = request_id or uuid.uuid4().hex
-            captured = CapturedCall(
+            request_id = request_id or self.capture.new_request_id()
+            captured_call = CapturedCall(
                 request_id=request_id,
                 model=target.model,
                 version=version,
@@ -150,8 +152,8 @@ class RequestHandler:
                 request=call.message,
                 response=reply.message,
             )
-            self.capture.offer(captured)
-        return Answer(reply.message, version, request_id)
+            captured = self.capture.offer(captured_call)
+        return Answer(reply.message, version, request_id, captured)
 
     def _count_error(
         self, target: Target, servable: Servable | None, call: Call | None, api: Api, error: Exception

@@ -1,269 +1,280 @@
-"""Keeps what was asked and answered, row by row, in Parquet files.
+"""Keeps what was asked and answered: the end that the request path sees.
 
-The request path puts references into a bounded buffer and goes on; one thread turns them into columns and files. A file
-holds rows of one model, one version and one signature, and is complete when it appears: it is written under a name that
-starts with a dot, synced and renamed. Names are the time of that rename, and each is later than every name in the
-folder before it, so that a reader who remembers the last name it has seen misses nothing.
+A request is captured once its record is in the spool (:mod:`~airflow_hops.serving.capture.spool`), which takes a copy
+in memory: that much is acknowledged, and outlives the process. What makes files of it is a process of its own
+(:mod:`~airflow_hops.serving.capture.writer`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from airflow_hops.serving.capture.columns import CapturedCall, CapturedRequest, CaptureMode, decode, to_table
+from airflow_hops.serving.capture.options import CaptureOptions
+from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack_call, pack_label, request_ids
+from airflow_hops.serving.capture.spool import SERVER_LOCK, Lock, Position, Spool, used_bytes
+from airflow_hops.serving.capture.state import WriterState, WrittenCounts
 
 log = logging.getLogger(__name__)
 
-_NAME_FORMAT = "%Y%m%dT%H%M%S.%fZ"
-_STALE_TEMPORARY_S = 3600
-
-
-@dataclass(frozen=True)
-class CaptureOptions:
-    """What is captured, and when a file is closed.
-
-    Attributes:
-        base_path: Folder that holds one folder a model; None captures nothing.
-        mode: Which of the columns ``input.*`` and ``output.*`` are written.
-        sampling_percent: Share of the requests that is captured, 0 to 100.
-        roll_rows: Rows after which a file is closed.
-        roll_seconds: Seconds after which a file with any row is closed.
-        buffer_rows: Rows that wait in memory at most; what comes beyond is dropped and counted.
-    """
-
-    base_path: Path | None = None
-    mode: CaptureMode = "all"
-    sampling_percent: float = 100.0
-    roll_rows: int = 100_000
-    roll_seconds: float = 60.0
-    buffer_rows: int = 500_000
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anything is captured."""
-        return self.base_path is not None and self.mode != "none" and self.sampling_percent > 0
+_POLL_S = 0.02
+_LOOK_EVERY_S = 0.5
+_SHORTEST_PAUSE_S = 0.02
+_RESTART_PAUSE_S = 1.0
+_ASK_AGAIN_S = 2.0
+_LAG_SAMPLES = 3600
 
 
 @dataclass
-class CaptureCounts:
-    """Rows of one model since the server started."""
+class TakenCounts:
+    """What the request path made of one model's rows since the server started."""
 
     captured_rows: int = 0
     dropped_rows: int = 0
-    written_rows: int = 0
-    failed_rows: int = 0
-    files: int = 0
+    captured_labels: int = 0
+    dropped_labels: int = 0
 
 
 class Capture:
-    """Captures requests; one for the whole server.
+    """Captures requests and labels; one for the whole server.
 
     Args:
         options: What and when.
 
     Raises:
-        OSError: The base path cannot be made or written.
+        OSError: The base path or the spool's folder cannot be made or written.
+        ImportError, ValueError: The base path is a URL that nothing here opens.
     """
 
     def __init__(self, options: CaptureOptions) -> None:
         self.options = options
-        self._changed = threading.Condition()
-        self._waiting: deque[CapturedCall] = deque()
-        self._waiting_rows = 0
+        self.new_request_id = request_ids()
+        self._lock = threading.Lock()
         self._requests = 0
-        self._counts: dict[str, CaptureCounts] = {}
-        self._flushes_asked = 0
-        self._flushes_done = 0
-        self._closing = False
-        self._open: dict[tuple[Any, ...], list[CapturedRequest]] = {}
-        self._open_rows: dict[tuple[Any, ...], int] = {}
-        self._open_since_s: dict[tuple[Any, ...], float] = {}
-        self._last_name_at: dict[str, datetime] = {}
-        self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
-        if options.enabled:
-            assert options.base_path is not None
-            options.base_path.mkdir(parents=True, exist_ok=True)
-            if not os.access(options.base_path, os.W_OK):
-                raise PermissionError(f"{options.base_path} is not writable")
+        self._counts: dict[str, TakenCounts] = {}
+        self._flushes = 0
+        self._restarts = 0
+        self._closing = threading.Event()
+        self._ends: deque[tuple[float, Position]] = deque(maxlen=_LAG_SAMPLES)
+        self._spool: Spool | None = None
+        self._writer: subprocess.Popen[bytes] | None = None
+        if options.base_path:
+            self._folder = _make_folder(options)
+            self._server_lock = Lock(self._folder / SERVER_LOCK)
+            self._server_lock.acquire()
+            WriterState.create(self._folder)
+            _write_whole(self._folder / "options.json", options.to_json())
+            self._spool = Spool(self._folder, options.spool_bytes, options.segment_bytes)
+            self._start_writer()
+            self._thread = threading.Thread(target=self._keep, name="capture", daemon=True)
             self._thread.start()
 
-    def offer(self, call: CapturedCall) -> None:
-        """Takes one answered request, or drops it where the buffer is full; never waits for the disk."""
-        options = self.options
-        if not options.enabled:
-            return
-        with self._changed:
+    def offer(self, call: CapturedCall) -> bool:
+        """Takes one answered request, or drops it where there is no room; never waits for the disk.
+
+        Returns:
+            Whether it is captured, and stays so when this process is killed.
+        """
+        options, spool = self.options, self._spool
+        if spool is None or not options.enabled:
+            return False
+        with self._lock:
             # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
             before = int(self._requests * options.sampling_percent / 100)
             self._requests += 1
             if int(self._requests * options.sampling_percent / 100) == before:
-                return
+                return False
+        if options.mode == "inputs":
+            call.response = b""
+        elif options.mode == "predictions":
+            call.request = b""
+        captured = spool.append(pack_call(call))
+        with self._lock:
             counts = self._counts_of(call.model)
-            if self._closing or self._waiting_rows + call.rows > options.buffer_rows:
+            if captured:
+                counts.captured_rows += call.rows
+            else:
                 counts.dropped_rows += call.rows
-                return
-            counts.captured_rows += call.rows
-            self._waiting.append(call)
-            self._waiting_rows += call.rows
-            if self._waiting_rows >= options.roll_rows and self._waiting_rows - call.rows < options.roll_rows:
-                self._changed.notify_all()
+        return captured
+
+    def add_labels(self, labels: Sequence[CapturedLabel]) -> int:
+        """Takes labels.
+
+        Returns:
+            How many, from the first, are captured; there is no room for the others.
+        """
+        assert self._spool is not None
+        taken = 0
+        while taken < len(labels) and self._spool.append(pack_label(labels[taken])):
+            taken += 1
+        with self._lock:
+            for index, label in enumerate(labels):
+                counts = self._counts_of(label.model)
+                counts.captured_labels += index < taken
+                counts.dropped_labels += index >= taken
+        return taken
 
     def flush(self, timeout_s: float = 60.0) -> bool:
-        """Writes what was captured so far to files and waits for them.
+        """Has everything that was captured so far written to files, and waits for them.
 
         Returns:
             Whether it was done within the time.
         """
-        if not self.options.enabled:
+        if self._spool is None:
             return True
-        with self._changed:
-            self._flushes_asked += 1
-            ticket = self._flushes_asked
-            self._changed.notify_all()
-            return self._changed.wait_for(lambda: self._flushes_done >= ticket, timeout_s)
+        with self._lock:
+            self._flushes += 1
+            number = self._flushes
+        deadline_s = time.monotonic() + timeout_s
+        ask_at_s = 0.0
+        while time.monotonic() < deadline_s and not self._closing.is_set():
+            if time.monotonic() >= ask_at_s:
+                # A writer that was started anew does not know what the one before it was asked for.
+                self._ask(number)
+                ask_at_s = time.monotonic() + _ASK_AGAIN_S
+            state = WriterState.load(self._folder)
+            if state.flushed >= number:
+                return True
+            if state.failed_flush >= number:
+                return False
+            time.sleep(_POLL_S)
+        return False
 
     def close(self, timeout_s: float = 60.0) -> bool:
-        """Flushes and takes nothing more."""
-        if not self.options.enabled:
+        """Takes nothing more, and waits until everything is in files.
+
+        Returns:
+            Whether it is; what is not stays in the spool, for the next server to write.
+        """
+        if self._spool is None:
             return True
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        self._closing.set()
+        self._thread.join()
+        self._spool.close()
+        self._server_lock.release()
+        writer = self._writer
+        if writer is None:
+            return False
+        assert writer.stdin is not None
+        writer.stdin.close()
+        deadline_s = time.monotonic() + timeout_s
+        closed_s = time.monotonic()
+        while writer.poll() is None:
+            stuck = time.monotonic() - closed_s > _ASK_AGAIN_S and WriterState.load(self._folder).error
+            if stuck or time.monotonic() > deadline_s:
+                return False
+            time.sleep(_POLL_S)
+        return not self._folder.exists()
 
     def status(self) -> dict[str, Any]:
-        """Returns the options in effect and the counts by model."""
-        with self._changed:
-            return {
-                "enabled": self.options.enabled,
-                "base_path": str(self.options.base_path) if self.options.base_path else None,
-                "mode": self.options.mode,
-                "sampling_percent": self.options.sampling_percent,
-                "buffered_rows": self._waiting_rows + sum(self._open_rows.values()),
-                "models": {model: asdict(counts) for model, counts in sorted(self._counts.items())},
-            }
+        """Returns the options in effect, the counts by model, and how far files are behind."""
+        options = self.options
+        report: dict[str, Any] = {
+            "enabled": options.enabled,
+            "base_path": options.base_path or None,
+            "mode": options.mode,
+            "format": options.format,
+            "sampling_percent": options.sampling_percent,
+            "models": {},
+        }
+        if self._spool is None:
+            return report
+        state = WriterState.load(self._folder)
+        with self._lock:
+            counts = {model: asdict(taken) for model, taken in self._counts.items()}
+        for model in sorted(counts.keys() | state.models.keys()):
+            taken = counts.get(model) or asdict(TakenCounts())
+            report["models"][model] = {**taken, **asdict(state.models.get(model) or WrittenCounts())}
+        return report | {
+            "error": str(self._spool.error or "") or state.error or None,
+            "spool_path": str(self._folder),
+            "spool_bytes": used_bytes(self._folder),
+            "spool_bytes_limit": options.spool_bytes,
+            "lag_seconds": self._lag_s(state.position),
+            "writer_restarts": self._restarts,
+        }
 
-    def _counts_of(self, model: str) -> CaptureCounts:
+    def _counts_of(self, model: str) -> TakenCounts:
         counts = self._counts.get(model)
         if counts is None:
-            counts = self._counts[model] = CaptureCounts()
+            counts = self._counts[model] = TakenCounts()
         return counts
 
-    def _run(self) -> None:
-        # A tick short enough that files close on time, long enough to cost nothing.
-        tick_s = min(1.0, max(0.05, self.options.roll_seconds / 4))
-        while True:
-            with self._changed:
-                if not (self._closing or self._flushes_asked > self._flushes_done):
-                    self._changed.wait(tick_s)
-                closing, flushes = self._closing, self._flushes_asked
-                taken, self._waiting = self._waiting, deque()
-            for call in taken:
-                request = decode(call, self.options.mode)
-                key = request.key
-                self._open.setdefault(key, []).append(request)
-                self._open_rows[key] = self._open_rows.get(key, 0) + request.rows
-                self._open_since_s.setdefault(key, time.monotonic())
-            self._write_due(everything=closing or flushes > self._flushes_done)
-            with self._changed:
-                self._waiting_rows = sum(request.rows for request in self._waiting) + sum(self._open_rows.values())
-                self._flushes_done = flushes
-                self._changed.notify_all()
-            if closing:
-                return
+    def _lag_s(self, written: Position) -> float:
+        """Age of the oldest record that is in no file yet, to half a second; 0 where all are."""
+        assert self._spool is not None
+        if self._spool.end <= written:
+            return 0.0
+        while self._ends and self._ends[0][1] <= written:
+            self._ends.popleft()
+        return round(time.monotonic() - self._ends[0][0], 3) if self._ends else 0.0
 
-    def _write_due(self, everything: bool) -> None:
-        for key in list(self._open):
-            aged = time.monotonic() - self._open_since_s[key] >= self.options.roll_seconds
-            while key in self._open and (everything or aged or self._open_rows[key] >= self.options.roll_rows):
-                batch = self._take(key)
-                rows = sum(request.rows for request in batch)
-                counts = self._counts_of(batch[0].model)
-                try:
-                    path = self._write(batch)
-                except Exception as error:
-                    counts.failed_rows += rows
-                    log.error("capture: %d rows of model %s are lost: %s", rows, batch[0].model, error)
-                else:
-                    counts.written_rows += rows
-                    counts.files += 1
-                    log.debug("capture: %d rows in %s", rows, path)
-
-    def _take(self, key: tuple[Any, ...]) -> list[CapturedRequest]:
-        """Takes one file's worth of requests of a key, whole requests only."""
-        requests = self._open[key]
-        rows = count = 0
-        while count < len(requests) and rows < self.options.roll_rows:
-            rows += requests[count].rows
-            count += 1
-        batch, rest = requests[:count], requests[count:]
-        if rest:
-            self._open[key] = rest
-            self._open_rows[key] -= rows
-        else:
-            del self._open[key], self._open_rows[key], self._open_since_s[key]
-        return batch
-
-    def _write(self, batch: list[CapturedRequest]) -> Path:
-        import pyarrow.parquet as pq
-
-        table = to_table(batch)
-        assert self.options.base_path is not None
-        folder = self.options.base_path / folder_name(batch[0].model)
-        if batch[0].model not in self._last_name_at:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._last_name_at[batch[0].model] = _newest_name(folder)
-            _remove_stale_temporaries(folder)
-        at = max(datetime.now(UTC), self._last_name_at[batch[0].model] + timedelta(microseconds=1))
-        self._last_name_at[batch[0].model] = at
-        path = folder / f"{at.strftime(_NAME_FORMAT)}-v{batch[0].version}-{os.getpid()}.parquet"
-        temporary = path.with_name(f".{path.name}.tmp")
+    def _ask(self, number: int) -> None:
+        writer = self._writer
+        if writer is None or writer.stdin is None:
+            return
         try:
-            with temporary.open("wb") as file:
-                pq.write_table(table, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        return path
+            os.write(writer.stdin.fileno(), b"%d\n" % number)
+        except (OSError, ValueError):
+            return
+
+    def _keep(self) -> None:
+        """Keeps a segment ready, and the writer alive."""
+        assert self._spool is not None
+        spool, restart_s = self._spool, 0.0
+        while not self._closing.is_set():
+            spool.wanted.wait(_LOOK_EVERY_S)
+            spool.prepare()
+            end = spool.end
+            if not self._ends or self._ends[-1][1] != end:
+                self._ends.append((time.monotonic(), end))
+            if self._writer is not None and self._writer.poll() is not None and time.monotonic() > restart_s:
+                log.error("capture: the writer has ended with status %s; starting another", self._writer.returncode)
+                restart_s = time.monotonic() + _RESTART_PAUSE_S
+                self._restarts += 1
+                self._start_writer()
+            # Where there is no room, every request asks for a segment.
+            self._closing.wait(_SHORTEST_PAUSE_S)
+
+    def _start_writer(self) -> None:
+        package = Path(__file__).resolve().parents[3]
+        path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
+        self._writer = subprocess.Popen(
+            [sys.executable, "-m", "airflow_hops.serving.capture.writer", str(self._folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+            # What ends the server's group does not end the writer.
+            process_group=0,
+        )
 
 
-def folder_name(model: str) -> str:
-    """Returns the name of a model's folder: its own, with what would leave or hide the folder escaped."""
-    escaped = quote(model, safe="")
-    return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
+def _make_folder(options: CaptureOptions) -> Path:
+    if options.is_local:
+        base = Path(options.base_path)
+        base.mkdir(parents=True, exist_ok=True)
+        if not os.access(base, os.W_OK):
+            raise PermissionError(f"{base} is not writable")
+    else:
+        import fsspec
+
+        fsspec.url_to_fs(options.base_path)
+    folder = options.spool_root / secrets.token_hex(6)
+    folder.mkdir(parents=True, mode=0o700)
+    return folder
 
 
-def _newest_name(folder: Path) -> datetime:
-    """Time in the newest name, so that a clock that was set back cannot put a new file before an old one."""
-    newest = datetime.min.replace(tzinfo=UTC)
-    for path in folder.glob("*.parquet"):
-        try:
-            at = datetime.strptime(path.name.partition("-")[0], _NAME_FORMAT).replace(tzinfo=UTC)
-        except ValueError:
-            continue
-        newest = max(newest, at)
-    return newest
-
-
-def _remove_stale_temporaries(folder: Path) -> None:
-    for path in folder.glob(".*.parquet.tmp"):
-        if time.time() - path.stat().st_mtime > _STALE_TEMPORARY_S:
-            path.unlink(missing_ok=True)
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)

@@ -1,0 +1,88 @@
+"""Labels that arrive later, as the body of ``POST /v1/feedback`` gives them."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_hops.serving.capture.record import CapturedLabel, Label
+from airflow_hops.serving.errors import ServingError, invalid_argument
+
+_FIELDS = {"model", "request_id", "row", "label", "at"}
+_ONLY_NAME = "value"
+_LARGEST_ROW = 2**31 - 1
+
+
+def read_feedback(body: bytes) -> list[CapturedLabel]:
+    """Reads labels: one JSON object, or a list of them.
+
+    An object has ``model``, ``request_id``, ``label`` (a number, a text or a truth value, or an object of them by name;
+    without a name it is called ``value``), and at will ``row`` (0 where it is left out) and ``at``, when the label
+    became known (ISO 8601, or seconds since 1970; now where it is left out).
+
+    Raises:
+        ServingError: An object is not as it should be; the message says which, and what is wrong with it.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise invalid_argument(f"JSON Parse error: {error}") from None
+    entries = document if isinstance(document, list) else [document]
+    now_us = time.time_ns() // 1000
+    return [_label(entry, f"feedback {index}: ", now_us) for index, entry in enumerate(entries)]
+
+
+def _label(entry: Any, where: str, now_us: int) -> CapturedLabel:
+    if not isinstance(entry, dict):
+        raise _wrong(where, "the entry", entry, "an object with 'model', 'request_id' and 'label'")
+    unknown = entry.keys() - _FIELDS
+    if unknown:
+        raise _wrong(where, "a field", min(unknown), f"one of {', '.join(sorted(_FIELDS))}")
+    for name in ("model", "request_id"):
+        if not isinstance(entry.get(name), str) or not entry[name]:
+            raise _wrong(where, f"'{name}'", entry.get(name), "a text")
+    row = entry.get("row", 0)
+    if type(row) is not int or not 0 <= row <= _LARGEST_ROW:
+        raise _wrong(where, "'row'", row, "the number of a row within the request, from 0")
+    return CapturedLabel(
+        model=entry["model"],
+        request_id=entry["request_id"],
+        row=row,
+        values=_values(entry.get("label"), where),
+        at_us=_time_us(entry["at"], where) if "at" in entry else now_us,
+        received_us=now_us,
+    )
+
+
+def _values(given: Any, where: str) -> dict[str, Label]:
+    values = given if isinstance(given, dict) else {_ONLY_NAME: given}
+    if not values:
+        raise _wrong(where, "'label'", given, "a value, or an object of values by name")
+    for name, value in values.items():
+        plain = isinstance(value, (bool, int, float, str))
+        if not plain or (type(value) is int and not -(2**63) <= value < 2**63):
+            which = "'label'" if values is not given else f"'label', {name!r}"
+            raise _wrong(where, which, value, "a number, a text, true or false")
+    return dict(values)
+
+
+def _time_us(given: Any, where: str) -> int:
+    expected = "a time of ISO 8601, or seconds since 1970"
+    try:
+        if isinstance(given, str):
+            at = datetime.fromisoformat(given)
+            seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        elif isinstance(given, (int, float)) and not isinstance(given, bool) and math.isfinite(given):
+            seconds = datetime.fromtimestamp(given, UTC).timestamp()
+        else:
+            raise _wrong(where, "'at'", given, expected)
+    except (ValueError, OverflowError, OSError):
+        raise _wrong(where, "'at'", given, expected) from None
+    return int(seconds * 1e6)
+
+
+def _wrong(where: str, what: str, found: Any, expected: str) -> ServingError:
+    return invalid_argument(f"{where}{what} is {json.dumps(found)[:100]}; expected {expected}")

@@ -1,0 +1,52 @@
+"""What is captured, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from airflow_hops.serving.capture.capture import Capture
+
+_ROWS = ("captured", "dropped", "written", "failed")
+_LABELS = ("captured", "dropped", "written")
+
+
+class CaptureCollector(Collector):
+    """The capture's metrics.
+
+    Args:
+        capture: What is asked.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the metrics as they are now."""
+        status = self._capture.status()
+        by_outcome = ["model_name", "outcome"]
+        rows = CounterMetricFamily(
+            "hops_serving_capture_rows", "Rows of requests by what became of them.", None, by_outcome
+        )
+        labels = CounterMetricFamily("hops_serving_capture_labels", "Labels by what became of them.", None, by_outcome)
+        files = CounterMetricFamily("hops_serving_capture_files", "Files written.", None, ["model_name"])
+        removed = CounterMetricFamily("hops_serving_capture_removed_files", "Old files removed.", None, ["model_name"])
+        for model, counts in status["models"].items():
+            for outcome in _ROWS:
+                rows.add_metric([model, outcome], counts[f"{outcome}_rows"])
+            for outcome in _LABELS:
+                labels.add_metric([model, outcome], counts[f"{outcome}_labels"])
+            files.add_metric([model], counts["files"])
+            removed.add_metric([model], counts["removed_files"])
+        yield from (rows, labels, files, removed)
+        if status["base_path"] is not None:
+            yield GaugeMetricFamily(
+                "hops_serving_capture_spool_bytes", "Bytes of the spool on the disk.", status["spool_bytes"]
+            )
+            yield GaugeMetricFamily(
+                "hops_serving_capture_lag_seconds",
+                "Age of the oldest captured row that is in no file yet.",
+                status["lag_seconds"],
+            )

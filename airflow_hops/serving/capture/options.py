@@ -1,0 +1,89 @@
+"""What is captured, where it goes, and for how long it stays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+CaptureMode = Literal["none", "inputs", "predictions", "all"]
+CaptureFormat = Literal["parquet", "prediction_log", "both"]
+CAPTURE_MODES: tuple[CaptureMode, ...] = get_args(CaptureMode)
+CAPTURE_FORMATS: tuple[CaptureFormat, ...] = get_args(CaptureFormat)
+
+_LARGEST_SEGMENT_BYTES = 16 * 2**20
+_SMALLEST_SEGMENT_BYTES = 16 * 2**10
+_LARGEST_BATCH_BYTES = 128 * 2**20
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """What is captured, and when a file is closed.
+
+    Attributes:
+        base_path: Folder or fsspec URL that holds one folder a model; empty captures nothing.
+        mode: Which of the columns ``input.*`` and ``output.*`` are written.
+        sampling_percent: Share of the requests that is captured, 0 to 100.
+        format: Kinds of file.
+        spool_path: Local folder of what waits to be written; empty for one beside a local base path, or in the
+            user's state folder.
+        spool_bytes: What waits on the disk at most; what comes beyond is dropped and counted.
+        roll_rows: Rows after which a file is closed.
+        roll_seconds: Seconds after which a file with any row is closed.
+        retention_days: Age at which files are removed; 0 keeps them.
+        retention_bytes: Size of a model's files beyond which the oldest are removed; 0 keeps them.
+    """
+
+    base_path: str = ""
+    mode: CaptureMode = "all"
+    sampling_percent: float = 100.0
+    format: CaptureFormat = "parquet"
+    spool_path: str = ""
+    spool_bytes: int = 2**30
+    roll_rows: int = 100_000
+    roll_seconds: float = 60.0
+    retention_days: float = 0.0
+    retention_bytes: int = 0
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any request is captured."""
+        return bool(self.base_path) and self.mode != "none" and self.sampling_percent > 0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the base path is a folder of this machine."""
+        return "://" not in self.base_path
+
+    @property
+    def spool_root(self) -> Path:
+        """Folder of the spools, one for each server that was started with this base path."""
+        if self.spool_path:
+            return Path(self.spool_path).absolute()
+        if self.is_local:
+            return Path(self.base_path) / ".spool"
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        name = hashlib.sha256(self.base_path.encode()).hexdigest()[:16]
+        return state / "airflow-hops" / "capture" / name
+
+    @property
+    def segment_bytes(self) -> int:
+        """Size of one file of the spool."""
+        return min(_LARGEST_SEGMENT_BYTES, max(_SMALLEST_SEGMENT_BYTES, self.spool_bytes // 8))
+
+    @property
+    def batch_bytes(self) -> int:
+        """Spooled bytes that are written at the latest, whatever their age."""
+        return min(_LARGEST_BATCH_BYTES, self.spool_bytes // 2)
+
+    def to_json(self) -> str:
+        """Returns the options as JSON, for the process that writes the files."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CaptureOptions:
+        """Reads :meth:`to_json`."""
+        return cls(**json.loads(text))

@@ -1,0 +1,138 @@
+"""What one batch of records becomes: parts, each one file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from airflow_hops.serving.capture.columns import CallTables
+from airflow_hops.serving.capture.files import folder_name
+from airflow_hops.serving.capture.options import CaptureOptions
+from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack
+from airflow_hops.serving_api.prediction_log import to_record
+
+log = logging.getLogger(__name__)
+
+FEEDBACK_FOLDER = "_feedback"
+"""Folder of labels in a model's folder; readers of captured rows do not look into it."""
+SHADOW_FOLDER = "_shadow"
+"""Folder of rows that were answered, and not returned."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file to be.
+
+    Attributes:
+        model: Model name.
+        folder: Its folder, below the base path.
+        tail: Its name's beginning, behind the time.
+        ending: Its name's end.
+        rows: Rows of requests that it holds; 0 where they are counted for another part.
+        labels: Labels that it holds.
+        encode: Gives its bytes.
+    """
+
+    model: str
+    folder: str
+    tail: str
+    ending: str
+    rows: int
+    labels: int
+    encode: Callable[[], bytes]
+
+
+@dataclass
+class Batch:
+    """The parts of a batch: the same ones each time, from the same records and options.
+
+    Attributes:
+        parts: The parts, in order.
+        failed_rows: Rows by model that could not be decoded.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    failed_rows: dict[str, int] = field(default_factory=dict)
+
+
+def make_batch(records: Iterable[bytes], options: CaptureOptions) -> Batch:
+    """Sorts records into files.
+
+    Args:
+        records: In order.
+        options: Modes and formats.
+    """
+    batch = Batch()
+    tables = CallTables(options.mode, options.roll_rows)
+    logged: dict[tuple[str, int, bool], list[CapturedCall]] = {}
+    labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
+    for record in records:
+        found = unpack(record)
+        if isinstance(found, CapturedLabel):
+            types = tuple(sorted((name, type(value).__name__) for name, value in found.values.items()))
+            labels.setdefault((found.model, types), []).append(found)
+            continue
+        if options.format != "parquet":
+            logged.setdefault((found.model, found.version, found.shadow), []).append(found)
+        if options.format != "prediction_log":
+            try:
+                tables.add(found)
+            except Exception as error:
+                batch.failed_rows[found.model] = batch.failed_rows.get(found.model, 0) + found.rows
+                log.error("capture: request %r of model %s is no row: %s", found.request_id, found.model, error)
+    for group in tables.groups:
+        folder = _folder(group.model, group.shadow)
+        encode = partial(_parquet, group.to_table)
+        batch.parts.append(Part(group.model, folder, f"v{group.version}", "parquet", group.total_rows, 0, encode))
+    for (model, version, shadow), calls in logged.items():
+        rows = sum(call.rows for call in calls) if options.format == "prediction_log" else 0
+        encode = partial(_prediction_logs, calls)
+        batch.parts.append(Part(model, _folder(model, shadow), f"v{version}", "tfrecord", rows, 0, encode))
+    for (model, _), given in labels.items():
+        folder = f"{folder_name(model)}/{FEEDBACK_FOLDER}"
+        encode = partial(_parquet, partial(labels_table, given))
+        batch.parts.append(Part(model, folder, "labels", "parquet", 0, len(given), encode))
+    return batch
+
+
+def labels_table(labels: list[CapturedLabel]) -> Any:
+    """Returns labels of the same names and types as one Arrow table."""
+    import pyarrow as pa
+
+    columns = {
+        "request_id": pa.array([label.request_id for label in labels], pa.string()),
+        "row": pa.array([label.row for label in labels], pa.int32()),
+        "at": _times([label.at_us for label in labels]),
+        "received_at": _times([label.received_us for label in labels]),
+    }
+    for name in sorted(labels[0].values):
+        columns[f"label.{name}"] = pa.array([label.values[name] for label in labels])
+    return pa.table(columns)
+
+
+def _times(us: list[int]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(us, pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+
+def _folder(model: str, shadow: bool) -> str:
+    name = folder_name(model)
+    return f"{name}/{SHADOW_FOLDER}" if shadow else name
+
+
+def _parquet(make_table: Callable[[], Any]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(make_table(), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _prediction_logs(calls: list[CapturedCall]) -> bytes:
+    return b"".join([to_record(call.method, call.request, call.response, call.at_us // 10**6) for call in calls])

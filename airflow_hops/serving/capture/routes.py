@@ -1,0 +1,47 @@
+"""REST routes of capture and feedback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import grpc
+
+from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
+from airflow_hops.serving.capture.capture import Capture
+from airflow_hops.serving.capture.feedback import read_feedback
+from airflow_hops.serving.errors import ServingError, not_found
+
+
+def add_routes(routes: Routes, capture: Capture, is_model: Callable[[str], bool]) -> None:
+    """Adds ``/v1/capture``, ``/v1/capture:flush`` and ``/v1/feedback``.
+
+    Args:
+        routes: Where they are added.
+        capture: What answers.
+        is_model: Whether there is a model of a name: names that clients make up must not become folders.
+    """
+
+    def status(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        return json_response(capture.status())
+
+    def flush(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        done = capture.flush()
+        return json_response({"flushed": done, **capture.status()}, 200 if done else 503)
+
+    def feedback(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        if not capture.options.base_path:
+            raise ServingError(
+                grpc.StatusCode.FAILED_PRECONDITION, "Feedback is kept where requests are captured: --capture_base_path"
+            )
+        labels = read_feedback(request.body)
+        unknown = next((label.model for label in labels if not is_model(label.model)), None)
+        if unknown is not None:
+            raise not_found(f"Servable not found for request: Latest({unknown})")
+        taken = capture.add_labels(labels)
+        counts = {"accepted": taken, "dropped": len(labels) - taken}
+        return json_response(counts, 200 if taken == len(labels) else 503)
+
+    routes.add("GET", r"/v1/capture", status)
+    routes.add("POST", r"/v1/capture:flush", flush)
+    routes.add("POST", r"/v1/feedback", feedback)

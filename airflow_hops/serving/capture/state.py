@@ -1,0 +1,119 @@
+"""How far a spool is written, kept beside it so that it survives the writer."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.serving.capture.spool import Position
+
+_FILE = "state"
+_SLOT_BYTES = 64 * 2**10
+# Number of the save, bytes of the state, CRC-32 of both.
+_HEAD = struct.Struct("<QII")
+
+
+@dataclass
+class WrittenCounts:
+    """What became of one model's rows."""
+
+    written_rows: int = 0
+    failed_rows: int = 0
+    files: int = 0
+    written_labels: int = 0
+    removed_files: int = 0
+    removed_bytes: int = 0
+
+
+@dataclass
+class WriterState:
+    """How far a spool is written.
+
+    Attributes:
+        position: Everything before it is in files.
+        batch: Number of the next batch, part of its files' names.
+        planned: Where the batch that is being written ends; None between batches. A writer that finds one goes on with
+            it, and leaves out the files that are there.
+        flushed: The last flush that was asked for and is done.
+        error: Why the last try to write a file failed; empty where it did not.
+        failed_flush: The last flush that was tried in vain.
+        models: Counts by model.
+        saves: How often the state was saved.
+    """
+
+    position: Position = field(default_factory=Position)
+    batch: int = 0
+    planned: Position | None = None
+    flushed: int = 0
+    error: str = ""
+    failed_flush: int = 0
+    models: dict[str, WrittenCounts] = field(default_factory=dict)
+    saves: int = 0
+
+    def of(self, model: str) -> WrittenCounts:
+        """Returns the counts of a model."""
+        return self.models.setdefault(model, WrittenCounts())
+
+    def save(self, folder: Path) -> None:
+        """Writes the state into one of two places in turn, so that a whole one is always there; a full disk is enough.
+
+        Raises:
+            OSError: The folder is gone, or the state is too large.
+        """
+        self.saves += 1
+        content = zlib.compress(json.dumps(asdict(self)).encode(), 1)
+        if _HEAD.size + len(content) > _SLOT_BYTES:
+            raise OSError(f"{folder / _FILE}: a state of {len(content)} bytes; expected {_SLOT_BYTES} at most")
+        head = _HEAD.pack(self.saves, len(content), zlib.crc32(content, self.saves & 0xFFFFFFFF))
+        descriptor = os.open(folder / _FILE, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, head + content, (self.saves % 2) * _SLOT_BYTES)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def create(cls, folder: Path) -> None:
+        """Makes room for the state.
+
+        Raises:
+            OSError: There is none.
+        """
+        descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, 2 * _SLOT_BYTES)
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def load(cls, folder: Path) -> WriterState:
+        """Reads the state as it was last saved; a new one where it never was."""
+        try:
+            slots = (folder / _FILE).read_bytes()
+        except FileNotFoundError:
+            return cls()
+        found = [_content(slots[at : at + _SLOT_BYTES]) for at in (0, _SLOT_BYTES)]
+        content = max(found)[1]
+        if not content:
+            return cls()
+        value: dict[str, Any] = json.loads(zlib.decompress(content))
+        value["position"] = Position(**value["position"])
+        value["planned"] = Position(**value["planned"]) if value["planned"] else None
+        value["models"] = {model: WrittenCounts(**counts) for model, counts in value["models"].items()}
+        return cls(**value)
+
+
+def _content(slot: bytes) -> tuple[int, bytes]:
+    """Returns the number of the save and its content; 0 and nothing where it is not whole."""
+    if len(slot) < _HEAD.size:
+        return 0, b""
+    saves, length, crc = _HEAD.unpack_from(slot)
+    content = slot[_HEAD.size : _HEAD.size + length]
+    if not saves or len(content) != length or zlib.crc32(content, saves & 0xFFFFFFFF) != crc:
+        return 0, b""
+    return saves, content

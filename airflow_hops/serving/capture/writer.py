@@ -1,0 +1,359 @@
+"""The process that turns a server's spool into files: ``python -m airflow_hops.serving.capture.writer FOLDER``.
+
+The server starts it, at the lowest priority and without TensorFlow, so that neither decoding nor a slow store takes
+anything from requests. It outlives a server that was killed until the spool is empty, and takes on the spools of
+servers that died together with their writers.
+
+Records are written batch by batch. A batch's end is saved before its first file is written, and its files are named by
+spool, batch and part; a writer that was killed between them makes the same batch again, and leaves out the files that
+are there. So a row is in one file, whenever a writer dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from airflow_hops.serving.capture.files import CapturedFiles, open_files
+from airflow_hops.serving.capture.options import CaptureOptions
+from airflow_hops.serving.capture.parts import Batch, make_batch
+from airflow_hops.serving.capture.record import peek
+from airflow_hops.serving.capture.retention import remove_old
+from airflow_hops.serving.capture.spool import (
+    SERVER_LOCK,
+    WRITER_LOCK,
+    Damage,
+    Lock,
+    read_spool,
+    segment_path,
+    segments,
+)
+from airflow_hops.serving.capture.state import WriterState
+
+log = logging.getLogger(__name__)
+
+OPTIONS_FILE = "options.json"
+_ADOPT_EVERY_S = 5.0
+_RETAIN_EVERY_S = 60.0
+_LONGEST_PAUSE_S = 30.0
+_GIVE_UP_S = 600.0
+
+
+class SpoolWriter:
+    """Writes one spool.
+
+    Args:
+        folder: The spool's folder, whose writer's lock is held.
+        lock: That lock.
+    """
+
+    def __init__(self, folder: Path, lock: Lock) -> None:
+        self.folder = folder
+        self.options = CaptureOptions.from_json((folder / OPTIONS_FILE).read_text())
+        self.state = WriterState.load(folder)
+        self._lock = lock
+        self._server = Lock(folder / SERVER_LOCK)
+        self._files: CapturedFiles | None = None
+        self._scanned = self.state.planned or self.state.position
+        self._rows: dict[tuple[object, ...], int] = {}
+        self._since_s = 0.0
+        self._pause_s = 0.0
+        self._next_try_s = 0.0
+        self._retained_s = 0.0
+        self.ended = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything that was found is in files."""
+        return self.state.planned is None and self._scanned == self.state.position
+
+    def look_for_server(self) -> bool:
+        """Returns whether the server is gone, and nobody fills the spool any more."""
+        if not self.ended and self._server.acquire():
+            self._server.release()
+            self.ended = True
+        return self.ended
+
+    def step(self, everything: bool, now: bool = False) -> None:
+        """Looks for records and writes those that are due.
+
+        Args:
+            everything: Whether all that there are, are due.
+            now: Whether to try at once, although a try has just failed.
+        """
+        if now:
+            self._next_try_s = 0.0
+        while True:
+            due = self.state.planned is not None or self._scan()
+            if not (due or (everything and not self.empty)) or time.monotonic() < self._next_try_s:
+                return
+            try:
+                self._write()
+            except OSError as error:
+                self._failed(str(error))
+                return
+            except Exception as error:
+                self._failed(f"{type(error).__name__}: {error}")
+                return
+            self._pause_s = 0.0
+            if not due:
+                # What has come meanwhile is not part of everything.
+                return
+
+    def retain(self) -> None:
+        """Removes old files, once a minute."""
+        options = self.options
+        if not (options.retention_days or options.retention_bytes):
+            return
+        if time.monotonic() - self._retained_s < _RETAIN_EVERY_S and self._retained_s:
+            return
+        self._retained_s = time.monotonic()
+        try:
+            files = self._open_files()
+            for folder in files.folders():
+                removed = remove_old(files, folder, options.retention_days, options.retention_bytes)
+                counts = self.state.of(folder)
+                counts.removed_files += removed.files
+                counts.removed_bytes += removed.size_bytes
+            self.state.save(self.folder)
+        except Exception as error:
+            log.warning("capture: old files of %s stay for now: %s", options.base_path, error)
+
+    def answer_flush(self, number: int, done: bool) -> None:
+        """Tells the server that a flush is done, or failed."""
+        if done:
+            self.state.flushed = number
+        else:
+            self.state.failed_flush = number
+        with contextlib.suppress(OSError):
+            self.state.save(self.folder)
+
+    def finish(self) -> None:
+        """Removes the spool, which nobody fills, and which is empty."""
+        # The segments first: records without a state would be written anew.
+        for number in segments(self.folder):
+            segment_path(self.folder, number).unlink(missing_ok=True)
+        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == WRITER_LOCK):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+            self.folder.parent.rmdir()
+        self.leave()
+
+    def leave(self) -> None:
+        """Leaves the spool to another writer."""
+        self._lock.release()
+
+    def _scan(self) -> bool:
+        """Looks at records that came; returns whether a file's worth of them is there, or the first has waited."""
+        options, size = self.options, 0
+        if self._full():
+            return True
+        for record, after in read_spool(self.folder, self._scanned, ended=self.ended):
+            if not self._rows:
+                self._since_s = time.monotonic()
+            self._scanned = after
+            size += len(record)
+            key, rows = peek(record)
+            self._rows[key] = self._rows.get(key, 0) + rows
+            self._rows[()] = self._rows.get((), 0) + len(record)
+            if self._full():
+                return True
+        return bool(self._rows) and time.monotonic() - self._since_s >= options.roll_seconds
+
+    def _full(self) -> bool:
+        waiting_bytes = self._rows.get((), 0)
+        rows = max((rows for key, rows in self._rows.items() if key), default=0)
+        return rows >= self.options.roll_rows or waiting_bytes >= self.options.batch_bytes
+
+    def _write(self) -> None:
+        state, folder = self.state, self.folder
+        again = state.planned is not None
+        if state.planned is None:
+            state.planned = self._scanned
+            try:
+                state.save(folder)
+            except BaseException:
+                state.planned = None
+                raise
+        damage = Damage()
+        found = read_spool(folder, state.position, state.planned, ended=self.ended, damage=damage)
+        batch = make_batch((record for record, _ in found), self.options)
+        if damage.records:
+            log.error("capture: %d records of %s are damaged and skipped", damage.records, folder)
+        self._publish(batch, again)
+        for model, rows in batch.failed_rows.items():
+            state.of(model).failed_rows += rows
+        state.position, state.planned, state.error = state.planned, None, ""
+        state.batch += 1
+        state.save(folder)
+        self._rows = {}
+        for number in segments(folder):
+            if number < state.position.segment:
+                segment_path(folder, number).unlink(missing_ok=True)
+
+    def _publish(self, batch: Batch, again: bool) -> None:
+        """Writes a batch's parts, but for those that an earlier try has written."""
+        files, mark = self._open_files(), f"{self.folder.name}-{self.state.batch}"
+        there: dict[str, set[str]] = {}
+        written = []
+        for number, part in enumerate(batch.parts):
+            tail = f"{part.tail}-{mark}-{number}.{part.ending}"
+            if again and part.folder not in there:
+                there[part.folder] = {name.partition("-")[2] for name in files.sizes(part.folder)}
+            if tail not in there.get(part.folder, ()):
+                try:
+                    content = part.encode()
+                except Exception as error:
+                    log.error("capture: %d rows of model %s are lost: %s", part.rows, part.model, error)
+                    batch.failed_rows[part.model] = batch.failed_rows.get(part.model, 0) + part.rows
+                    continue
+                files.publish(part.folder, tail, content)
+            written.append(part)
+        for part in written:
+            counts = self.state.of(part.model)
+            counts.written_rows += part.rows
+            counts.written_labels += part.labels
+            counts.files += 1
+
+    def _failed(self, error: str) -> None:
+        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s or 1.0)
+        self._next_try_s = time.monotonic() + self._pause_s
+        if error != self.state.error:
+            log.error("capture: files cannot be written, what is captured waits in %s: %s", self.folder, error)
+        self.state.error = error
+        with contextlib.suppress(OSError):
+            self.state.save(self.folder)
+
+    def _open_files(self) -> CapturedFiles:
+        if self._files is None:
+            self._files = open_files(self.options.base_path)
+        return self._files
+
+
+class WriterProcess:
+    """Writes the spool of the server that started it, and those that nobody else writes.
+
+    Args:
+        folder: The server's spool.
+        own: Its writer.
+    """
+
+    def __init__(self, folder: Path, own: SpoolWriter) -> None:
+        self._root = folder.parent
+        self._own = own
+        self._adopted: list[SpoolWriter] = []
+        self._looked_s = -_ADOPT_EVERY_S
+        self._commands = sys.stdin.fileno()
+        self._tick_s = min(0.5, max(0.05, own.options.roll_seconds / 4))
+        self._flush = 0
+
+    def run(self) -> None:
+        """Writes until the server is gone and nothing is left; gives up on a store that refuses for ten minutes."""
+        gone_s = 0.0
+        while self._own.folder.exists():
+            if self._own.look_for_server():
+                gone_s = gone_s or time.monotonic()
+            asked = self._flush > max(self._own.state.flushed, self._own.state.failed_flush)
+            self._adopt(now=asked)
+            self._own.step(everything=asked or self._own.ended, now=asked)
+            self._own.retain()
+            if asked:
+                self._answer()
+            if self._own.ended and self._own.empty:
+                self._own.finish()
+                if not self._adopted:
+                    return
+            elif gone_s and time.monotonic() - gone_s > _GIVE_UP_S:
+                log.error("capture: given up; the next server writes what waits in %s", self._own.folder)
+                return
+            self._wait()
+
+    def _answer(self) -> None:
+        if not self._own.empty or any(not writer.empty for writer in self._adopted):
+            self._own.answer_flush(self._flush, done=False)
+        elif not self._others_waiting():
+            self._own.answer_flush(self._flush, done=True)
+
+    def _others_waiting(self) -> bool:
+        """Whether another writer is still at the spool of a server that is gone."""
+        for folder in self._siblings():
+            server = Lock(folder / SERVER_LOCK)
+            with contextlib.suppress(FileNotFoundError):
+                if server.acquire():
+                    server.release()
+                    return True
+        return False
+
+    def _siblings(self) -> list[Path]:
+        known = {self._own.folder, *(writer.folder for writer in self._adopted)}
+        return [path.parent for path in self._root.glob(f"*/{OPTIONS_FILE}") if path.parent not in known]
+
+    def _adopt(self, now: bool) -> None:
+        """Writes the spools whose server and writer are both gone."""
+        if now or time.monotonic() - self._looked_s >= _ADOPT_EVERY_S:
+            self._looked_s = time.monotonic()
+            for folder in self._siblings():
+                writer = take(folder)
+                if writer is None:
+                    continue
+                if writer.look_for_server():
+                    log.info("capture: writing what another server left in %s", folder)
+                    self._adopted.append(writer)
+                else:
+                    writer.leave()
+        for writer in list(self._adopted):
+            writer.step(everything=True, now=now)
+            if writer.empty:
+                writer.finish()
+                self._adopted.remove(writer)
+
+    def _wait(self) -> None:
+        """Waits for a tick, or for the server to ask for a flush."""
+        if self._commands < 0:
+            time.sleep(self._tick_s)
+            return
+        if select.select([self._commands], [], [], self._tick_s)[0]:
+            text = os.read(self._commands, 4096)
+            if not text:
+                self._commands = -1
+            for line in text.decode().split():
+                self._flush = max(self._flush, int(line))
+
+
+def take(folder: Path) -> SpoolWriter | None:
+    """Returns the writer of a spool; None where another process is that."""
+    lock = Lock(folder / WRITER_LOCK)
+    try:
+        if not lock.acquire():
+            return None
+        return SpoolWriter(folder, lock)
+    except FileNotFoundError:
+        lock.release()
+        return None
+
+
+def main() -> int:
+    """Runs the process; returns its exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # It ends with its server; what the server is sent, it is sent too.
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(19)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    folder = Path(sys.argv[1])
+    own = take(folder)
+    if own is None:
+        print(f"{folder}: no spool, or another process writes it", file=sys.stderr)
+        return 1
+    WriterProcess(folder, own).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
