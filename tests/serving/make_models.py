@@ -60,9 +60,11 @@ class Fragile(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
     def serve(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
-        if tf.reduce_any(x < 0.0):
-            tf.raw_ops.Abort(error_msg="a negative input")
-        return {"y": x * 2.0}
+        def end() -> tf.Tensor:
+            with tf.control_dependencies([tf.raw_ops.Abort(error_msg="a negative input")]):
+                return tf.identity(x)
+
+        return {"y": tf.cond(tf.reduce_any(x < 0.0), end, lambda: x * 2.0)}
 
 
 def main(folder: Path) -> None:
