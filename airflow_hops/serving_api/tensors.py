@@ -40,7 +40,7 @@ def _packed(field_number: int) -> int:
 
 
 try:
-    import ml_dtypes  # type: ignore[import-not-found]
+    import ml_dtypes
 
     _BFLOAT16 = [TensorType(14, "bfloat16", np.dtype(ml_dtypes.bfloat16), "half_val")]
 except ImportError:

@@ -59,14 +59,32 @@ class ModelFormat:
     open: Callable[[str, int, Path, ModelOptions], Servable]
 
 
+# The modules are imported in functions: a process that only hands requests on never imports TensorFlow.
+
+
 def _open_saved_model(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
-    # Here, and not above: a process that only hands requests on never imports TensorFlow.
     from airflow_hops.serving.models.saved_model import SavedModelServable
 
     return SavedModelServable(model, version, folder, options)
 
 
-FORMATS = (ModelFormat("SavedModel", ("saved_model.pb", "saved_model.pbtxt"), _open_saved_model),)
+def _open_tflite(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
+    from airflow_hops.serving.models.tflite import TfLiteServable
+
+    return TfLiteServable(model, version, folder, options)
+
+
+def _open_estimator(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
+    from airflow_hops.serving.models.scikit_learn import EstimatorServable
+
+    return EstimatorServable(model, version, folder, options)
+
+
+SAVED_MODEL = ModelFormat("SavedModel", ("saved_model.pb", "saved_model.pbtxt"), _open_saved_model)
+TFLITE = ModelFormat("TensorFlow Lite", ("model.tflite",), _open_tflite)
+SCIKIT_LEARN = ModelFormat("scikit-learn", ("model.skops", "model.pkl", "model.joblib"), _open_estimator)
+
+FORMATS = (SAVED_MODEL, TFLITE, SCIKIT_LEARN)
 
 
 def format_of(folder: Path, formats: tuple[ModelFormat, ...] = FORMATS) -> ModelFormat | None:

@@ -1,0 +1,61 @@
+"""scikit-learn models for the model server.
+
+Example::
+
+    from airflow_hops.hops import scikit_learn
+
+    scikit_learn.save(estimator, "/srv/models/late_flights/1", sample=features.head(100))
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, inputs_of
+
+
+def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted_types: Sequence[str] = ()) -> Path:
+    """Writes a version folder that the model server serves; it appears whole or not at all.
+
+    Args:
+        estimator: A fitted estimator with ``predict``.
+        folder: The version folder to make, as ``<base path>/<version>``.
+        sample: A data frame or a matrix ``[rows, width]`` like those it was fitted on; the model's signature is made
+            from it.
+        trusted_types: Types that skops does not trust by itself, by their full names: the server is started with the
+            same in ``--trusted_skops_types``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: The folder is there already.
+        ValueError: The estimator cannot predict the sample, or holds types that skops does not trust.
+    """
+    import skops.io
+
+    target = Path(folder)
+    if target.exists():
+        raise FileExistsError(f"{target}: exists already; a version is written once")
+    inputs = inputs_of(sample)
+    estimator.predict(sample)
+    staging = target.parent / f".staging-{target.name}-{uuid.uuid4().hex[:8]}"
+    try:
+        staging.mkdir(parents=True)
+        skops.io.dump(estimator, staging / "model.skops")
+        unknown = sorted(set(skops.io.get_untrusted_types(file=staging / "model.skops")) - set(trusted_types))
+        if unknown:
+            raise ValueError(
+                f"{type(estimator).__name__} holds types that skops does not trust: {', '.join(unknown)}; name them in "
+                "trusted_types and in the server's --trusted_skops_types"
+            )
+        (staging / SIGNATURE_FILE).write_text(inputs.to_json())
+        staging.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return target

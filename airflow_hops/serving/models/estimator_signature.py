@@ -1,0 +1,186 @@
+"""What an estimator takes: read from ``signature.json`` or MLflow's ``MLmodel``, and made from a sample."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.serving_api import tensors
+
+SIGNATURE_FILE = "signature.json"
+MLFLOW_FILE = "MLmodel"
+
+MATRIX_INPUT = "inputs"
+"""Name of the input of an estimator that takes a matrix."""
+
+_MLFLOW_TYPES = {
+    "boolean": "bool",
+    "integer": "int32",
+    "long": "int64",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+}
+
+
+class SignatureFileError(ValueError):
+    """A signature file that is missing or says what cannot be served."""
+
+
+@dataclass(frozen=True)
+class EstimatorInputs:
+    """What an estimator takes: columns of a table, or one matrix.
+
+    Attributes:
+        columns: Name to type of each column, in the order in which the estimator was fitted; the only one is
+            ``inputs`` where it takes a matrix.
+        width: Columns of the matrix; None where the estimator takes named columns.
+    """
+
+    columns: Mapping[str, tensors.TensorType]
+    width: int | None = None
+
+    def specs(self) -> list[tuple[str, tensors.TensorType, tuple[int, ...]]]:
+        """Returns name, type and shape of each input of the signature."""
+        shape = (-1,) if self.width is None else (-1, self.width)
+        return [(name, tensor_type, shape) for name, tensor_type in self.columns.items()]
+
+    def arrange(self, inputs: Mapping[str, np.ndarray]) -> Any:
+        """Returns what ``predict`` takes: a data frame, or a matrix.
+
+        Args:
+            inputs: Name to array: ``[batch]`` or ``[batch, 1]`` for a column, ``[batch, width]`` for the matrix.
+
+        Raises:
+            ValueError: A shape is another.
+        """
+        if self.width is not None:
+            matrix = next(iter(inputs.values()))
+            if matrix.ndim != 2 or matrix.shape[1] != self.width:
+                raise ValueError(f"input has shape {list(matrix.shape)}; expected [batch, {self.width}]")
+            return matrix
+        import pandas as pd
+
+        columns = {name: _column(name, inputs[name]) for name in self.columns}
+        lengths = {len(values) for values in columns.values()}
+        if len(lengths) > 1:
+            found = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
+            raise ValueError(f"inputs differ in their 0th dimension: {found}")
+        return pd.DataFrame(columns)
+
+    def to_json(self) -> str:
+        """Returns the content of a signature file."""
+        if self.width is not None:
+            (tensor_type,) = self.columns.values()
+            return json.dumps({"matrix": {"type": tensor_type.name, "width": self.width}}, indent=1) + "\n"
+        columns = [{"name": name, "type": tensor_type.name} for name, tensor_type in self.columns.items()]
+        return json.dumps({"columns": columns}, indent=1) + "\n"
+
+
+def _column(name: str, values: np.ndarray) -> Any:
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"input {name} has shape {list(values.shape)}; expected [batch] or [batch, 1]")
+    if values.dtype == object:
+        return [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values.tolist()]
+    return values
+
+
+def read_inputs(folder: Path) -> EstimatorInputs:
+    """Reads what the estimator of a version folder takes.
+
+    Args:
+        folder: A folder with ``signature.json``, or with an ``MLmodel`` that has a signature.
+
+    Raises:
+        SignatureFileError: There is neither, or it says what cannot be served.
+    """
+    path = folder / SIGNATURE_FILE
+    try:
+        if path.is_file():
+            return _from_document(json.loads(path.read_text()))
+        path = folder / MLFLOW_FILE
+        if path.is_file():
+            return _from_mlflow(path.read_text())
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SignatureFileError(f"{path}: no signature of an estimator ({type(error).__name__}: {error})") from error
+    except ValueError as error:
+        raise SignatureFileError(f"{path}: {error}") from error
+    raise SignatureFileError(
+        f"{folder}: neither {SIGNATURE_FILE} nor {MLFLOW_FILE}; expected one that says what the estimator takes"
+    )
+
+
+def inputs_of(sample: Any) -> EstimatorInputs:
+    """Returns what an estimator takes that was fitted on data like a sample.
+
+    Args:
+        sample: A data frame, or a matrix ``[rows, width]`` of numbers.
+
+    Raises:
+        ValueError: The sample is neither, or a column has a type that cannot be served.
+    """
+    if hasattr(sample, "columns"):
+        return EstimatorInputs({str(name): _type_of_column(str(name), sample[name]) for name in sample.columns})
+    matrix = np.asarray(sample)
+    if matrix.ndim != 2:
+        raise ValueError(f"the sample has shape {list(matrix.shape)}; expected a data frame, or a matrix [rows, width]")
+    return EstimatorInputs({MATRIX_INPUT: tensors.type_of(matrix)}, matrix.shape[1])
+
+
+def _type_of_column(name: str, column: Any) -> tensors.TensorType:
+    values = column.to_numpy()
+    if values.dtype == object and not all(isinstance(value, str) for value in values):
+        raise ValueError(f"column {name!r} of the sample holds other objects than strings; they have no tensor type")
+    try:
+        return tensors.type_of(values)
+    except tensors.TensorError as error:
+        raise ValueError(f"column {name!r} of the sample: {error}") from None
+
+
+def _from_document(document: Any) -> EstimatorInputs:
+    if "matrix" in document:
+        matrix = document["matrix"]
+        return EstimatorInputs({MATRIX_INPUT: _type_named(matrix["type"])}, int(matrix["width"]))
+    return _with_columns({column["name"]: _type_named(column["type"]) for column in document["columns"]})
+
+
+def _from_mlflow(text: str) -> EstimatorInputs:
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        signature = yaml.safe_load(text).get("signature")
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {error}") from None
+    if not signature:
+        raise ValueError("the model was logged without a signature; log it with signature=infer_signature(…)")
+    inputs = json.loads(signature["inputs"])
+    if len(inputs) == 1 and inputs[0]["type"] == "tensor" and "name" not in inputs[0]:
+        spec = inputs[0]["tensor-spec"]
+        if len(spec["shape"]) != 2 or spec["shape"][1] < 1:
+            raise ValueError(f"input has shape {spec['shape']}; expected [-1, width]")
+        return EstimatorInputs({MATRIX_INPUT: tensors.type_of(np.empty(0, spec["dtype"]))}, spec["shape"][1])
+    columns = {}
+    for column in inputs:
+        if column["type"] not in _MLFLOW_TYPES or "name" not in column:
+            raise ValueError(f"input {column} cannot be served; expected a name and one of {', '.join(_MLFLOW_TYPES)}")
+        columns[column["name"]] = tensors.BY_NAME[_MLFLOW_TYPES[column["type"]]]
+    return _with_columns(columns)
+
+
+def _with_columns(columns: dict[str, tensors.TensorType]) -> EstimatorInputs:
+    if not columns:
+        raise ValueError("the signature has no inputs")
+    return EstimatorInputs(columns)
+
+
+def _type_named(name: str) -> tensors.TensorType:
+    if name not in tensors.BY_NAME:
+        raise ValueError(f"type {name!r} is none of {', '.join(tensors.BY_NAME)}")
+    return tensors.BY_NAME[name]
