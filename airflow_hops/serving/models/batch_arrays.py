@@ -37,14 +37,12 @@ def row_shapes(feeds: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
 
 
 def joined(arrays: Sequence[np.ndarray], filling: int) -> np.ndarray:
-    """Puts the rows of several requests below each other.
+    """Puts the rows of several requests below each other, in a new array.
 
     Args:
         arrays: One input of each request, all of one row shape.
         filling: Rows to add at the end: copies of the first row of the last request, which is valid for the model.
     """
-    if len(arrays) == 1 and not filling:
-        return arrays[0]
     rows: np.ndarray = np.concatenate([*arrays, np.repeat(arrays[-1][:1], filling, axis=0)] if filling else arrays)
     return rows
 
@@ -98,6 +96,8 @@ def split(values: Sequence[np.ndarray], rows: Sequence[int], total: int) -> list
                 "Batched output tensor's 0th dimension does not equal the sum of the 0th dimension sizes of the input "
                 "tensors",
             )
+    if len(rows) == 1 and rows[0] == total:
+        return [list(values)]
     parts = []
     first = 0
     for count in rows:

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import grpc
 import numpy as np
@@ -241,14 +241,7 @@ class Batcher:
             now_s = time.monotonic()
             waits_s = [now_s - task.queued_s for task in batch.tasks]
             BATCHES.observe(self._options.thread_pool_name, self._options.padded_rows(batch.rows), waits_s)
-            groups: dict[object, list[_Task]] = {}
-            for task in batch.tasks:
-                if task.deadline_s <= now_s:
-                    task.error = _timed_out_in_queue()
-                    continue
-                shapes = None if self._options.pad_variable_length_inputs else row_shapes(task.feeds)
-                groups.setdefault(shapes, []).append(task)
-            for group in groups.values():
+            for group in self._groups(batch.tasks, now_s):
                 self._run_group(signature, aliases, group)
         except BaseException as error:
             for task in batch.tasks:
@@ -260,15 +253,23 @@ class Batcher:
                 if task is not leader:
                     task.wake.release()
 
+    def _groups(self, tasks: list[_Task], now_s: float) -> Iterable[list[_Task]]:
+        """Requests whose clients still wait, by what can be concatenated."""
+        groups: dict[object, list[_Task]] = {}
+        for task in tasks:
+            if task.deadline_s <= now_s:
+                task.error = _timed_out_in_queue()
+                continue
+            shapes = None if self._options.pad_variable_length_inputs else row_shapes(task.feeds)
+            groups.setdefault(shapes, []).append(task)
+        return groups.values()
+
     def _run_group(self, signature: Signature, aliases: tuple[str, ...], tasks: list[_Task]) -> None:
-        rows = sum(task.rows for task in tasks)
+        rows = sum([task.rows for task in tasks])
+        padded_rows = self._options.padded_rows(rows)
         try:
-            columns = list(zip(*(task.feeds for task in tasks), strict=True))
-            if self._options.pad_variable_length_inputs:
-                columns = [padded(arrays) for arrays in columns]
-            filling = self._options.padded_rows(rows) - rows
-            feeds = [joined(arrays, filling) for arrays in columns]
-            values = self._run_model(signature, feeds, aliases, max(task.deadline_s for task in tasks))
+            feeds = tasks[0].feeds if padded_rows == tasks[0].rows else self._joined(tasks, padded_rows - rows)
+            values = self._run_model(signature, feeds, aliases, max([task.deadline_s for task in tasks]))
         except Exception as error:
             if len(tasks) == 1:
                 tasks[0].error = error
@@ -278,13 +279,19 @@ class Batcher:
                 self._run_group(signature, aliases, [task])
             return
         try:
-            parts = split(values, [task.rows for task in tasks], rows + filling)
+            parts = split(values, [task.rows for task in tasks], padded_rows)
         except ServingError as error:
             for task in tasks:
                 task.error = ServingError(error.code, error.message)
             return
         for task, outputs in zip(tasks, parts, strict=True):
             task.outputs = outputs
+
+    def _joined(self, tasks: list[_Task], filling: int) -> list[np.ndarray]:
+        columns = list(zip(*(task.feeds for task in tasks), strict=True))
+        if self._options.pad_variable_length_inputs:
+            columns = [padded(arrays) for arrays in columns]
+        return [joined(arrays, filling) for arrays in columns]
 
 
 def _timed_out_in_queue() -> ServingError:

@@ -50,7 +50,8 @@ class BatchingOptions:
 
     def padded_rows(self, rows: int) -> int:
         """Returns the smallest allowed size that holds so many rows."""
-        return next((size for size in self.allowed_batch_sizes if size >= rows), rows)
+        sizes = self.allowed_batch_sizes
+        return next((size for size in sizes if size >= rows), rows) if sizes else rows
 
 
 def read_batching_parameters(path: str | os.PathLike[str]) -> BatchingOptions:
