@@ -3,82 +3,23 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
-
-from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import ModelOptions
-from airflow_hops.serving.models.servable import Call, Reply, Servable
+from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
-from airflow_hops.serving.models.workers.frames import PeerDied, PeerGone
 from airflow_hops.serving.models.workers.launcher import Launcher
 from airflow_hops.serving.models.workers.pool import WorkerPool
 from airflow_hops.serving.models.workers.process import Job
+from airflow_hops.serving.models.workers.servable import WorkerServable
 from airflow_hops.serving.models.workers.worker import Worker
 
-log = logging.getLogger(__name__)
-
-_MAX_RETRIES = 2
 _SAMPLE_INTERVAL_S = 0.1
-
-
-class WorkerServable(Servable):
-    """A version that a pool of workers answers for.
-
-    A request whose worker ends is tried again, for inference changes nothing: alone on a worker, so that a request
-    that ends workers takes no other with it twice.
-
-    Args:
-        model: Model name.
-        version: Version number.
-        folder: Its folder.
-        pool: Its workers.
-        on_close: Called when they are no more.
-    """
-
-    def __init__(
-        self, model: str, version: int, folder: Path, pool: WorkerPool, on_close: Callable[[WorkerServable], None]
-    ) -> None:
-        super().__init__(model, version, os.fspath(folder), pool.signature_defs)
-        self.pool = pool
-        self._on_close = on_close
-
-    def answer(self, call: Call) -> Reply:
-        """Answers a request."""
-        deaths = 0
-        while True:
-            worker = self.pool.take(call.deadline_s, alone=deaths > 0)
-            try:
-                return worker.answer(call)
-            except PeerDied:
-                deaths += 1
-                if deaths > _MAX_RETRIES:
-                    raise _poison(deaths, worker) from None
-            except PeerGone:
-                pass
-            finally:
-                self.pool.give(worker)
-
-    def _free(self) -> None:
-        self.pool.close()
-        self._on_close(self)
-
-
-def _poison(deaths: int, worker: Worker) -> ServingError:
-    worker.process.ended.wait(1.0)
-    return ServingError(
-        grpc.StatusCode.INTERNAL,
-        f"The request ended {deaths} workers one after another, the last with {worker.process.end}; "
-        f"it is not tried again",
-    )
 
 
 class Supervisor:
