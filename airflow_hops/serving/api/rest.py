@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf import json_format
 
-from airflow_hops.serving.api import rest_json
+from airflow_hops.serving.api import rest_examples, rest_json
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import ServingError, invalid_argument
@@ -65,7 +65,15 @@ class _RestApi:
         return HttpResponse(rest_json.write_outputs(outputs, parsed.format), headers=headers)
 
     def infer(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"{match['verb'].lower()} is not implemented")
+        target = _target(match)
+        method = Method.CLASSIFY if match["verb"].lower() == "classify" else Method.REGRESS
+        message = rest_examples.read_request(method, request.body)
+        target.fill(message.model_spec)
+        call = Call(method, message.SerializeToString(), request.deadline_s)
+        keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
+        answered = self._handler.answer(target, lambda servable: call, "rest", *keys)
+        body = rest_examples.write_response(method, answered.message)
+        return HttpResponse(body, headers=dict(metadata_of(answered)))
 
     def status(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         message = protocol.GetModelStatusRequest()

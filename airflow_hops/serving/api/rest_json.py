@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
+import grpc
 import numpy as np
 import orjson  # type: ignore[import-not-found]
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving_api.tensors import STRING, TensorType
+from airflow_hops.serving_api.tensors import STRING, TensorType, type_of
 
 Format = Literal["row", "columnar"]
 InputTypes = Mapping[str, TensorType | None]
@@ -214,8 +215,9 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | None) -> np.ndarray:
-    if tensor_type is None:
-        raise ServingError(*_unreadable())
+    if tensor_type is None or tensor_type.numpy.kind == "c":
+        name = tensor_type.name if tensor_type else "that of the input"
+        raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {name}")
     flat = [value]
     for level, size in enumerate(shape):
         for item in flat:
@@ -231,12 +233,6 @@ def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | N
         flat = list(chain.from_iterable(flat))
     array: np.ndarray = _read_values(flat, len(shape), tensor_type).reshape(shape)
     return array
-
-
-def _unreadable() -> tuple[Any, str]:
-    import grpc
-
-    return grpc.StatusCode.UNIMPLEMENTED, "Conversion of JSON to the type of this input is not supported"
 
 
 def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
@@ -372,6 +368,8 @@ def write_outputs(outputs: Mapping[str, np.ndarray], body_format: Format) -> byt
 
 def _plain(name: str, array: np.ndarray) -> Any:
     """What orjson writes for a tensor: arrays as they are, strings as text or base64, NaN as Python floats."""
+    if array.dtype.kind == "c":
+        raise invalid_argument(f"Failed to write JSON value for tensor type: {type_of(array).name}")
     if array.dtype == object:
         encode = _as_base64 if name.endswith("_bytes") else _as_text
         values: np.ndarray = np.empty(array.size, object)

@@ -106,7 +106,8 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
     """
     if options.batching and options.per_model_batching:
         options = replace(options, batching=version_batching(folder, options.batching))
-    servable = (format_of(folder) or FORMATS[0]).open(model, version, folder, options)
+    preferred = (TFLITE, *FORMATS) if options.prefer_tflite else FORMATS
+    servable = (format_of(folder, preferred) or SAVED_MODEL).open(model, version, folder, options)
     try:
         warm_up(servable, folder, options.warmup_iterations)
     except BaseException:
