@@ -89,7 +89,7 @@ def _features(examples: Sequence[Any]) -> dict[str, np.ndarray]:
         features = example.features.feature
         for name in features:
             kind = features[name].WhichOneof("kind")
-            found = getattr(features[name], kind).value if kind else ()
+            found = getattr(features[name], kind).value if kind else []
             if len(found) != 1 or kinds.setdefault(name, kind) != kind:
                 return _serialized(examples)
             values.setdefault(name, []).append(found[0])

@@ -53,6 +53,10 @@ class CapturedFiles(ABC):
         """Returns the folders of models."""
 
     @abstractmethod
+    def read(self, folder: str, name: str) -> bytes:
+        """Returns a file's content."""
+
+    @abstractmethod
     def remove(self, folder: str, name: str) -> None:
         """Removes a file; one that is gone is fine."""
 
@@ -114,6 +118,10 @@ class LocalFiles(CapturedFiles):
         """Returns the folders of models."""
         with os.scandir(self._base) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+    def read(self, folder: str, name: str) -> bytes:
+        """Returns a file's content."""
+        return (self._base / folder / name).read_bytes()
 
     def remove(self, folder: str, name: str) -> None:
         """Removes a file."""
@@ -185,6 +193,11 @@ class RemoteFiles(CapturedFiles):
         listed = self._list(self._root)
         names = [e["name"].rstrip("/").rsplit("/", 1)[-1] for e in listed if e["type"] == "directory"]
         return sorted(name for name in names if not name.startswith("."))
+
+    def read(self, folder: str, name: str) -> bytes:
+        """Returns a file's content."""
+        content: bytes = self._fs.cat_file(f"{self._root}/{folder}/{name}")
+        return content
 
     def remove(self, folder: str, name: str) -> None:
         """Removes a file."""
