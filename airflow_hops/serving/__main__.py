@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from airflow_hops import __version__
 from airflow_hops.serving.flags import parse_flags
+from airflow_hops.serving.monitoring import logs
 
 
 def main() -> int:
@@ -18,7 +19,11 @@ def main() -> int:
     if flags.version:
         print(f"airflow-hops model server: {__version__}\nTensorFlow Library: {version('tensorflow')}")
         return 0
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        logs.configure(flags.log_file)
+    except OSError as error:
+        print(f"airflow_hops.serving: --log_file={flags.log_file}: {error.strerror}", file=sys.stderr)
+        return 1
     for note in notes:
         print(note, file=sys.stderr, flush=True)
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,19 @@ from airflow_hops.serving.api.grpc_service import GrpcOptions
 from airflow_hops.serving.api.http_server import HttpOptions
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
+from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.gateway.shadow import Shadow, ShadowCopy, ShadowOptions
 from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
 from airflow_hops.serving.models.catalog import Catalog, ModelSource
 from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.loader import Loader, LoaderOptions
-from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.servable import Reply, Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
 from airflow_hops.serving.models.workers.supervisor import Supervisor
+from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving_api.config import read_config
 from airflow_hops.serving_api.protocol import ModelServerConfig
 
@@ -133,6 +137,50 @@ def capture(flags: Flags) -> Capture:
         return Capture(options)
     except (OSError, ImportError, ValueError) as error:
         raise StartError(f"--capture_base_path={flags.capture_base_path}: {error}") from error
+
+
+def request_log(flags: Flags) -> RequestLog | None:
+    """Returns the log of requests, or None.
+
+    Raises:
+        StartError: Its file cannot be written.
+    """
+    if not flags.request_log:
+        return None
+    try:
+        return RequestLog(flags.request_log, flags.request_log_sampling_percent)
+    except OSError as error:
+        raise StartError(f"--request_log={flags.request_log}: {error.strerror}") from error
+
+
+def shadow(flags: Flags, catalog: Catalog, capture: Capture) -> Shadow:
+    """Returns what sends copies of requests to other versions."""
+    options = ShadowOptions(
+        queue_requests=flags.shadow_queue_requests,
+        threads=flags.shadow_threads,
+        quiet_in_flight=max(1, flags.request_threads // 2),
+        tolerance=flags.shadow_tolerance,
+    )
+    if not (flags.capture_shadow and capture.options.enabled):
+        return Shadow(catalog, options)
+
+    def keep(copy: ShadowCopy, reply: Reply, version: int, latency_s: float) -> None:
+        captured = CapturedCall(
+            request_id=copy.request_id or capture.new_request_id(),
+            model=copy.model,
+            version=version,
+            method=copy.call.method,
+            api=copy.api,
+            at_us=int((time.time() - latency_s) * 1e6),
+            latency_ms=latency_s * 1e3,
+            rows=reply.rows,
+            request=copy.call.message,
+            response=reply.message,
+            shadow=True,
+        )
+        capture.offer(captured)
+
+    return Shadow(catalog, options, keep)
 
 
 def grpc_options(flags: Flags) -> GrpcOptions:

@@ -55,6 +55,9 @@ class Flags:
     ssl_config_file: str = ""
     monitoring_config_file: str = ""
     control_token_file: str = ""
+    log_file: str = ""
+    request_log: str = ""
+    request_log_sampling_percent: float = 100
     max_request_bytes: int = 2**30
     max_in_flight: int = 0
     saved_model_tags: str = "serve"
@@ -72,6 +75,9 @@ class Flags:
     workers: WorkerBounds = NO_WORKERS
     worker_target_in_flight: float = 2
     worker_scale_in_seconds: float = 30
+    shadow_queue_requests: int = 1000
+    shadow_threads: int = 1
+    shadow_tolerance: float = 1e-5
     capture_base_path: str = ""
     capture_mode: CaptureMode = "all"
     capture_sampling_percent: float = 100
@@ -82,6 +88,7 @@ class Flags:
     capture_spool_bytes: int = 2**30
     capture_retention_days: float = 0
     capture_retention_bytes: int = 0
+    capture_shadow: bool = False
     drain_seconds: float = 30
     drain_delay_seconds: float = 0
     ready_file: str = ""
@@ -255,6 +262,15 @@ def _parser() -> argparse.ArgumentParser:
         type=str.lower,
         help="HTTP header or gRPC metadata whose equal values go to one version of a split (default x-sticky-key)",
     )
+    own.add_argument(
+        "--shadow_queue_requests", type=_positive, help="copies for shadow traffic that wait at most (default 1000)"
+    )
+    own.add_argument("--shadow_threads", type=_positive, help="copies that run at once (default 1)")
+    own.add_argument(
+        "--shadow_tolerance",
+        type=_tolerance,
+        help="difference, absolute or relative, up to which two outputs are the same (default 1e-5)",
+    )
     own.add_argument("--capture_base_path", help="folder or URL for captured requests; empty captures nothing")
     own.add_argument("--capture_mode", choices=CAPTURE_MODES, help="what is captured (default all)")
     own.add_argument("--capture_sampling_percent", type=_percent, help="share of the requests captured (default 100)")
@@ -269,11 +285,19 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--capture_retention_bytes", type=_count, help="size of a model's files at most; 0 is no limit (default)"
     )
+    _add_switch(own, "--capture_shadow", "answers of shadow traffic are captured, too (default false)")
     _add_switch(
         own, "--write_back_model_config", "a config that came by RPC is written to --model_config_file (default false)"
     )
     own.add_argument(
         "--control_token_file", help="whoever reloads configs or sets traffic must show the token in this file"
+    )
+    own.add_argument("--log_file", help="the log goes there, too")
+    own.add_argument("--request_log", help="file of JSON lines, one a request")
+    own.add_argument(
+        "--request_log_sampling_percent",
+        type=_percent,
+        help="share of the answered requests in it; errors always are (default 100)",
     )
     own.add_argument("--max_request_bytes", type=_positive, help="size of a request (default 1073741824)")
     own.add_argument(
@@ -375,6 +399,10 @@ def _arguments(text: str) -> str:
 
 def _percent(text: str) -> float:
     return _float(text, 0, 100, "a percent from 0 to 100")
+
+
+def _tolerance(text: str) -> float:
+    return _float(text, 0, 1e300, "a number, 0 or more")
 
 
 def _seconds(text: str) -> float:

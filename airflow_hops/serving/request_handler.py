@@ -13,8 +13,10 @@ from google.protobuf.message import DecodeError
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.gateway.shadow import Shadow
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
+from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.stats import EMPTY, RequestKind, RequestStats
 from airflow_hops.serving_api.protocol import Method, MultiInferenceHead, RequestHead
 
@@ -73,16 +75,24 @@ class RequestHandler:
         catalog: Where versions are found.
         stats: Where requests are counted.
         capture: Where answered requests are kept.
+        shadow: Sends copies of answered requests elsewhere.
         sticky_header: HTTP header or gRPC metadata whose equal values go to one version; lower case.
     """
 
     def __init__(
-        self, catalog: Catalog, stats: RequestStats, capture: Capture, sticky_header: str = "x-sticky-key"
+        self,
+        catalog: Catalog,
+        stats: RequestStats,
+        capture: Capture,
+        shadow: Shadow,
+        sticky_header: str = "x-sticky-key",
     ) -> None:
         self.catalog = catalog
         self.stats = stats
         self.capture = capture
+        self.shadow = shadow
         self.sticky_header = sticky_header
+        self.request_log: RequestLog | None = None
 
     def answer(
         self,
@@ -128,7 +138,11 @@ class RequestHandler:
             assert servable is not None
             assert call is not None
         except Exception as error:
-            self._count_error(target, servable, call, api, error)
+            kind = self._kind_of_error(target, servable, call, api)
+            code = error.code.name if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL.name
+            self.stats.record_error(kind, code)
+            if self.request_log is not None:
+                self.request_log.offer(code, kind, request_id, time.perf_counter() - started_s, 0)
             raise
         finally:
             if servable is not None:
@@ -137,6 +151,8 @@ class RequestHandler:
         version = reply.version or servable.version
         kind = RequestKind(target.model, version, call.method.label, _ENTRYPOINTS[api])
         self.stats.record(kind, reply.rows, latency_s, answered_s - run_s)
+        if self.request_log is not None:
+            self.request_log.offer("OK", kind, request_id, latency_s, reply.rows)
         captured = False
         if self.capture.options.enabled:
             request_id = request_id or self.capture.new_request_id()
@@ -153,19 +169,16 @@ class RequestHandler:
                 response=reply.message,
             )
             captured = self.capture.offer(captured_call)
+        self.shadow.offer(request_id, api, target.model, version, call, reply)
         return Answer(reply.message, version, request_id, captured)
 
-    def _count_error(
-        self, target: Target, servable: Servable | None, call: Call | None, api: Api, error: Exception
-    ) -> None:
-        kind = RequestKind(
+    def _kind_of_error(self, target: Target, servable: Servable | None, call: Call | None, api: Api) -> RequestKind:
+        return RequestKind(
             model=target.model if servable is not None or target.model in self.catalog.views else "",
             version=servable.version if servable is not None else 0,
             method=call.method.label if call is not None else "",
             api=_ENTRYPOINTS[api],
         )
-        code = error.code if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL
-        self.stats.record_error(kind, code.name)
 
     def stats_report(self, histograms: bool = False) -> dict[str, object]:
         """Returns what ``GET /v1/stats`` answers: counts, latencies and the traffic in effect, by model and version.
@@ -178,11 +191,13 @@ class RequestHandler:
         for model in sorted(counted.keys() | self.catalog.views.keys()):
             shares = self.catalog.traffic_percent(model)
             versions = counted.get(model, {})
+            shadow = self.shadow.report(model)
             models[model] = {
+                **({"shadow": shadow} if shadow else {}),
                 "versions": {
                     str(version): {**versions.get(version, EMPTY), "traffic_percent": shares.get(version, 0.0)}
                     for version in sorted(versions.keys() | shares.keys())
-                }
+                },
             }
         return {"since": self.stats.started_at, "models": models}
 

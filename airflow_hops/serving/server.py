@@ -21,12 +21,13 @@ from airflow_hops.serving.assembly import StartError
 from airflow_hops.serving.capture import routes as capture_routes
 from airflow_hops.serving.capture.metrics import CaptureCollector
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.gateway import report as gateway_report
 from airflow_hops.serving.gateway.traffic import TrafficTable
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError, bind_grpc, bind_grpc_socket, bind_rest, read_credentials
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.workers import report
-from airflow_hops.serving.monitoring import metrics
+from airflow_hops.serving.monitoring import logs, metrics
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving_api.config import ConfigError
@@ -77,14 +78,19 @@ class ModelServer:
         self._capture = assembly.capture(flags)
         self._loader = assembly.model_source(flags, catalog, config, open_version)
         stats = RequestStats()
-        handler = RequestHandler(catalog, stats, self._capture, flags.sticky_header)
+        self._shadow = assembly.shadow(flags, catalog, self._capture)
+        handler = RequestHandler(catalog, stats, self._capture, self._shadow, flags.sticky_header)
+        handler.request_log = self._request_log = assembly.request_log(flags)
         controls = control.Control(catalog, self._loader, token)
         self._grpc.add_services(handler, controls, self._lifecycle)
         routes = Routes()
         rest.add_routes(routes, handler)
         control.add_routes(routes, controls)
+        logs.add_routes(routes)
         capture_routes.add_routes(routes, self._capture, lambda model: model in catalog.views)
         metrics.REGISTRY.register(CaptureCollector(self._capture))
+        gateway_report.add_routes(routes, catalog, self._shadow, controls.check)
+        metrics.REGISTRY.register(gateway_report.ShadowCollector(self._shadow))
         if self._workers is not None:
             report.add_route(routes, self._workers)
             metrics.REGISTRY.register(report.WorkerCollector(self._workers))
@@ -136,11 +142,14 @@ class ModelServer:
             grpc_drained.wait(max(0.0, until_s - time.monotonic()) + 1.0)
         if self._rest is not None:
             self._rest.stop()
+        self._shadow.close()
         self._loader.stop()
         if self._workers is not None:
             self._workers.close()
         if not self._capture.close():
             log.error("capture: not everything could be written in time")
+        if self._request_log is not None:
+            self._request_log.close()
         if self._flags.grpc_socket_path:
             Path(self._flags.grpc_socket_path).unlink(missing_ok=True)
         log.info("stopped")

@@ -83,6 +83,22 @@ class ModelMetadata:
 
 
 @dataclass(frozen=True)
+class TrafficSplit:
+    """Which versions answer the requests to a model that name none.
+
+    Attributes:
+        percents: Version to percent, as it was set; None where the latest version answers.
+        in_effect: Version to percent among the available ones, rounded: the share of a version that is not available
+            goes to the others.
+        persisted: Whether a restart of the server has it, as it is in the server's traffic file.
+    """
+
+    percents: dict[int, int] | None
+    in_effect: dict[int, int]
+    persisted: bool
+
+
+@dataclass(frozen=True)
 class TlsFiles:
     """PEM files of a client that speaks TLS.
 
@@ -127,11 +143,15 @@ class ModelServerClient:
         address: ``host:port`` of the gRPC port.
         timeout_s: Deadline of each call, seconds.
         tls: Files of a connection by TLS; None for one without.
+        token: What the server's ``--control_token_file`` asks of whoever reloads configs or sets traffic.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = 10.0, tls: TlsFiles | None = None, token: str | None = None
+    ) -> None:
         self.address = address
         self.timeout_s = timeout_s
+        self._control = (("authorization", f"Bearer {token}"),) if token else None
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_send_message_length", -1),
@@ -146,6 +166,8 @@ class ModelServerClient:
         self._metadata = self._method(protocol.GET_MODEL_METADATA, protocol.GetModelMetadataResponse)
         self._status = self._method(protocol.GET_MODEL_STATUS, protocol.GetModelStatusResponse)
         self._reload = self._method(protocol.RELOAD_CONFIG, protocol.ReloadConfigResponse)
+        self._get_traffic = self._method(f"/{protocol.TRAFFIC_SERVICE}/GetTraffic", protocol.TrafficResponse)
+        self._set_traffic = self._method(f"/{protocol.TRAFFIC_SERVICE}/SetTraffic", protocol.TrafficResponse)
         self._input_types: dict[tuple[str, str], dict[str, np.dtype[Any]]] = {}
 
     def __enter__(self) -> Self:
@@ -235,12 +257,40 @@ class ModelServerClient:
         request = protocol.ReloadConfigRequest()
         request.config.ParseFromString(config.SerializeToString())
         try:
-            response = self._reload(request, timeout=timeout_s or self.timeout_s)
+            response = self._reload(request, timeout=timeout_s or self.timeout_s, metadata=self._control)
         except grpc.RpcError as error:
             raise self._error(error) from error
         if response.status.error_code:
             code = next(code for code in grpc.StatusCode if code.value[0] == response.status.error_code)
             raise ModelServerError(f"{code.name} from {self.address}: {response.status.error_message}", code)
+
+    def traffic(self, model: str) -> TrafficSplit:
+        """Returns the traffic split of a model; the bundled server alone has any.
+
+        Raises:
+            ModelServerError: There is no such model (code NOT_FOUND), the server is TensorFlow Serving's own
+                (UNIMPLEMENTED), or it cannot be reached.
+        """
+        return _split(self._call(self._get_traffic, protocol.GetTrafficRequest(model=model)))
+
+    def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> TrafficSplit:
+        """Sets the traffic split of a model; in effect on return.
+
+        Args:
+            model: Model name.
+            percents: Available versions to percent, integers that sum to 100; None lets the latest version answer.
+
+        Returns:
+            The split as the server has it now.
+
+        Raises:
+            ModelServerError: The server refused (nothing changes then), is TensorFlow Serving's own (code
+                UNIMPLEMENTED), or cannot be reached.
+        """
+        request = protocol.SetTrafficRequest(model=model)
+        for version, percent in (percents or {}).items():
+            request.shares.add(version=version, percent=percent)
+        return _split(self._call(self._set_traffic, request))
 
     def wait_until_available(self, model: str, version: int, timeout_s: float) -> None:
         """Waits until a version answers requests.
@@ -339,7 +389,7 @@ class ModelServerClient:
 
     def _call(self, method: Any, request: Any) -> Any:
         try:
-            return method(request, timeout=self.timeout_s)
+            return method(request, timeout=self.timeout_s, metadata=self._control)
         except grpc.RpcError as error:
             raise self._error(error) from error
 
@@ -353,6 +403,14 @@ def _fill_spec(spec: Any, model: str, version: int | None, label: str | None) ->
         spec.version.value = version
     elif label is not None:
         spec.version_label = label
+
+
+def _split(response: Any) -> TrafficSplit:
+    return TrafficSplit(
+        percents={share.version: share.percent for share in response.shares} or None,
+        in_effect={share.version: share.percent for share in response.in_effect},
+        persisted=response.persisted,
+    )
 
 
 def _specs(infos: Any) -> dict[str, TensorSpec]:

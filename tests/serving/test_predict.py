@@ -311,4 +311,4 @@ def test_health_over_grpc_and_http(shared_server: Server, in_runtime: Callable[.
     )
     assert health == [1, 1]
     assert shared_server.call("/healthz")[0] == 200
-    assert shared_server.call("/readyz") == (200, {"ready": True, "models": {"flights": [1, 2], "vectors": [7]}})
+    assert shared_server.call("/readyz") == (200, {"ready": True, "models": {"flights": [1, 2], "vectors": [7]}, "unavailable": []})

@@ -1,0 +1,225 @@
+"""The server's log by model and version, and a log of requests.
+
+A record belongs to the model and version that its message names, as ``model flights version 3 …`` or ``version 3 of
+servable flights …``, or to those given as ``extra={"model": …, "version": …}``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import queue
+import re
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
+from airflow_hops.serving.errors import invalid_argument
+from airflow_hops.serving.monitoring.stats import RequestKind
+
+log = logging.getLogger(__name__)
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_KEPT_RECORDS = 10_000
+_WAITING_REQUESTS = 10_000
+_NAMES = (
+    re.compile(r"\bversion (?P<version>\d+) of (?:model|servable) (?P<model>[^\s,:;]+)", re.IGNORECASE),
+    re.compile(
+        r"\b(?:model|servable) (?!config file)(?P<model>[^\s,:;]+)(?: version (?P<version>\d+))?", re.IGNORECASE
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One record of the log.
+
+    Attributes:
+        at_s: Seconds since 1970 UTC.
+        level: INFO, WARNING, ….
+        logger: The part of the server that wrote it.
+        model: The model that it is about; empty where it is about none.
+        version: The version that it is about; 0 where it is about none.
+        message: What it says, with a traceback where there was one.
+    """
+
+    at_s: float
+    level: str
+    logger: str
+    model: str
+    version: int
+    message: str
+
+
+class LogBuffer(logging.Handler):
+    """The newest records, in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: deque[LogLine] = deque(maxlen=_KEPT_RECORDS)
+        self._text = logging.Formatter("%(message)s")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps a record."""
+        try:
+            model, version = _about(record)
+            line = LogLine(record.created, record.levelname, record.name, model, version, self._text.format(record))
+            self._lines.append(line)
+        except Exception:
+            self.handleError(record)
+
+    def tail(self, count: int, model: str = "", version: int = 0, since_s: float = 0.0) -> list[LogLine]:
+        """Returns the newest records, oldest first.
+
+        Args:
+            count: How many at most.
+            model: Of this model alone, unless empty.
+            version: Of this version alone, unless 0.
+            since_s: Later than this, seconds since 1970 UTC.
+        """
+        with self.lock or threading.RLock():
+            lines = list(self._lines)
+        found = (
+            line
+            for line in reversed(lines)
+            if line.at_s > since_s and model in ("", line.model) and version in (0, line.version)
+        )
+        return list(islice(found, count))[::-1]
+
+
+BUFFER = LogBuffer()
+
+
+def configure(log_file: str = "") -> None:
+    """Sends the log to stderr, to memory and to a file.
+
+    Args:
+        log_file: Appended to, and opened anew when it was moved away; empty for none.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr), BUFFER]
+    if log_file:
+        Path(log_file).parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.handlers.WatchedFileHandler(log_file, encoding="utf-8"))
+    logging.basicConfig(level=logging.INFO, format=_FORMAT, handlers=handlers)
+
+
+def add_routes(routes: Routes) -> None:
+    """Adds ``GET /v1/logs?model=&version=&lines=&since=``."""
+
+    def tail(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        query = request.query
+        count = _number(query.get("lines") or "100", "lines")
+        version = _number(query.get("version") or "0", "version")
+        lines = BUFFER.tail(count, query.get("model", ""), version, _time(query.get("since", "")))
+        return json_response({"lines": [{**asdict(line), "at": _iso(line.at_s)} for line in lines]})
+
+    routes.add("GET", r"/v1/logs", tail)
+
+
+_Request = tuple[float, str, RequestKind, str | None, float, int]
+
+
+class RequestLog:
+    """A file of JSON lines, one for each request that is sampled; the request path never waits for the disk.
+
+    Args:
+        path: Appended to, and opened anew when it was moved away.
+        sampling_percent: Share of the requests; errors are always written.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+
+    def __init__(self, path: str, sampling_percent: float = 100.0) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._file = logging.handlers.WatchedFileHandler(path, encoding="utf-8")
+        self._percent = sampling_percent
+        self._requests = 0
+        self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
+        self._thread.start()
+
+    def offer(self, code: str, kind: RequestKind, request_id: str | None, latency_s: float, rows: int) -> None:
+        """Takes one request, or drops it where too many wait.
+
+        Args:
+            code: Name of the gRPC status code.
+            kind: What was asked.
+            request_id: The client's id of it.
+            latency_s: Seconds in the server.
+            rows: Rows of an answered request.
+        """
+        # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
+        number = self._requests = self._requests + 1
+        if code == "OK" and int(number * self._percent / 100) == int((number - 1) * self._percent / 100):
+            return
+        if self._waiting.qsize() >= _WAITING_REQUESTS:
+            self.dropped += 1
+            return
+        self._waiting.put((time.time(), code, kind, request_id, latency_s, rows))
+
+    def close(self) -> None:
+        """Writes what waits."""
+        self._waiting.put(None)
+        self._thread.join(10.0)
+        self._file.close()
+
+    def _run(self) -> None:
+        while (entry := self._waiting.get()) is not None:
+            at_s, code, kind, request_id, latency_s, rows = entry
+            line = {
+                "at": _iso(at_s),
+                "id": request_id,
+                **kind._asdict(),
+                "code": code,
+                "latency_ms": round(latency_s * 1e3, 3),
+                "rows": rows,
+            }
+            self._file.handle(logging.LogRecord("request", logging.INFO, "", 0, json.dumps(line), None, None))
+
+
+def _about(record: logging.LogRecord) -> tuple[str, int]:
+    fields = record.__dict__
+    if "model" in fields:
+        return str(fields["model"]), int(fields.get("version") or 0)
+    message = record.getMessage()
+    for pattern in _NAMES:
+        match = pattern.search(message)
+        if match is not None:
+            return match["model"], int(match["version"] or 0)
+    return "", 0
+
+
+def _iso(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+
+
+def _number(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise invalid_argument(f"{name} is {text!r}; expected a whole number")
+    return int(text)
+
+
+def _time(text: str) -> float:
+    if not text:
+        return 0.0
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text.replace(" ", "+"))
+    except ValueError:
+        raise invalid_argument(f"since is {text!r}; expected seconds since 1970, or a time as ISO 8601") from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
