@@ -40,7 +40,12 @@ class UpstreamWatcher:
     """
 
     def __init__(
-        self, catalog: Catalog, addresses: Sequence[str], config: Any, config_file: str = "", traffic_poll_s: float = 0.0
+        self,
+        catalog: Catalog,
+        addresses: Sequence[str],
+        config: Any,
+        config_file: str,
+        traffic_poll_s: float,
     ) -> None:
         self._catalog = catalog
         self._traffic_poll_s = traffic_poll_s

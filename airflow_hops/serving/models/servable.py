@@ -108,6 +108,11 @@ class Servable(ABC):
     def _free(self) -> None:
         """Gives back what it holds; called once, when nothing is in flight."""
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that it is held open for."""
+        return self._in_flight
+
     def acquire(self) -> bool:
         """Holds the servable open for one request; False when it is being unloaded."""
         with self._lock:

@@ -1,0 +1,118 @@
+"""How far two answers to one request are apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.serving_api import protocol, tensors
+from airflow_hops.serving_api.protocol import Method
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """One output of two answers.
+
+    Attributes:
+        rows: Rows of the answer that was returned.
+        rows_differing: Those of them that are apart by more than the tolerance.
+        max_difference: Largest absolute difference; None where there is no number: strings, other shapes, a missing
+            output, NaN against a number.
+        sum_difference: Sum over the rows of each row's largest difference, of those that have one.
+        rows_measured: Rows in that sum.
+    """
+
+    rows: int
+    rows_differing: int
+    max_difference: float | None = None
+    sum_difference: float = 0.0
+    rows_measured: int = 0
+
+
+def compare(method: Method, returned: bytes, shadow: bytes, tolerance: float) -> dict[str, OutputDifference]:
+    """Compares two answers output by output.
+
+    Args:
+        method: What was asked.
+        returned: The answer that was returned, serialized.
+        shadow: The answer that it is compared with, serialized.
+        tolerance: Two numbers are the same when they differ by no more than it, or by no more than that part of the
+            returned one (``numpy.isclose``); NaN is the same as NaN.
+
+    Returns:
+        By the output's alias; of Classify and Regress ``scores``, ``labels`` and ``value``, of MultiInference those of
+        each task behind ``signature_name.``.
+    """
+    expected, found = outputs_of(method, returned), outputs_of(method, shadow)
+    return {name: _difference(array, found.get(name), tolerance) for name, array in expected.items()} | {
+        name: OutputDifference(_rows(array), _rows(array)) for name, array in found.items() if name not in expected
+    }
+
+
+def outputs_of(method: Method, message: bytes) -> dict[str, np.ndarray]:
+    """Returns an answer as arrays by name, their first dimension the rows."""
+    if method is Method.PREDICT:
+        outputs = protocol.PredictResponse.FromString(message).outputs
+        return {alias: tensors.from_proto(outputs[alias]) for alias in outputs}
+    if method is Method.CLASSIFY:
+        return _classifications(protocol.ClassificationResponse.FromString(message).result)
+    if method is Method.REGRESS:
+        return _regressions(protocol.RegressionResponse.FromString(message).result)
+    named: dict[str, np.ndarray] = {}
+    for result in protocol.MultiInferenceResponse.FromString(message).results:
+        kind = result.WhichOneof("result")
+        arrays = (
+            _classifications(result.classification_result)
+            if kind == "classification_result"
+            else _regressions(result.regression_result)
+        )
+        named |= {f"{result.model_spec.signature_name}.{name}": array for name, array in arrays.items()}
+    return named
+
+
+def _classifications(result: Any) -> dict[str, np.ndarray]:
+    rows = [row.classes for row in result.classifications]
+    widest = max((len(classes) for classes in rows), default=0)
+    scores: np.ndarray = np.full((len(rows), widest), np.nan)
+    labels: np.ndarray = np.full((len(rows), widest), b"", object)
+    for row, classes in enumerate(rows):
+        scores[row, : len(classes)] = [one.score for one in classes]
+        labels[row, : len(classes)] = [one.label.encode() for one in classes]
+    return {"scores": scores, "labels": labels}
+
+
+def _regressions(result: Any) -> dict[str, np.ndarray]:
+    return {"value": np.array([regression.value for regression in result.regressions])}
+
+
+def _difference(returned: np.ndarray, shadow: np.ndarray | None, tolerance: float) -> OutputDifference:
+    rows = _rows(returned)
+    numbers = returned.dtype.kind in "fiubc"
+    if shadow is None or shadow.shape != returned.shape or (shadow.dtype.kind in "fiubc") != numbers:
+        return OutputDifference(rows, rows)
+    if not numbers:
+        return OutputDifference(rows, int(np.any((returned != shadow).reshape(rows, -1), axis=1).sum()))
+    left, right = _wide(returned), _wide(shadow)
+    close = np.isclose(right, left, rtol=tolerance, atol=tolerance, equal_nan=True).reshape(rows, -1)
+    with np.errstate(invalid="ignore"):
+        apart = np.where(left == right, 0.0, np.abs(left - right)).reshape(rows, -1)
+    apart[np.isnan(left).reshape(rows, -1) & np.isnan(right).reshape(rows, -1)] = 0.0
+    largest = apart.max(axis=1, initial=0.0)
+    measured = largest[np.isfinite(largest)]
+    return OutputDifference(
+        rows=rows,
+        rows_differing=int((~close.all(axis=1)).sum()),
+        max_difference=float(measured.max()) if len(measured) else None,
+        sum_difference=float(measured.sum()),
+        rows_measured=len(measured),
+    )
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _rows(array: np.ndarray) -> int:
+    return len(array) if array.ndim else 1

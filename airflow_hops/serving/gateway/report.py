@@ -1,0 +1,116 @@
+"""Shadow traffic over REST, and as metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.gateway.shadow import Shadow
+from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving_api.config import ConfigError
+
+_EXPECTED = 'expected {"percents": {"3": 50, "canary": 10}} or {"percents": null}'
+
+
+def add_routes(routes: Routes, catalog: Catalog, shadow: Shadow, check: Callable[[str | bytes | None], None]) -> None:
+    """Adds ``GET`` and ``POST /v1/models/M:shadow``.
+
+    Args:
+        routes: Where to add them.
+        catalog: Whose shadow traffic is shown and set.
+        shadow: What counts it.
+        check: Raises unless a request with this ``Authorization`` may change something.
+    """
+
+    def answer(model: str) -> HttpResponse:
+        percents = catalog.traffic.shadow.get(model)
+        document = {
+            "model": model,
+            "percents": None if percents is None else {str(target): percent for target, percent in percents.items()},
+            "persisted": catalog.traffic.file is not None,
+            "versions": shadow.report(model),
+        }
+        return json_response(document)
+
+    def show(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        catalog.statuses(match["model"])
+        return answer(match["model"])
+
+    def change(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        check(request.headers.get("Authorization"))
+        catalog.statuses(match["model"])
+        try:
+            catalog.traffic.set_shadow(match["model"], _percents(request.json()))
+        except ConfigError as error:
+            raise invalid_argument(str(error)) from error
+        except OSError as error:
+            raise ServingError(
+                grpc.StatusCode.UNAVAILABLE, f"{catalog.traffic.file}: cannot be written: {error.strerror}"
+            ) from error
+        return answer(match["model"])
+
+    routes.add("GET", r"/v1/models/(?P<model>[^/:]+):shadow", show)
+    routes.add("POST", r"/v1/models/(?P<model>[^/:]+):shadow", change)
+
+
+def _percents(document: Any) -> dict[int | str, int] | None:
+    if not isinstance(document, dict) or document.keys() != {"percents"}:
+        raise invalid_argument(f"The body of a shadow request is not of its form; {_EXPECTED}")
+    percents = document["percents"]
+    if percents is None:
+        return None
+    if not isinstance(percents, dict):
+        raise invalid_argument(f"percents is of type {type(percents).__name__}; {_EXPECTED}")
+    return {
+        int(target) if target.isascii() and target.isdigit() and len(target) < 19 else target: percent
+        for target, percent in percents.items()
+    }
+
+
+class ShadowCollector(Collector):
+    """Metrics of shadow traffic, by model, version and output.
+
+    Args:
+        shadow: What counts it.
+    """
+
+    def __init__(self, shadow: Shadow) -> None:
+        self._shadow = shadow
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the metrics as they are now."""
+        labels = ["model_name", "version"]
+        requests = CounterMetricFamily(
+            "hops_serving_shadow_requests", "Copies of requests, by how they ended.", labels=[*labels, "status"]
+        )
+        dropped = CounterMetricFamily("hops_serving_shadow_dropped", "Copies that found the queue full.", labels=labels)
+        latency = GaugeMetricFamily(
+            "hops_serving_shadow_latency_ms", "Latency of the copies, milliseconds.", labels=[*labels, "quantile"]
+        )
+        labels = [*labels, "output"]
+        rows = CounterMetricFamily("hops_serving_shadow_rows", "Rows that were compared.", labels=labels)
+        differing = CounterMetricFamily(
+            "hops_serving_shadow_rows_differing", "Rows that differ by more than the tolerance.", labels=labels
+        )
+        largest = GaugeMetricFamily("hops_serving_shadow_max_difference", "Largest absolute difference.", labels=labels)
+        for model in self._shadow.models():
+            for version, counts in self._shadow.report(model).items():
+                for code, count in counts["codes"].items():
+                    requests.add_metric([model, version, code], count)
+                dropped.add_metric([model, version], counts["dropped"])
+                for quantile in ("50", "99"):
+                    if counts[f"latency_ms_p{quantile}"] is not None:
+                        latency.add_metric([model, version, f"0.{quantile}"], counts[f"latency_ms_p{quantile}"])
+                for output, differences in counts["outputs"].items():
+                    rows.add_metric([model, version, output], differences["rows"])
+                    differing.add_metric([model, version, output], differences["rows_differing"])
+                    if differences["max_difference"] is not None:
+                        largest.add_metric([model, version, output], differences["max_difference"])
+        return requests, dropped, latency, rows, differing, largest

@@ -1,0 +1,285 @@
+"""Shadow traffic: copies of answered requests go to another version, whose answers are compared and never returned."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.gateway.comparison import OutputDifference, compare
+from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.servable import Call, Reply
+from airflow_hops.serving.monitoring.stats import LatencyHistogram
+
+log = logging.getLogger(__name__)
+
+_QUEUE_BYTES = 64 * 2**20
+_COPY_TIMEOUT_S = 30.0
+# How long a copy waits at most for requests to be few: under constant load the shadow still sees some.
+_PATIENCE_S = 0.05
+_PAUSE_S = 0.002
+
+
+@dataclass(frozen=True)
+class ShadowOptions:
+    """How copies are run.
+
+    Attributes:
+        queue_requests: Copies that wait at most; what comes beyond is dropped and counted.
+        threads: Copies that run at once.
+        quiet_in_flight: A copy waits a while as long as this many requests are in flight.
+        tolerance: Difference, absolute or relative, up to which two numbers are the same.
+    """
+
+    queue_requests: int = 1000
+    threads: int = 1
+    quiet_in_flight: int = 4
+    tolerance: float = 1e-5
+
+
+@dataclass(slots=True)
+class ShadowCopy:
+    """A copy of an answered request.
+
+    Attributes:
+        request_id: The client's id of the request, or None.
+        api: "grpc" or "rest".
+        model: Model name.
+        version: The version that answered.
+        call: The request.
+        reply: The answer that was returned.
+        target: The version or label that gets the copy.
+    """
+
+    request_id: str | None
+    api: str
+    model: str
+    version: int
+    call: Call
+    reply: Reply
+    target: int | str
+
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps in memory."""
+        return len(self.call.message) + len(self.reply.message)
+
+
+@dataclass
+class OutputCounts:
+    """Differences of one output, over all copies that were answered."""
+
+    rows: int = 0
+    rows_differing: int = 0
+    max_difference: float | None = None
+    sum_difference: float = 0.0
+    rows_measured: int = 0
+
+    def add(self, difference: OutputDifference) -> None:
+        """Adds those of one copy."""
+        self.rows += difference.rows
+        self.rows_differing += difference.rows_differing
+        self.sum_difference += difference.sum_difference
+        self.rows_measured += difference.rows_measured
+        known = [most for most in (self.max_difference, difference.max_difference) if most is not None]
+        self.max_difference = max(known, default=None)
+
+    def report(self) -> dict[str, Any]:
+        """The counts, the share of rows that differ, and the largest and the mean difference."""
+        return {
+            "rows": self.rows,
+            "rows_differing": self.rows_differing,
+            "share_differing": self.rows_differing / self.rows if self.rows else None,
+            "max_difference": self.max_difference,
+            "mean_difference": self.sum_difference / self.rows_measured if self.rows_measured else None,
+        }
+
+
+@dataclass
+class ShadowCounts:
+    """What became of the copies for one version.
+
+    Attributes:
+        by_code: gRPC status code's name to copies.
+        dropped: Copies that found the queue full.
+        rows: Rows of the answered ones.
+        compared_with: Version that had answered to copies answered.
+        latency: Seconds of the answered ones.
+        outputs: Differences by output.
+    """
+
+    by_code: dict[str, int] = field(default_factory=dict)
+    dropped: int = 0
+    rows: int = 0
+    compared_with: dict[int, int] = field(default_factory=dict)
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    outputs: dict[str, OutputCounts] = field(default_factory=dict)
+
+    def report(self) -> dict[str, Any]:
+        """As ``GET /v1/stats`` shows it."""
+        requests = sum(self.by_code.values())
+        return {
+            "requests": requests,
+            "errors": requests - self.by_code.get("OK", 0),
+            "dropped": self.dropped,
+            "codes": dict(sorted(self.by_code.items())),
+            "rows": self.rows,
+            "compared_with": {str(version): count for version, count in sorted(self.compared_with.items())},
+            "latency_ms_p50": self.latency.percentile_ms(50),
+            "latency_ms_p99": self.latency.percentile_ms(99),
+            "outputs": {name: counts.report() for name, counts in sorted(self.outputs.items())},
+        }
+
+
+class Shadow:
+    """Sends the copies, in threads of its own that give way to requests.
+
+    Args:
+        catalog: Where versions and the shares of shadow traffic are found.
+        options: How copies are run.
+        keep: Called with each copy, its answer, the version that gave it and its seconds, to capture it.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        options: ShadowOptions,
+        keep: Callable[[ShadowCopy, Reply, int, float], None] = lambda copy, reply, version, latency_s: None,
+    ) -> None:
+        self._catalog = catalog
+        self._options = options
+        self._keep = keep
+        self._changed = threading.Condition()
+        self._queue: deque[ShadowCopy] = deque()
+        self._queue_bytes = 0
+        self._offered: dict[tuple[str, int | str], itertools.count[int]] = {}
+        self._counts: dict[str, dict[str, ShadowCounts]] = {}
+        self._stopping = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"shadow-{number}", daemon=True)
+            for number in range(options.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def offer(self, request_id: str | None, api: str, model: str, version: int, call: Call, reply: Reply) -> None:
+        """Takes an answered request; a share of them is copied, and never waited for."""
+        percents = self._catalog.traffic.shadow.get(model)
+        if not percents:
+            return
+        for target, percent in percents.items():
+            if self._number(model, target) != version and self._is_drawn(model, target, percent):
+                self._put(ShadowCopy(request_id, api, model, version, call, reply, target))
+
+    def report(self, model: str) -> dict[str, Any]:
+        """Returns the counts of a model by version, since the start; a label that is not known is its own."""
+        with self._changed:
+            return {name: counts.report() for name, counts in sorted(self._counts.get(model, {}).items())}
+
+    def models(self) -> list[str]:
+        """Returns the models that have counts."""
+        with self._changed:
+            return sorted(self._counts)
+
+    def close(self) -> None:
+        """Lets what waits go."""
+        with self._changed:
+            self._stopping = True
+            self._queue.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(1.0)
+
+    def _is_drawn(self, model: str, target: int | str, percent: int) -> bool:
+        counter = self._offered.get((model, target))
+        if counter is None:
+            counter = self._offered.setdefault((model, target), itertools.count())
+        # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
+        number = next(counter)
+        return (number + 1) * percent // 100 > number * percent // 100
+
+    def _put(self, copy: ShadowCopy) -> None:
+        with self._changed:
+            waiting = len(self._queue)
+            if waiting >= self._options.queue_requests or self._queue_bytes + copy.size > _QUEUE_BYTES:
+                self._counts_of(copy.model, self._number(copy.model, copy.target)).dropped += 1
+                return
+            self._queue.append(copy)
+            self._queue_bytes += copy.size
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._stopping)
+                if self._stopping:
+                    return
+                copy = self._queue.popleft()
+                self._queue_bytes -= copy.size
+            self._give_way()
+            try:
+                self._ask(copy)
+            except Exception:
+                log.exception("shadow traffic of model %s: a copy failed", copy.model)
+
+    def _give_way(self) -> None:
+        until_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < until_s and not self._stopping:
+            views = list(self._catalog.views.values())
+            in_flight = sum(servable.in_flight for view in views for servable in view.servables.values())
+            if in_flight < self._options.quiet_in_flight:
+                return
+            time.sleep(_PAUSE_S)
+
+    def _ask(self, copy: ShadowCopy) -> None:
+        number: int | str = self._number(copy.model, copy.target)
+        label = copy.target if isinstance(copy.target, str) else None
+        started_s = time.perf_counter()
+        try:
+            servable = self._catalog.acquire(copy.model, None if label else int(copy.target), label)
+            try:
+                number = servable.version or number
+                call = Call(copy.call.method, copy.call.message, time.monotonic() + _COPY_TIMEOUT_S)
+                reply = servable.answer(call)
+            finally:
+                servable.release()
+        except Exception as error:
+            code = error.code if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL
+            self._count_error(copy, number, code.name, error)
+            return
+        latency_s = time.perf_counter() - started_s
+        version = reply.version or servable.version
+        differences = compare(copy.call.method, copy.reply.message, reply.message, self._options.tolerance)
+        with self._changed:
+            counts = self._counts_of(copy.model, version)
+            counts.by_code["OK"] = counts.by_code.get("OK", 0) + 1
+            counts.rows += reply.rows
+            counts.compared_with[copy.version] = counts.compared_with.get(copy.version, 0) + 1
+            counts.latency.add(latency_s)
+            for name, difference in differences.items():
+                counts.outputs.setdefault(name, OutputCounts()).add(difference)
+        self._keep(copy, reply, version, latency_s)
+
+    def _count_error(self, copy: ShadowCopy, number: int | str, code: str, error: Exception) -> None:
+        with self._changed:
+            by_code = self._counts_of(copy.model, number).by_code
+            by_code[code] = by_code.get(code, 0) + 1
+            first = by_code[code] == 1
+        if first:
+            log.warning("shadow traffic of model %s to %s: %s: %s", copy.model, copy.target, code, error)
+
+    def _number(self, model: str, target: int | str) -> int | str:
+        """The version that a label is on, as far as that is known here."""
+        view = self._catalog.views.get(model)
+        return target if isinstance(target, int) or view is None else view.labels.get(target, target)
+
+    def _counts_of(self, model: str, number: int | str) -> ShadowCounts:
+        return self._counts.setdefault(model, {}).setdefault(str(number), ShadowCounts())
