@@ -34,8 +34,17 @@ PROVIDER_INFO: dict[str, Any] = {
         }
     ],
     "operators": [{"integration-name": "Hops", "python-modules": ["airflow_hops.operators"]}],
+    "sensors": [{"integration-name": "Hops", "python-modules": ["airflow_hops.sensors.model_version"]}],
+    "triggers": [{"integration-name": "Hops", "python-modules": ["airflow_hops.triggers.model_version"]}],
     "hooks": [
-        {"integration-name": "Hops", "python-modules": ["airflow_hops.hooks.runtime", "airflow_hops.hooks.ranks"]}
+        {
+            "integration-name": "Hops",
+            "python-modules": [
+                "airflow_hops.hooks.runtime",
+                "airflow_hops.hooks.ranks",
+                "airflow_hops.hooks.model_server",
+            ],
+        }
     ],
     "connection-types": [
         {
@@ -59,6 +68,46 @@ PROVIDER_INFO: dict[str, Any] = {
                 "serving_config_file": _field("Model config file", "TensorFlow Serving's --model_config_file"),
                 "serving_traffic_file": _field("Traffic config file", "The bundled server's --traffic_config_file"),
                 "serving_capture_path": _field("Capture path", "The bundled server's --capture_base_path"),
+            },
+        },
+        {
+            "connection-type": "model_server",
+            "hook-class-name": "airflow_hops.hooks.model_server.ModelServerHook",
+            "hook-name": "Model server",
+            "ui-field-behaviour": {
+                "hidden-fields": ["schema", "login", "password"],
+                "relabeling": {"port": "gRPC port"},
+                "placeholders": {"host": "127.0.0.1", "port": "8500"},
+            },
+            "conn-fields": {
+                "kind": {
+                    "label": "Kind",
+                    "description": "The server of this package (also in front of others), or TensorFlow Serving's own",
+                    "schema": {
+                        "type": ["string", "null"],
+                        "enum": ["bundled", "tensorflow_model_server"],
+                        "default": "bundled",
+                    },
+                },
+                "rest_port": _field("REST port", "--rest_api_port", "integer"),
+                "base_path": _field(
+                    "Model base path", "Folder into which model versions are published: absolute path, or URI"
+                ),
+                "server_base_path": _field(
+                    "Model base path of the server", "The same folder as the server sees it; empty: under the same name"
+                ),
+                "storage_options": _field("Storage options", "JSON passed to fsspec for the base path"),
+                "config_file": _field(
+                    "Model config file", "--model_config_file, where worker and server share it; empty: sent by RPC"
+                ),
+                "traffic_file": _field(
+                    "Traffic config file", "--traffic_config_file, where they share it; empty: set by REST"
+                ),
+                "capture_path": _field("Capture path", "--capture_base_path, where they share it"),
+                "ca_file": _field("CA file", "PEM file of who signed the server's certificate; turns TLS on"),
+                "cert_file": _field("Client certificate", "PEM file, for a server that verifies its clients"),
+                "key_file": _field("Client key", "PEM file of the client certificate's private key"),
+                "timeout": _field("Timeout", "Seconds that a call may take", "number", 10),
             },
         },
         {

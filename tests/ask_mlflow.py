@@ -13,6 +13,13 @@ def aliases(context: Any, tracking_uri: str, model_name: str) -> dict[str, int]:
     return {alias: int(version) for alias, version in found.items()}
 
 
+def set_aliases(context: Any, tracking_uri: str, model_name: str, aliases: dict[str, int]) -> None:
+    from mlflow.tracking import MlflowClient
+
+    for alias, version in aliases.items():
+        MlflowClient(tracking_uri).set_registered_model_alias(model_name, alias, str(version))
+
+
 def versions(context: Any, tracking_uri: str, model_name: str) -> list[dict[str, Any]]:
     """Each version with its tags, its run's parameters, and its metrics as lists of (step, value)."""
     from mlflow.tracking import MlflowClient

@@ -22,7 +22,6 @@ from conftest import REPOSITORY, StepRunner
 
 from airflow_hops.artifacts import Artifact, Producer
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.triggers.rollout import RolloutTrigger
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -226,13 +225,18 @@ class Pipeline:
 
     def rollout(self, deployment: Artifact, *, services: dict[str, str] | None = None, **params: Any) -> Artifact:
         """Looks at the canary until it is decided."""
+        # Airflow is imported once its environment is set.
+        from airflow_hops.triggers.rollout import RolloutTrigger
+
         while not isinstance(found := self.look(deployment, services=services, **params), Artifact):
             waiting = {name: value for name, value in found["waiting"].items() if name != "text"}
             asyncio.run(RolloutTrigger(**waiting, poll_s=0.1).wait())
         return found
 
-    def look(self, deployment: Artifact, *, services: dict[str, str] | None = None, **params: Any) -> Any:
-        """Looks at the canary once."""
+    def look(
+        self, deployment: Artifact, *, services: dict[str, str] | None = None, killed_before: str = "", **params: Any
+    ) -> Any:
+        """Looks at the canary once; ``killed_before`` is one of ``runtime_checks/killed_rollout.py``."""
         given = {
             "steps": [50, 100],
             "min_requests": 20,
@@ -243,10 +247,12 @@ class Pipeline:
             "keep_versions": 2,
             "look_s": 5.0,
             "limits": {},
+            **({"before": killed_before} if killed_before else {}),
         }
         return self.runner(
-            "airflow_hops.runtime.rollout:look",
+            "killed_rollout:look" if killed_before else "airflow_hops.runtime.rollout:look",
             params={**given, **params},
+            code_paths=(str(Path(__file__).parent / "runtime_checks"),),
             inputs={"deployment": deployment},
             kind="rollout",
             services={**self.server.services, "tracking_uri": self.tracking_uri, **(services or {})},
@@ -267,11 +273,11 @@ class Pipeline:
         found: dict[str, int] = self.registry("aliases")
         return found
 
-    def registry(self, function: str) -> Any:
-        """Asks MLflow, in the runtime environment: ``aliases`` or ``versions``."""
+    def registry(self, function: str, **params: Any) -> Any:
+        """Asks MLflow, in the runtime environment: ``aliases``, ``set_aliases`` or ``versions``."""
         return self.runner(
             f"ask_mlflow:{function}",
-            params={"tracking_uri": self.tracking_uri, "model_name": self.name},
+            params={"tracking_uri": self.tracking_uri, "model_name": self.name, **params},
             code_paths=(str(Path(__file__).parent),),
             launcher=self.launcher,
         )

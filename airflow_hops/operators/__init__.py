@@ -11,6 +11,12 @@ from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.operators.schema import SchemaOperator
+from airflow_hops.operators.serving import (
+    PromoteModelOperator,
+    RollbackModelOperator,
+    SetTrafficOperator,
+    UndeployModelOperator,
+)
 from airflow_hops.operators.skew import SkewOperator
 from airflow_hops.operators.statistics import StatisticsOperator
 from airflow_hops.operators.train import HorovodTrainOperator
@@ -27,12 +33,16 @@ __all__ = [
     "IngestOperator",
     "PrepareImagesOperator",
     "PrepareOperator",
+    "PromoteModelOperator",
     "RequestRetrainingOperator",
+    "RollbackModelOperator",
     "RolloutOperator",
     "SchemaOperator",
+    "SetTrafficOperator",
     "SkewOperator",
     "Source",
     "StatisticsOperator",
     "TransformOperator",
+    "UndeployModelOperator",
     "ValidateExamplesOperator",
 ]

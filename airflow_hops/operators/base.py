@@ -59,6 +59,10 @@ class HopsOperator(BaseOperator):
         """Upstream artifacts by role: an artifact's dict, a list of them, or None."""
         return {}
 
+    def step_services(self) -> Mapping[str, str]:
+        """Services that the step gets in the place of those of the ``hops`` connection."""
+        return {}
+
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """What else decides whether the step's artifact can be reused."""
         return {}
@@ -118,6 +122,7 @@ class HopsOperator(BaseOperator):
             producer=producer,
             code_paths=_code_paths(context),
             cache_key_parts=self.step_cache_key_parts(hook),
+            services=self.step_services(),
         )
 
     def on_kill(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.operators.base import HopsOperator
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ class DeployModelOperator(HopsOperator):
         infra_blessing: Output of the infra-validation task; likewise. (templated)
         canary_percent: Share of the traffic that the canary gets, 1 to 100.
         available_timeout_s: Seconds that the server may take to load the version.
+        allow_older: Whether a model that was registered before the champion may become a canary; without it, the
+            cleared task of an old run fails rather than bring its model back.
+        model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
+            names. (templated)
     """
 
     entry: ClassVar[str] = "airflow_hops.runtime.deploy:run"
@@ -38,6 +43,7 @@ class DeployModelOperator(HopsOperator):
         "model_name",
         "evaluation",
         "infra_blessing",
+        "model_server_conn_id",
     )
 
     def __init__(
@@ -49,6 +55,8 @@ class DeployModelOperator(HopsOperator):
         infra_blessing: Any = None,
         canary_percent: int = 20,
         available_timeout_s: float = 120.0,
+        allow_older: bool = False,
+        model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -58,6 +66,8 @@ class DeployModelOperator(HopsOperator):
         self.infra_blessing = infra_blessing
         self.canary_percent = canary_percent
         self.available_timeout_s = available_timeout_s
+        self.allow_older = allow_older
+        self.model_server_conn_id = model_server_conn_id
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function."""
@@ -65,7 +75,12 @@ class DeployModelOperator(HopsOperator):
             "model_name": self.model_name,
             "canary_percent": self.canary_percent,
             "available_timeout_s": self.available_timeout_s,
+            "allow_older": self.allow_older,
         }
+
+    def step_services(self) -> Mapping[str, str]:
+        """The model server of the connection, where one is named."""
+        return model_server_services(self.model_server_conn_id)
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Upstream artifacts by role."""

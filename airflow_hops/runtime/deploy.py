@@ -1,21 +1,30 @@
 """Deploys a model: registers it, publishes its SavedModel, and has the server take it, as champion or as canary.
 
-The order is what makes a killed task harmless: registry, version folder, config, available, record, traffic. A version
-takes no traffic before the record says so, and a retry finds each step done and goes on.
+The order is what makes a killed task harmless: registry, version folder, config, available, record, labels, traffic,
+aliases. A version takes no traffic before the record says so, and a retry finds each step done and goes on.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.model_record import ModelRecord, ServedVersion, now, read_record, record_uri, write_record
+from airflow_hops.runtime.model_record import (
+    ModelRecord,
+    ServedVersion,
+    by_whom,
+    now,
+    read_record,
+    record_uri,
+    write_record,
+)
 from airflow_hops.runtime.model_server import ModelServer, check_saved_model
-from airflow_hops.runtime.tracking import CHALLENGER, CHAMPION, ModelRegistry, read_training
+from airflow_hops.runtime.rollout.counts import snapshot_of
+from airflow_hops.runtime.tracking import ModelRegistry, read_training
 from airflow_hops.serving_api.config import ConfigError
 
 STABLE_LABEL = "stable"
@@ -48,7 +57,12 @@ class Deployment:
 
 
 def run(
-    context: StepContext, *, model_name: str, canary_percent: int = 20, available_timeout_s: float = 120.0
+    context: StepContext,
+    *,
+    model_name: str,
+    canary_percent: int = 20,
+    available_timeout_s: float = 120.0,
+    allow_older: bool = False,
 ) -> Artifact:
     """The step: deploys the input ``model``.
 
@@ -57,6 +71,7 @@ def run(
         model_name: Name of the model, in MLflow's registry and on the server.
         canary_percent: Share of the traffic that a model gets where a champion serves already, 1 to 100.
         available_timeout_s: How long the server may take to load the version.
+        allow_older: Whether a model that was registered before the champion may become a canary.
     """
     if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
         raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")
@@ -71,7 +86,9 @@ def run(
     server.check_reachable(model_name)
     try:
         with server.exclusive(model_name):
-            deployment = deploy(context, server, model, model_name, canary_percent, available_timeout_s)
+            deployment = deploy(
+                context, server, model, model_name, canary_percent, available_timeout_s, allow_older=allow_older
+            )
     except ConfigError as error:
         raise BadInput(str(error)) from error
     context.progress(1.0, f"version {deployment.version} serves as {deployment.mode} ({deployment.why})")
@@ -104,28 +121,42 @@ def deploy(
     model_name: str,
     canary_percent: int,
     available_timeout_s: float,
+    *,
+    allow_older: bool = False,
 ) -> Deployment:
     """Deploys a model; the caller holds it with :meth:`ModelServer.exclusive`.
 
     Raises:
+        BadInput: the model is older than the champion, or the server cannot give it the share.
         VersionRefused: the server does not load it; config, folder and record are as they were before.
         HopsError: the server does not answer in time; likewise.
     """
     record = read_record(context.store, model_name)
+    champion = record.champion
     step = _Steps(context, server, model, model_name, available_timeout_s)
-    if record.champion is not None and record.champion.fingerprint == model.fingerprint:
-        return step.keep_champion(record)
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
-    context.progress(0.1, f"MLflow at {registry.tracking_uri}")
-    version = registry.register(
-        model,
-        context.spec.producer,
-        training=read_training(context.store.local(model)),
-        evaluation=context.input("evaluation") if context.has_input("evaluation") else None,
-    ).version
-    if record.champion is None:
-        return step.make_champion(record, registry, version)
-    return step.make_canary(record, registry, version, canary_percent)
+    if champion is not None and champion.fingerprint == model.fingerprint:
+        deployment = step.keep_champion(record)
+    else:
+        if champion is not None and canary_percent < 100:
+            _check_splits(server, model_name, canary_percent)
+        context.progress(0.1, f"MLflow at {registry.tracking_uri}")
+        version = registry.register(
+            model,
+            context.spec.producer,
+            training=read_training(context.store.local(model)),
+            evaluation=context.input("evaluation") if context.has_input("evaluation") else None,
+        ).version
+        if champion is None:
+            deployment = step.make_champion(record, version)
+        else:
+            _check_newer(champion.version, version, model, model_name, allow_older)
+            deployment = step.make_canary(record, version, canary_percent)
+    record = read_record(context.store, model_name)
+    registry.point_aliases(
+        record.champion.version if record.champion else None, record.challenger.version if record.challenger else None
+    )
+    return deployment
 
 
 @dataclass(frozen=True)
@@ -145,46 +176,46 @@ class _Steps:
         traffic = self.server.traffic(self.model_name)
         if record.challenger is None and traffic != {champion.version: 100}:
             traffic = {champion.version: 100}
-            self._label({STABLE_LABEL: champion.version})
+            self.server.set_labels(self.model_name, {STABLE_LABEL: champion.version})
             self.server.set_traffic(self.model_name, traffic)
         return self._deployment(champion.version, "champion", traffic, champion.version, published, "already champion")
 
-    def make_champion(self, record: ModelRecord, registry: ModelRegistry, version: int) -> Deployment:
+    def make_champion(self, record: ModelRecord, version: int) -> Deployment:
         """The first model of this name takes all the traffic."""
         published = self._load(version, [])
         traffic = {version: 100}
-        self._label({STABLE_LABEL: version})
-        registry.set_alias(CHAMPION, version)
         why = "the first model"
         served = self._served(version, 100)
-        record = replace(record, champion=served, challenger=None).after("deployed", version, why, traffic=traffic)
-        write_record(self.context.store, self.model_name, record)
+        record = replace(record, champion=served, challenger=None)
+        self._write(record.after("deployed", version, why, traffic=traffic, by=self._by))
+        self.server.set_labels(self.model_name, {STABLE_LABEL: version})
         self.server.set_traffic(self.model_name, traffic)
         return self._deployment(version, "champion", traffic, version, published, why)
 
-    def make_canary(
-        self, record: ModelRecord, registry: ModelRegistry, version: int, canary_percent: int
-    ) -> Deployment:
+    def make_canary(self, record: ModelRecord, version: int, canary_percent: int) -> Deployment:
         """The candidate gets a share of the traffic; the champion keeps the rest."""
         champion, challenger = record.champion, record.challenger
         assert champion is not None
         if challenger is not None and challenger.version != version:
             record = self._supersede(record, version)
-        if challenger is None or challenger.version != version:
-            # Before the version can be loaded: a server without a split sends everything to the newest.
-            self.server.set_traffic(self.model_name, {champion.version: 100})
+        elif challenger is not None and challenger.rollout is not None:
+            canary_percent = challenger.traffic_percent  # its rollout is under way
         kept = [v for v in self.server.configured(self.model_name) if v in record.champions()]
+        if challenger is None or challenger.version != version:
+            # Before the version can be loaded: a server that is given no shares sends everything to the newest.
+            if not self.server.splits_traffic:
+                self.server.serve(self.model_name, sorted({*kept, champion.version}))
+            self.server.set_traffic(self.model_name, {champion.version: 100})
         published = self._load(version, [*kept, champion.version])
         traffic = {champion.version: 100 - canary_percent, version: canary_percent}
         why = f"{canary_percent}% of the traffic, beside champion {champion.version}"
-        self._label({STABLE_LABEL: champion.version, CANARY_LABEL: version})
-        registry.set_alias(CHALLENGER, version)
         if challenger is None or challenger.version != version or challenger.traffic_percent != canary_percent:
             served = replace(self._served(version, canary_percent), baseline=self._baseline())
             record = replace(
                 record, challenger=served, champion=replace(champion, traffic_percent=100 - canary_percent)
-            ).after("canary", version, why, traffic=traffic)
-            write_record(self.context.store, self.model_name, record)
+            )
+            self._write(record.after("canary", version, why, traffic=traffic, by=self._by))
+        self.server.set_labels(self.model_name, {STABLE_LABEL: champion.version, CANARY_LABEL: version})
         self.server.set_traffic(self.model_name, traffic)
         return self._deployment(version, "canary", traffic, champion.version, published, why)
 
@@ -192,49 +223,38 @@ class _Steps:
         """Ends a canary that nobody decided on before the next model came."""
         assert record.challenger is not None and record.champion is not None
         record = replace(record, challenger=None, champion=replace(record.champion, traffic_percent=100)).after(
-            "rolled_back", record.challenger.version, f"superseded by version {version} before it was decided on"
+            "rolled_back",
+            record.challenger.version,
+            f"superseded by version {version} before it was decided on",
+            by=self._by,
         )
-        write_record(self.context.store, self.model_name, record)
+        self._write(record)
         return record
 
+    @property
+    def _by(self) -> dict[str, str]:
+        return by_whom(self.context.spec.producer)
+
+    def _write(self, record: ModelRecord) -> None:
+        write_record(self.context.store, self.model_name, record)
+
     def _load(self, version: int, others: list[int]) -> bool:
-        """Publishes a version and has the server load it beside others; undoes both where the server does not."""
-        server, name = self.server, self.model_name
-        self.context.progress(0.3, f"publishes {server.version_path(name, version)}")
-        error_before = server.last_error(name, version)
         saved_model = self.context.store.local(self.model) / "saved_model"
-        published = server.publish(saved_model, name, version, self.model.fingerprint)
-        previous = server.serve(name, sorted({*others, version}))
-        try:
-            server.wait_until_available(
-                name,
-                version,
-                self.available_timeout_s,
-                error_before=error_before,
-                on_state=lambda state: self.context.progress(0.5, f"version {version}: {state}"),
-            )
-        except HopsError:
-            if not self._was_configured(previous, version):
-                server.restore(name, previous)
-                if published:
-                    server.unpublish(name, version)
-                server.wait_until_gone(name, version, timeout_s=3.0)
-            raise
-        return published
-
-    def _was_configured(self, previous: Any, version: int) -> bool:
-        return previous is not None and version in previous.model_version_policy.specific.versions
-
-    def _label(self, labels: Mapping[str, int]) -> None:
-        # A reload of its own: TensorFlow Serving refuses a label on a version that is not loaded yet.
-        if self.server.labels(self.model_name) != labels:
-            self.server.serve(self.model_name, self.server.configured(self.model_name), labels)
+        return load_version(
+            self.context,
+            self.server,
+            self.model_name,
+            version,
+            others,
+            publish=lambda: self.server.publish(saved_model, self.model_name, version, self.model.fingerprint),
+            timeout_s=self.available_timeout_s,
+        )
 
     def _baseline(self) -> dict[str, Any]:
         """What the server has counted before the canary's first request; empty where it has no REST port."""
         if self.server.rest_port is None:
             return {}
-        return {str(version): figures for version, figures in self.server.counts(self.model_name).items()}
+        return {str(version): snapshot_of(figures) for version, figures in self.server.counts(self.model_name).items()}
 
     def _served(self, version: int, percent: int) -> ServedVersion:
         path = str(self.server.version_path(self.model_name, version))
@@ -245,6 +265,76 @@ class _Steps:
     ) -> Deployment:
         path = str(self.server.version_path(self.model_name, version))
         return Deployment(self.model_name, version, mode, dict(traffic), champion, path, published, why)
+
+
+def load_version(
+    context: StepContext,
+    server: ModelServer,
+    model_name: str,
+    version: int,
+    others: list[int],
+    *,
+    publish: Callable[[], bool],
+    timeout_s: float,
+) -> bool:
+    """Publishes a version and has the server load it beside others; undoes both where the server does not.
+
+    Args:
+        context: The step.
+        server: The model server.
+        model_name: Model name.
+        version: Version number.
+        others: Versions that are to stay.
+        publish: Makes the version's folder; says whether it was not there before.
+        timeout_s: How long the server may take.
+
+    Returns:
+        Whether the folder was made now.
+
+    Raises:
+        VersionRefused: the server does not load it.
+        HopsError: it is not available in time.
+    """
+    context.progress(0.3, f"publishes {server.version_path(model_name, version)}")
+    error_before = server.last_error(model_name, version)
+    published = publish()
+    previous = server.serve(model_name, sorted({*others, version}))
+    try:
+        server.wait_until_available(
+            model_name,
+            version,
+            timeout_s,
+            error_before=error_before,
+            on_state=lambda state: context.progress(0.5, f"version {version}: {state}"),
+        )
+    except HopsError:
+        if previous is None or version not in previous.model_version_policy.specific.versions:
+            server.restore(model_name, previous)
+            if published:
+                server.unpublish(model_name, version)
+            server.wait_until_gone(model_name, version, timeout_s=3.0)
+        raise
+    return published
+
+
+def _check_splits(server: ModelServer, model_name: str, canary_percent: int) -> None:
+    """Refuses a canary on a server that cannot give it a share."""
+    if not server.splits_traffic:
+        raise BadInput(
+            f"model {model_name!r}: canary_percent is {canary_percent}, but {server.address} is a "
+            "tensorflow_model_server, which does not split traffic. Put the bundled server in front of it "
+            f"(python -m airflow_hops.serving --upstream={server.address}) and name that one in the connection; or "
+            "give canary_percent=100"
+        )
+
+
+def _check_newer(champion: int, version: int, model: Artifact, model_name: str, allow_older: bool) -> None:
+    """Refuses a model that was registered before the champion: the cleared task of an old run would deploy it."""
+    if version < champion and not allow_older:
+        raise BadInput(
+            f"model {model_name!r}: {model.uri} was registered as version {version}, before the champion {champion}; "
+            "to go back to it, use RollbackModelOperator, or deploy it with allow_older=True"
+        )
 
 
 def _check_blessing(context: StepContext, role: str, model: Artifact) -> None:

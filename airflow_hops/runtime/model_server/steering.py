@@ -159,18 +159,18 @@ class TrafficByRest:
     """The bundled server's ``/v1/models/M:traffic``.
 
     Args:
-        client: A client of its REST port; None where the connection names none.
+        connect: Gives a client of its REST port.
     """
 
     splits = True
 
-    def __init__(self, client: RestClient | None) -> None:
-        self._client = client
+    def __init__(self, connect: Callable[[], RestClient]) -> None:
+        self._connect = connect
 
     def read(self, model_name: str) -> dict[int, int]:
         """The shares that the server gives."""
         try:
-            return self._rest().traffic(model_name)
+            return self._connect().traffic(model_name)
         except ModelServerError as error:
             if error.code.name == "NOT_FOUND":
                 return {}
@@ -179,17 +179,9 @@ class TrafficByRest:
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
         """Sets the shares; the server has taken them when it answers."""
         try:
-            self._rest().set_traffic(model_name, percents)
+            self._connect().set_traffic(model_name, percents)
         except ModelServerError as error:
             raise _refused(error) from error
-
-    def _rest(self) -> RestClient:
-        if self._client is None:
-            raise BadInput(
-                "the connection names neither the server's traffic file nor its REST port, one of which sets its "
-                "traffic; set the field 'serving_traffic_file' or 'serving_rest_port'"
-            )
-        return self._client
 
 
 class NoTraffic:

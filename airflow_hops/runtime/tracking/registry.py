@@ -115,6 +115,40 @@ class ModelRegistry:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise HopsError(f"MLflow at {self.tracking_uri}: {error}") from error
 
+    def point_aliases(self, champion: int | None, challenger: int | None) -> None:
+        """Has the aliases name what serves, whatever a killed task left; writes nothing where they do."""
+        with mlflow_errors(self.client):
+            found = self.client.search_registered_models(f"name = '{self.model_name}'")
+        aliases = {alias: int(version) for model in found for alias, version in model.aliases.items()}
+        for alias, version in ((CHAMPION, champion), (CHALLENGER, challenger)):
+            if version is None and alias in aliases:
+                self.delete_alias(alias)
+            elif version is not None and aliases.get(alias) != version:
+                self.set_alias(alias, version)
+
+    def model_of(self, version: int) -> tuple[str, str]:
+        """URI and fingerprint of the model artifact that a version was registered for.
+
+        Raises:
+            BadInput: there is no such version, or it was not registered by a deployment.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            tags = self.client.get_model_version(self.model_name, str(version)).tags
+            return tags["hops.model"], tags["hops.fingerprint"]
+        except KeyError as error:
+            raise BadInput(
+                f"model {self.model_name!r} version {version} in MLflow at {self.tracking_uri} has no tag {error}; "
+                "it was not registered by DeployModelOperator"
+            ) from None
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise HopsError(f"MLflow at {self.tracking_uri}: {error}") from error
+            raise BadInput(
+                f"model {self.model_name!r} has no version {version} in MLflow at {self.tracking_uri}"
+            ) from error
+
     def tag(self, version: int, name: str, value: str) -> None:
         """Tags a version."""
         with mlflow_errors(self.client):

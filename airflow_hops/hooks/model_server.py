@@ -1,0 +1,295 @@
+"""Connection type ``model_server``: the bundled server, or any ``tensorflow_model_server``, over gRPC and REST."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_hops.artifacts import BadInput, HopsError
+
+if TYPE_CHECKING:
+    from airflow_hops.serving_api.address import ServerAddress
+    from airflow_hops.serving_api.client import ModelVersion, PredictResult
+
+Api = Literal["grpc", "rest"]
+
+FIELDS = (
+    "kind",
+    "rest_port",
+    "base_path",
+    "server_base_path",
+    "storage_options",
+    "config_file",
+    "traffic_file",
+    "capture_path",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "timeout",
+)
+"""Fields of the connection beside host and port."""
+
+
+_REFUSALS = (
+    "FAILED_PRECONDITION",
+    "INVALID_ARGUMENT",
+    "OUT_OF_RANGE",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "UNIMPLEMENTED",
+)
+
+
+class ModelServerHook(BaseHook):
+    """A model server.
+
+    Example::
+
+        hook = ModelServerHook("model_server_default")
+        hook.predict("flights", {"carrier": ["AA"], "distance": [733.0]}).outputs["probability"]
+        hook.set_traffic("flights", {1: 90, 2: 10})
+
+    Args:
+        model_server_conn_id: A connection of type ``model_server``, or of type ``hops``, which names a server too.
+
+    Every method raises :class:`~airflow_hops.artifacts.BadInput` for what a retry does not mend, and
+    :class:`~airflow_hops.artifacts.HopsError` for what it may.
+    """
+
+    conn_name_attr = "model_server_conn_id"
+    default_conn_name = "model_server_default"
+    conn_type = "model_server"
+    hook_name = "Model server"
+
+    def __init__(self, model_server_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.model_server_conn_id = model_server_conn_id
+
+    @cached_property
+    def services(self) -> dict[str, str]:
+        """What a step gets of the connection: an entry ``serving_*`` for each field, empty where the field is.
+
+        Raises:
+            BadInput: there is no such connection, it is of another type, or its extra is no JSON object.
+        """
+        connection = self._connection()
+        if connection.conn_type == "hops":
+            from airflow_hops.hooks.runtime import RuntimeHook
+
+            found = RuntimeHook(self.model_server_conn_id).settings.services
+            return {name: value for name, value in found.items() if name.startswith("serving_")}
+        if connection.conn_type != self.conn_type:
+            raise BadInput(
+                f"connection {self.model_server_conn_id!r} is of type {connection.conn_type!r}; expected "
+                f"{self.conn_type!r}"
+            )
+        extra = self._extra(connection.extra)
+        services = {f"serving_{name}": str(extra.get(name) or "") for name in FIELDS}
+        if isinstance(extra.get("storage_options"), Mapping):
+            services["serving_storage_options"] = json.dumps(extra["storage_options"])
+        return {
+            **services,
+            "serving_host": connection.host or "127.0.0.1",
+            "serving_port": str(connection.port or 8500),
+        }
+
+    @property
+    def address(self) -> ServerAddress:
+        """Where the server is.
+
+        Raises:
+            BadInput: a field of the connection is not what it should be.
+        """
+        from airflow_hops.serving_api.address import ServerAddress
+
+        return ServerAddress.of(self.services)
+
+    def predict(
+        self,
+        model_name: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str | None = None,
+        request_id: str | None = None,
+        api: Api = "grpc",
+    ) -> PredictResult:
+        """Asks for a prediction.
+
+        Args:
+            model_name: Model name.
+            inputs: Input to array-like of shape ``[batch, ...]``.
+            version: Version to ask; None leaves the choice to label, traffic split or the latest.
+            label: Label to ask, where no version is given.
+            signature: Signature name; None for the default.
+            request_id: Sent as ``x-request-id``.
+            api: ``grpc`` or ``rest``.
+
+        Returns:
+            The outputs as arrays, and the version that gave them.
+        """
+        asked = {"version": version, "label": label, "signature": signature, "request_id": request_id}
+        with self._client(api) as client:
+            result: PredictResult = client.predict(model_name, inputs, **asked)
+            return result
+
+    def status(self, model_name: str, version: int | None = None, *, api: Api = "grpc") -> list[ModelVersion]:
+        """States of a model's versions, or of one; an empty list where the server knows none."""
+        with self._client(api) as client:
+            return _versions(client, model_name, version)
+
+    def metadata(
+        self, model_name: str, *, version: int | None = None, label: str | None = None, api: Api = "grpc"
+    ) -> Any:
+        """Signatures of a version: :class:`~airflow_hops.serving_api.client.ModelMetadata`, or by REST the JSON."""
+        with self._client(api) as client:
+            return client.metadata(model_name, version=version, label=label)
+
+    def reload_config(self, config: Any, *, timeout_s: float | None = None) -> None:
+        """Has the server serve a config, which is the whole truth: what it does not name is unloaded.
+
+        Args:
+            config: ``ModelServerConfig`` in protobuf text format, or such a message.
+            timeout_s: Seconds that the server may take to load what is new; None for the connection's.
+        """
+        from airflow_hops.serving_api.config import ConfigError, parse_config
+
+        try:
+            message = parse_config(config, "config") if isinstance(config, str) else config
+        except ConfigError as error:
+            raise BadInput(str(error)) from error
+        with self._client() as client:
+            client.reload_config(message, timeout_s=timeout_s)
+
+    def get_traffic(self, model_name: str) -> dict[int, int]:
+        """The bundled server's traffic split of a model, version to percent; empty where it has none."""
+        with self._client("rest") as client:
+            traffic: dict[int, int] = client.traffic(model_name)
+            return traffic
+
+    def set_traffic(self, model_name: str, percents: Mapping[int, int] | None) -> None:
+        """Sets the bundled server's traffic split of a model; None removes it.
+
+        A model that :class:`~airflow_hops.operators.deploy.DeployModelOperator` deployed has its shares on record: set
+        those by :class:`~airflow_hops.operators.serving.SetTrafficOperator`.
+        """
+        from airflow_hops.serving_api.address import TENSORFLOW_MODEL_SERVER
+
+        if self.address.kind == TENSORFLOW_MODEL_SERVER:
+            raise BadInput(
+                f"connection {self.model_server_conn_id!r}: {self.address} is a tensorflow_model_server, which does "
+                "not split traffic; put the bundled server in front of it (python -m airflow_hops.serving "
+                f"--upstream={self.address}), and name that one"
+            )
+        with self._client("rest") as client:
+            client.set_traffic(model_name, percents)
+
+    def stats(self) -> dict[str, Any]:
+        """What the bundled server has counted by model and version since it started (``GET /v1/stats``)."""
+        with self._client("rest") as client:
+            stats: dict[str, Any] = client.stats()
+            return stats
+
+    def wait_until_available(self, model_name: str, version: int, timeout_s: float) -> None:
+        """Waits until a version answers requests, for ``timeout_s`` seconds at most."""
+        with self._client() as client:
+            client.wait_until_available(model_name, version, timeout_s)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Asks the server.
+
+        Returns:
+            Whether it answers; and its models and versions, as far as it can tell them, or what is wrong.
+        """
+        try:
+            with self._client() as client:
+                models = {name: _versions(client, name) for name in self._model_names()}
+                if not models:
+                    _versions(client, "any")
+        except HopsError as error:
+            return False, str(error)
+        states = (
+            f"{name} ({', '.join(f'version {v.version} {v.state}' for v in versions) or 'no version'})"
+            for name, versions in models.items()
+        )
+        what = "Model server" if self.address.kind == "bundled" else self.address.kind
+        return True, f"{what} {self.address} answers; models: {', '.join(states) or 'none known'}"
+
+    def _model_names(self) -> list[str]:
+        """Models that the bundled server has counted requests of, and those of the config file: there is no list."""
+        from airflow_hops.serving_api.config import ConfigError, read_config
+
+        names: list[str] = []
+        if self.address.kind == "bundled" and self.address.rest_port is not None:
+            names += self.stats().get("models", {})
+        path = Path(self.services.get("serving_config_file") or "/")
+        if path.is_file():
+            try:
+                names += [model.name for model in read_config(path).model_config_list.config]
+            except ConfigError as error:
+                raise BadInput(str(error)) from error
+        return sorted(set(names))
+
+    @contextlib.contextmanager
+    def _client(self, api: Api = "grpc") -> Iterator[Any]:
+        """A client of one of the ports; what it raises becomes an error of this package."""
+        from airflow_hops.serving_api.client import ModelServerError
+
+        if api not in ("grpc", "rest"):
+            raise BadInput(f"api is {api!r}; expected 'grpc' or 'rest'")
+        try:
+            if api == "rest":
+                yield self.address.rest_client()
+            else:
+                with self.address.client() as client:
+                    yield client
+        except ModelServerError as error:
+            raise (BadInput if error.code.name in _REFUSALS else HopsError)(f"model server: {error}") from error
+        except ValueError as error:  # an input that does not fit the signature's dtype
+            raise BadInput(str(error)) from error
+
+    def _connection(self) -> Any:
+        try:
+            return self.get_connection(self.model_server_conn_id)
+        except AirflowNotFoundException:
+            # Airflow takes a variable that it cannot parse for none at all.
+            raise BadInput(
+                f"there is no connection {self.model_server_conn_id!r}, or it cannot be read; add one of type "
+                f"model_server, or set AIRFLOW_CONN_{self.model_server_conn_id.upper()} to a URI or a JSON object"
+            ) from None
+
+    def _extra(self, text: str | None) -> Mapping[str, Any]:
+        try:
+            extra = json.loads(text or "{}")  # Airflow itself takes one that does not parse for an empty one
+        except ValueError as error:
+            extra = error
+        if not isinstance(extra, Mapping):
+            raise BadInput(
+                f"connection {self.model_server_conn_id!r}: field 'extra' is {text!r}, expected a JSON object"
+            )
+        return extra
+
+
+def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
+    """What a step gets of a connection; nothing where none is named, so that the ``hops`` connection's fields hold."""
+    return ModelServerHook(model_server_conn_id).services if model_server_conn_id else {}
+
+
+def _versions(client: Any, model_name: str, version: int | None = None) -> list[ModelVersion]:
+    from airflow_hops.serving_api.client import ModelServerError
+
+    try:
+        versions: list[ModelVersion] = client.status(model_name, version)
+        return versions
+    except ModelServerError as error:
+        if error.code.name == "NOT_FOUND":
+            return []
+        raise

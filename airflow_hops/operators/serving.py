@@ -1,0 +1,184 @@
+"""Decisions of people on what serves: shares, promotion, rollback, undeployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hooks.model_server import model_server_services
+from airflow_hops.operators.base import HopsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class ServingOperator(HopsOperator):
+    """Base of the operators that decide on a served model.
+
+    The decision is written into the model's record, with the DAG, the run, the task and the reason, before it is
+    applied; a retry decides nothing anew. The XCom is a mapping: ``model_name``, ``champion`` and ``challenger``
+    (versions or None), ``traffic`` (version to percent), ``served`` (versions that the server is to serve), and
+    ``changed``, which is False where it had been decided before.
+
+    Args:
+        model_name: Name of the model in MLflow's registry and on the server. (templated)
+        reason: Why, for the record. (templated)
+        model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
+            names. (templated)
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    cacheable: ClassVar[bool] = False
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "reason", "model_server_conn_id")
+
+    def __init__(
+        self, *, model_name: str, reason: str = "", model_server_conn_id: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.model_name = model_name
+        self.reason = reason
+        self.model_server_conn_id = model_server_conn_id
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of the entry function."""
+        ti = context["ti"]
+        return {"model_name": self.model_name, "reason": self.reason or f"asked for by {ti.dag_id}.{ti.task_id}"}
+
+    def step_services(self) -> Mapping[str, str]:
+        """The model server of the connection, where one is named."""
+        return model_server_services(self.model_server_conn_id)
+
+
+class SetTrafficOperator(ServingOperator):
+    """Sets the shares of champion and challenger.
+
+    Args:
+        percents: Version to percent, whole numbers that sum to 100. (templated)
+        **kwargs: As :class:`ServingOperator`.
+    """
+
+    entry: ClassVar[str] = "airflow_hops.runtime.traffic:set_traffic"
+    template_fields: Sequence[str] = (*ServingOperator.template_fields, "percents")
+
+    def __init__(self, *, percents: Mapping[int | str, int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.percents = percents
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of the entry function."""
+        if not isinstance(self.percents, Mapping):
+            raise BadInput(f"percents is {self.percents!r}; expected a mapping of version to percent")
+        return {**super().step_params(context), "percents": {str(v): share for v, share in self.percents.items()}}
+
+
+class PromoteModelOperator(ServingOperator):
+    """Gives a version all the traffic, and makes it the champion.
+
+    Args:
+        version: Its number; None for the challenger. One that is not loaded is loaded first. (templated)
+        keep_versions: Versions that stay loaded, the champion included.
+        available_timeout_s: Seconds that the server may take to load the version.
+        **kwargs: As :class:`ServingOperator`.
+    """
+
+    entry: ClassVar[str] = "airflow_hops.runtime.traffic:promote"
+    template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
+
+    def __init__(
+        self,
+        *,
+        version: int | str | None = None,
+        keep_versions: int = 2,
+        available_timeout_s: float = 120.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.version = version
+        self.keep_versions = keep_versions
+        self.available_timeout_s = available_timeout_s
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of the entry function."""
+        return {
+            **super().step_params(context),
+            "version": _version("version", self.version),
+            "keep_versions": self.keep_versions,
+            "available_timeout_s": self.available_timeout_s,
+        }
+
+
+class RollbackModelOperator(ServingOperator):
+    """Undoes the last change: takes the canary out, or, where there is none, puts the former champion back.
+
+    Args:
+        to_version: Version to go back to, which is loaded again where it was unloaded; None as above. The champion's
+            number ends the canary. (templated)
+        keep_versions: Versions that stay loaded, the champion included.
+        available_timeout_s: Seconds that the server may take to load the version.
+        **kwargs: As :class:`ServingOperator`.
+    """
+
+    entry: ClassVar[str] = "airflow_hops.runtime.traffic:roll_back"
+    template_fields: Sequence[str] = (*ServingOperator.template_fields, "to_version")
+
+    def __init__(
+        self,
+        *,
+        to_version: int | str | None = None,
+        keep_versions: int = 2,
+        available_timeout_s: float = 120.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.to_version = to_version
+        self.keep_versions = keep_versions
+        self.available_timeout_s = available_timeout_s
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of the entry function."""
+        return {
+            **super().step_params(context),
+            "to_version": _version("to_version", self.to_version),
+            "keep_versions": self.keep_versions,
+            "available_timeout_s": self.available_timeout_s,
+        }
+
+
+class UndeployModelOperator(ServingOperator):
+    """Takes a version, or a model, off the server. The version's folder stays, so that it can be loaded again.
+
+    Args:
+        version: Its number; None for the whole model. (templated)
+        force: Whether to take out the champion too, and with it the model.
+        **kwargs: As :class:`ServingOperator`.
+    """
+
+    entry: ClassVar[str] = "airflow_hops.runtime.traffic:undeploy"
+    template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
+
+    def __init__(self, *, version: int | str | None = None, force: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.version = version
+        self.force = force
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of the entry function."""
+        return {
+            **super().step_params(context),
+            "version": _version("version", self.version),
+            "force": self.force,
+        }
+
+
+def _version(name: str, value: Any) -> int | None:
+    """A version's number, which a template gives as text; None for none.
+
+    Raises:
+        BadInput: it is no number.
+    """
+    if value in (None, "", "None"):
+        return None
+    if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
+        raise BadInput(f"{name} is {value!r}; expected a version's number, 1 or more")
+    return int(value)

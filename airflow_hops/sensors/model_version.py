@@ -1,0 +1,116 @@
+"""Waits until a model server answers with a version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.configuration import conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.hooks.model_server import model_server_services
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.triggers.model_version import ModelVersionTrigger, ready_version
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class ModelVersionSensor(BaseSensorOperator):
+    """Succeeds once a model server answers requests with a version; its XCom is that version's number.
+
+    A version whose load failed, a server that is away and a label that names another version yet are waited for: they
+    may come right. The sensor's ``timeout`` says for how long.
+
+    Args:
+        model_name: Model name. (templated)
+        version: Version number; None for any. (templated)
+        label: Label that must name the version. (templated)
+        model_server_conn_id: Connection of type ``model_server``; None for the server that ``hops_conn_id`` names.
+            (templated)
+        hops_conn_id: Connection of type ``hops``. (templated)
+        deferrable: Whether to wait in the triggerer, without a worker slot; None for ``[operators]
+            default_deferrable``.
+    """
+
+    template_fields: Sequence[str] = ("model_name", "version", "version_label", "model_server_conn_id", "hops_conn_id")
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        version: int | str | None = None,
+        label: str | None = None,
+        model_server_conn_id: str | None = None,
+        hops_conn_id: str = RuntimeHook.default_conn_name,
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.model_name = model_name
+        self.version = version
+        self.version_label = label  # an operator has a label of its own, which the UI shows
+        self.model_server_conn_id = model_server_conn_id
+        self.hops_conn_id = hops_conn_id
+        self.deferrable = (
+            conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
+        )
+
+    def execute(self, context: Context) -> Any:
+        """Waits here, or in the triggerer."""
+        try:
+            services, version = self._services(), self._version()
+            if not self.deferrable:
+                return super().execute(context)
+            found = self._look(services, version)
+        except BadInput as error:
+            raise AirflowFailException(str(error)) from error
+        if found is not None:
+            return found
+        self.defer(
+            trigger=ModelVersionTrigger(services, self.model_name, version, self.version_label, self.poke_interval),
+            method_name="resume",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Looks once."""
+        found = self._look(self._services(), self._version())
+        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+
+    def resume(self, context: Context, event: Mapping[str, Any]) -> int:
+        """Takes what the trigger found.
+
+        Raises:
+            AirflowException: the server refused to say.
+        """
+        if "error" in event:
+            raise AirflowException(event["error"])
+        self.log.info("Model %s version %s is available", self.model_name, event["version"])
+        return int(event["version"])
+
+    def _look(self, services: Mapping[str, str], version: int | None) -> int | None:
+        try:
+            return ready_version(services, self.model_name, version, self.version_label)
+        except BadInput:
+            raise
+        except HopsError as error:  # a server that is away may come back
+            self.log.info("%s", error)
+            return None
+
+    def _services(self) -> Mapping[str, str]:
+        given = model_server_services(self.model_server_conn_id)
+        if given:
+            return given
+        found = RuntimeHook(self.hops_conn_id).settings.services
+        return {name: value for name, value in found.items() if name.startswith("serving_")}
+
+    def _version(self) -> int | None:
+        if self.version in (None, ""):
+            return None
+        if isinstance(self.version, bool) or not str(self.version).isdigit():
+            raise BadInput(f"version is {self.version!r}; expected a version's number")
+        return int(str(self.version))

@@ -1,0 +1,90 @@
+"""Waits in the triggerer until a model server answers with a version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_hops.artifacts import BadInput, HopsError
+
+
+class ModelVersionTrigger(BaseTrigger):
+    """Fires once a version is available, or when the server refuses to say.
+
+    Args:
+        services: Where the server is: the ``serving_*`` entries of a step's services.
+        model_name: Model name.
+        version: Version number; None for any.
+        label: Label that must name the version.
+        poll_s: Seconds between looks at the server.
+    """
+
+    def __init__(
+        self, services: Mapping[str, str], model_name: str, version: int | None, label: str | None, poll_s: float
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.services = dict(services)
+        self.model_name = model_name
+        self.version = version
+        self.label = label
+        self.poll_s = poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The path of this class, and its arguments."""
+        return (
+            "airflow_hops.triggers.model_version.ModelVersionTrigger",
+            {
+                "services": self.services,
+                "model_name": self.model_name,
+                "version": self.version,
+                "label": self.label,
+                "poll_s": self.poll_s,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Looks until there is an event: ``{"version": N}``, or ``{"error": text}``."""
+        while True:
+            try:
+                found = await asyncio.to_thread(ready_version, self.services, self.model_name, self.version, self.label)
+            except BadInput as error:
+                yield TriggerEvent({"error": str(error)})
+                return
+            except HopsError as error:  # a server that is away may come back
+                self.log.info("%s", error)
+                found = None
+            if found is not None:
+                yield TriggerEvent({"version": found})
+                return
+            await asyncio.sleep(self.poll_s)
+
+
+def ready_version(services: Mapping[str, str], model_name: str, version: int | None, label: str | None) -> int | None:
+    """The version that answers requests, as it is asked for; None while there is none.
+
+    Raises:
+        BadInput: a field of the connection is not what it should be, or the server refuses to answer.
+        HopsError: the server does not answer.
+    """
+    from airflow_hops.serving_api.address import ServerAddress
+    from airflow_hops.serving_api.client import ModelServerError
+
+    address = ServerAddress.of(services)
+    with address.client() as client:
+        try:
+            states = client.status(model_name, version)
+            ready = [state.version for state in states if state.state == "AVAILABLE"]
+            if not ready or label is None:
+                return max(ready, default=None)
+            labelled = client.metadata(model_name, label=label).version
+            return labelled if labelled in ready else None
+        except ModelServerError as error:
+            # A label that is not there yet is an invalid argument, as TensorFlow Serving says it.
+            if error.code.name in ("NOT_FOUND", "INVALID_ARGUMENT"):
+                return None
+            if error.code.name in ("UNIMPLEMENTED", "UNAUTHENTICATED", "PERMISSION_DENIED"):
+                raise BadInput(f"model server: {error}") from error
+            raise HopsError(f"model server: {error}") from error

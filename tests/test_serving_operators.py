@@ -1,0 +1,163 @@
+"""Decisions on what serves: real server, real MLflow, real SavedModels, tasks through dag.test()."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from served_models import Pipeline, wait_for
+
+from airflow_hops.hooks.runtime import StepFailed
+
+pytestmark = pytest.mark.runtime
+
+
+def decide(pipeline: Pipeline, function: str, *, services: dict[str, str] | None = None, **params: Any) -> Any:
+    """Runs a step of ``runtime/traffic.py``."""
+    run_id = params.pop("run_id", None)
+    return pipeline.runner(
+        f"airflow_hops.runtime.traffic:{function}",
+        params={"model_name": pipeline.name, "reason": "a test", **params},
+        services={**pipeline.server.services, "tracking_uri": pipeline.tracking_uri, **(services or {})},
+        launcher=pipeline.launcher,
+        task_id=function,
+        run_id=run_id,
+    )
+
+
+def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(pipeline: Pipeline) -> None:
+    name, server = pipeline.name, pipeline.server
+    for kind in ("first", "second"):
+        pipeline.deploy(pipeline.model(kind))
+
+    found = decide(pipeline, "set_traffic", percents={"1": 40, "2": 60})
+    assert found == {
+        "model_name": name,
+        "champion": 1,
+        "challenger": 2,
+        "traffic": {"1": 40, "2": 60},
+        "served": [1, 2],
+        "changed": True,
+    }
+    wait_for(lambda: server.traffic(name) == {1: 40, 2: 60}, "the shares")
+    assert decide(pipeline, "set_traffic", percents={"1": 40, "2": 60})["changed"] is False
+    event = pipeline.record()["history"][-1]
+    assert (event["event"], event["version"], event["why"]) == ("traffic", 2, "a test")
+    assert event["traffic"] == {"1": 40, "2": 60}
+    assert event["by"]["task_id"] == "set_traffic"
+
+    found = decide(pipeline, "promote", version=None)
+    assert (found["champion"], found["challenger"], found["traffic"]) == (2, None, {"2": 100})
+    assert pipeline.aliases() == {"champion": 2}
+    wait_for(lambda: server.traffic(name) == {2: 100}, "all to the promoted")
+    assert server.available(name) == [1, 2]
+
+    # A former champion that was unloaded, and whose folder was removed, is published and loaded again.
+    pipeline.deploy(pipeline.model("third"))
+    assert decide(pipeline, "promote", version=3, keep_versions=1)["served"] == [3]
+    wait_for(lambda: server.available(name) == [3], "the former champions' end")
+    (server.base_path / name / "2").rename(server.base_path / name / ".gone")
+    found = decide(pipeline, "roll_back", to_version=None)
+    assert (found["champion"], found["traffic"], found["served"]) == (2, {"2": 100}, [2])
+    assert pipeline.aliases() == {"champion": 2}
+    wait_for(lambda: server.traffic(name) == {2: 100}, "all to the former champion")
+    assert server.ask(name, 3) == 0
+    assert pipeline.events()[-2:] == [("rolled_back", 3), ("promoted", 2)]
+    config = server.config_file.read_text()
+    assert '"stable"' in config and '"canary"' not in config
+
+    with pytest.raises(StepFailed, match="version 2 is the champion, and serves") as caught:
+        decide(pipeline, "undeploy", version=None, force=False)
+    assert not caught.value.retryable
+    decide(pipeline, "roll_back", to_version=1)
+    assert decide(pipeline, "undeploy", version=2, force=False)["served"] == [1]
+    wait_for(lambda: server.available(name) == [1], "the undeployed version's end")
+    found = decide(pipeline, "undeploy", version=None, force=True)
+    assert (found["champion"], found["served"], found["traffic"]) == (None, [], {})
+    assert pipeline.aliases() == {}
+    wait_for(lambda: server.available(name) == [], "the model's end")
+    assert name not in server.traffic_file.read_text()
+    assert decide(pipeline, "undeploy", version=None, force=True)["changed"] is False
+
+
+def test_retry_decides_nothing_anew_and_mends_what_a_crash_left_behind(pipeline: Pipeline) -> None:
+    for kind in ("first", "second"):
+        pipeline.deploy(pipeline.model(kind))
+    uri = pipeline.store.uri("_models", f"{pipeline.name}.json")
+    assert decide(pipeline, "roll_back", to_version=None, run_id="a")["champion"] == 1
+    assert pipeline.events()[-1] == ("rolled_back", 2)
+
+    # A canary again; then a promotion whose record was written before its task was killed.
+    pipeline.deploy(pipeline.model("third"))
+    canary = pipeline.store.read_text(uri), pipeline.server.config_file.read_text(), pipeline.server.traffic_file
+    split = canary[2].read_text()
+    decide(pipeline, "promote", version=None, run_id="b")
+    promoted = pipeline.store.read_text(uri)
+    pipeline.registry("set_aliases", aliases={"champion": 1, "challenger": 3})
+    pipeline.server.config_file.write_text(canary[1])
+    pipeline.server.traffic_file.write_text(split)
+    found = decide(pipeline, "promote", version=None, run_id="b")
+    assert (found["champion"], found["changed"]) == (3, False)
+    assert pipeline.store.read_text(uri) == promoted
+    assert pipeline.aliases() == {"champion": 3}
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {3: 100}, "what the record says")
+
+    # The next deployment mends aliases too; and an old run's cleared task does not bring its model back.
+    pipeline.registry("set_aliases", aliases={"champion": 1, "challenger": 2})
+    pipeline.deploy(pipeline.model("third"))
+    assert pipeline.aliases() == {"champion": 3}
+    with pytest.raises(StepFailed, match="was registered as version 2, before the champion 3") as caught:
+        pipeline.deploy(pipeline.model("second"))
+    assert not caught.value.retryable
+    assert pipeline.store.read_text(uri) == promoted
+    assert pipeline.deploy(pipeline.model("second"), allow_older=True).properties["mode"] == "canary"
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    before = pipeline.record()
+    for function, params, message in (
+        ("set_traffic", {"percents": {"1": 90, "2": 20}}, "sum to 110; expected 100"),
+        ("set_traffic", {"percents": {"1": 90, "7": 10}}, "percents name version 7; what can get traffic is version 1"),
+        ("set_traffic", {"percents": {"one": 100}}, "percents name version 'one'; expected a positive integer"),
+        ("promote", {"version": None}, "has no challenger to promote"),
+        ("promote", {"version": 7}, "has no version 7 in MLflow"),
+        ("roll_back", {"to_version": None}, "has no champion before version 1"),
+    ):
+        with pytest.raises(StepFailed) as caught:
+            decide(pipeline, function, **params)
+        assert message in str(caught.value)
+        assert not caught.value.retryable
+        assert pipeline.record() == before
+
+
+def test_operators_decide_in_a_dag(
+    pipeline: Pipeline, run_dag: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("first", "second"):
+        pipeline.deploy(pipeline.model(kind))
+    services = pipeline.server.services
+    extra = {**services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
+    connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(extra.pop("serving_port")), "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    run = run_dag("serving_decisions", {"model_name": pipeline.name, "canary": 2, "percents": {"1": 50, "2": 50}})
+    assert {ti.task_id: ti.state for ti in run.get_task_instances()} == dict.fromkeys(
+        ("ready", "half", "promote", "roll_back", "undeploy"), "success"
+    )
+    history = pipeline.record()["history"]
+    assert [(e["event"], e["version"]) for e in history[2:]] == [
+        ("traffic", 2),
+        ("promoted", 2),
+        ("rolled_back", 2),
+        ("promoted", 1),
+        ("undeployed", 1),
+    ]
+    assert [e["why"] for e in history[2:5]] == [
+        "it looks well",
+        "asked for by serving_decisions.promote",
+        "it was worse",
+    ]
+    assert history[2]["by"] == {"dag_id": "serving_decisions", "run_id": run.run_id, "task_id": "half"}
+    wait_for(lambda: pipeline.server.available(pipeline.name) == [], "the model's end")
