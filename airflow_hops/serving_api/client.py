@@ -10,7 +10,7 @@ Example::
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ import grpc
 import numpy as np
 
 from airflow_hops.serving_api import protocol, tensors
+from airflow_hops.serving_api.examples import fill_input
 
 # A version that failed before and was written anew still shows the old failure until the server looks again.
 _FAILURE_STANDS_S = 2.0
@@ -40,6 +41,27 @@ class PredictResult:
     outputs: dict[str, np.ndarray]
     version: int
     request_id: str | None = None
+
+
+@dataclass(frozen=True)
+class ClassifyResult:
+    """An answer to Classify.
+
+    Attributes:
+        classes: For each example, pairs of label and score; a model that gives only one leaves the other empty or 0.
+        version: The version that answered.
+    """
+
+    classes: list[list[tuple[str, float]]]
+    version: int
+
+
+@dataclass(frozen=True)
+class RegressResult:
+    """An answer to Regress: a value for each example, and the version that answered."""
+
+    values: list[float]
+    version: int
 
 
 @dataclass(frozen=True)
@@ -163,6 +185,8 @@ class ModelServerClient:
         else:
             self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
         self._predict = self._method(protocol.Method.PREDICT, protocol.PredictResponse)
+        self._classify = self._method(protocol.Method.CLASSIFY, protocol.ClassificationResponse)
+        self._regress = self._method(protocol.Method.REGRESS, protocol.RegressionResponse)
         self._metadata = self._method(protocol.GET_MODEL_METADATA, protocol.GetModelMetadataResponse)
         self._status = self._method(protocol.GET_MODEL_STATUS, protocol.GetModelStatusResponse)
         self._reload = self._method(protocol.RELOAD_CONFIG, protocol.ReloadConfigResponse)
@@ -228,6 +252,59 @@ class ModelServerClient:
             version=response.model_spec.version.value,
             request_id=sent_back or request_id,
         )
+
+    def classify(
+        self,
+        model: str,
+        examples: Iterable[Mapping[str, Any]],
+        *,
+        context: Mapping[str, Any] | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str | None = None,
+        request_id: str | None = None,
+    ) -> ClassifyResult:
+        """Asks for the classes of examples.
+
+        Args:
+            model: Model name.
+            examples: Feature name to value or list of values, for each example.
+            context: Features of every example that does not name them itself.
+            version: As of :meth:`predict`; so are ``label``, ``signature`` and ``request_id``.
+            label: Label to ask, where no version is given.
+            signature: Signature name; None for the default.
+            request_id: Sent as ``x-request-id``.
+
+        Raises:
+            ModelServerError: The server refused or cannot be reached.
+            ValueError: A feature is neither of numbers nor of strings.
+        """
+        request = protocol.ClassificationRequest()
+        fill_input(request.input, examples, context)
+        _fill_spec(request.model_spec, model, version, label)
+        request.model_spec.signature_name = signature or ""
+        response = self._call(self._classify, request, _request_id_header(request_id))
+        classes = [[(chosen.label, chosen.score) for chosen in row.classes] for row in response.result.classifications]
+        return ClassifyResult(classes, response.model_spec.version.value)
+
+    def regress(
+        self,
+        model: str,
+        examples: Iterable[Mapping[str, Any]],
+        *,
+        context: Mapping[str, Any] | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str | None = None,
+        request_id: str | None = None,
+    ) -> RegressResult:
+        """Asks for the values of examples; the arguments and errors are those of :meth:`classify`."""
+        request = protocol.RegressionRequest()
+        fill_input(request.input, examples, context)
+        _fill_spec(request.model_spec, model, version, label)
+        request.model_spec.signature_name = signature or ""
+        response = self._call(self._regress, request, _request_id_header(request_id))
+        return RegressResult([value.value for value in response.result.regressions], response.model_spec.version.value)
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
         """Returns the states of a model's versions, or of one.
@@ -387,14 +464,18 @@ class ModelServerClient:
             response_deserializer=response.FromString,
         )
 
-    def _call(self, method: Any, request: Any) -> Any:
+    def _call(self, method: Any, request: Any, headers: tuple[tuple[str, str], ...] | None = None) -> Any:
         try:
-            return method(request, timeout=self.timeout_s, metadata=self._control)
+            return method(request, timeout=self.timeout_s, metadata=headers or self._control)
         except grpc.RpcError as error:
             raise self._error(error) from error
 
     def _error(self, error: grpc.RpcError) -> ModelServerError:
         return ModelServerError(f"{error.code().name} from {self.address}: {error.details()}", error.code())
+
+
+def _request_id_header(request_id: str | None) -> tuple[tuple[str, str], ...] | None:
+    return (("x-request-id", request_id),) if request_id else None
 
 
 def _fill_spec(spec: Any, model: str, version: int | None, label: str | None) -> None:

@@ -161,6 +161,34 @@ def shared_server(
 
 
 @pytest.fixture(scope="session")
+def format_models(runtime_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a model of each kind that the server opens, each as version 1."""
+    folder = tmp_path_factory.mktemp("format-models")
+    script = Path(__file__).with_name("make_format_models.py")
+    command = [str(runtime_python), str(script), str(folder)]
+    subprocess.run(command, check=True, env=runtime_environment(), capture_output=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="package")
+def formats_server(
+    runtime_python: Path, format_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A server of all ``format_models`` that tests only ask; it prefers TensorFlow Lite."""
+    folder = tmp_path_factory.mktemp("formats-server")
+    config = folder / "models.config"
+    models = "".join(
+        f'config {{ name: "{path.name}" base_path: "{path}" model_platform: "tensorflow" }}\n'
+        for path in sorted(format_models.iterdir())
+    )
+    config.write_text(f"model_config_list {{\n{models}}}\n")
+    flags = {"prefer_tflite_model": "true", "trusted_skops_types": "_operator.neg", "max_num_load_retries": 0}
+    server = Server(runtime_python, folder, {"model_config_file": config, **flags}).wait_until_ready()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
 def in_runtime(runtime_python: Path) -> Callable[..., Any]:
     """Runs lines of Python in the runtime environment; what they put into ``result`` comes back through JSON.
 

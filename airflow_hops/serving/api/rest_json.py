@@ -172,7 +172,7 @@ def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named
             shape = _shape(value)
             array = _read_tensor(value, shape, tensor_type)
         except ServingError as error:
-            raise invalid_argument(f"{where} Error: INVALID_ARGUMENT: {error.message}") from None
+            raise invalid_argument(f"{where} Error: {error.code.name}: {error.message}") from None
         if expected is None:
             expected = shape
         elif array.size != np.prod(expected, dtype=np.int64):
@@ -215,7 +215,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | None) -> np.ndarray:
-    if tensor_type is None or tensor_type.numpy.kind == "c":
+    if tensor_type is None or tensor_type.numpy.kind in "cV":
         name = tensor_type.name if tensor_type else "that of the input"
         raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {name}")
     flat = [value]
@@ -368,7 +368,7 @@ def write_outputs(outputs: Mapping[str, np.ndarray], body_format: Format) -> byt
 
 def _plain(name: str, array: np.ndarray) -> Any:
     """What orjson writes for a tensor: arrays as they are, strings as text or base64, NaN as Python floats."""
-    if array.dtype.kind == "c":
+    if array.dtype.kind in "cV":
         raise invalid_argument(f"Failed to write JSON value for tensor type: {type_of(array).name}")
     if array.dtype == object:
         encode = _as_base64 if name.endswith("_bytes") else _as_text
