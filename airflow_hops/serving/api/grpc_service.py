@@ -220,9 +220,9 @@ def model_metadata(catalog: Catalog, request: Any) -> Any:
     servable = catalog.find(target.model, target.version, target.label)
     response = protocol.GetModelMetadataResponse()
     response.model_spec.name = target.model
-    response.model_spec.version.value = servable.version
+    response.model_spec.version.value, definitions = servable.metadata()
     response.metadata["signature_def"].type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
-    response.metadata["signature_def"].value = servable.signature_defs
+    response.metadata["signature_def"].value = definitions
     return response
 
 

@@ -13,7 +13,7 @@ import grpc
 
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import State, VersionStatus
-from airflow_hops.serving.models.servable import Call, Reply, Servable, VersionGone, read_signatures
+from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature, VersionGone, read_signatures
 from airflow_hops.serving_api import protocol
 from airflow_hops.serving_api.protocol import Method
 
@@ -115,8 +115,8 @@ class Upstream:
             return error.code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
         return True
 
-    def read_signatures(self, model: str, version: int | None, label: str | None, timeout_s: float) -> bytes:
-        """Asks for the signatures of a version or label, a serialized ``SignatureDefMap``.
+    def read_metadata(self, model: str, version: int | None, label: str | None, timeout_s: float) -> tuple[int, bytes]:
+        """Asks for the number of a version or label and its signatures, a serialized ``SignatureDefMap``.
 
         Raises:
             ServingError: There is no such version or label, or it cannot be reached.
@@ -128,8 +128,7 @@ class Upstream:
         elif label is not None:
             request.model_spec.version_label = label
         response = self._call(self._metadata, request, timeout_s)
-        signatures: bytes = response.metadata["signature_def"].value
-        return signatures
+        return response.model_spec.version.value, response.metadata["signature_def"].value
 
     def reload(self, config: Any, timeout_s: float) -> None:
         """Hands a ``ModelServerConfig`` on.
@@ -233,26 +232,29 @@ class UpstreamLabel(_Forwarding):
         model: Model name.
         label: Label.
         upstreams: All of them.
-        read_signature_defs: Gives its signatures, a serialized ``SignatureDefMap``, once they are needed.
+        read_metadata: Asks for its version and signatures, a serialized ``SignatureDefMap``.
     """
 
     def __init__(
-        self, model: str, label: str, upstreams: Sequence[Upstream], read_signature_defs: Callable[[], bytes]
+        self, model: str, label: str, upstreams: Sequence[Upstream], read_metadata: Callable[[], tuple[int, bytes]]
     ) -> None:
         super().__init__(model, None, upstreams, b"", f"label {label} of model {model}")
         self._pin = _head(lambda spec: setattr(spec, "version_label", label))
-        self._read_signature_defs = read_signature_defs
+        self._read_metadata = read_metadata
 
     def answer(self, call: Call) -> Reply:
         """Answers a request."""
         answer = self._forward(call.method, _pinned(call, self._pin), call.deadline_s)
         return Reply(answer, count_rows(call.method, call.message), _answering_version(call.method, answer))
 
-    def signature(self, name: str) -> Any:
+    def metadata(self) -> tuple[int, bytes]:
+        """Returns the version that the label is on now, and its signatures."""
+        return self._read_metadata()
+
+    def signature(self, name: str) -> Signature:
         """Returns the signature of a request; asks an upstream for it first."""
         if not self.signatures:
-            self.signature_defs = self._read_signature_defs()
-            self.signatures = read_signatures(self.signature_defs)
+            self.signatures = read_signatures(self._read_metadata()[1])
         return super().signature(name)
 
 

@@ -193,7 +193,7 @@ class UpstreamWatcher:
             if status.state is not State.AVAILABLE or known:
                 continue
             try:
-                definitions = upstream.read_signatures(model, status.version, None, _ASK_TIMEOUT_S)
+                _, definitions = upstream.read_metadata(model, status.version, None, _ASK_TIMEOUT_S)
             except ServingError as error:
                 if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise
@@ -233,17 +233,17 @@ class UpstreamWatcher:
         key = (model, label)
         servable = self._labels.get(key)
         if servable is None:
-            read = functools.partial(self._label_signatures, model, label)
+            read = functools.partial(self._label_metadata, model, label)
             servable = UpstreamLabel(model, label, self._upstreams, read)
             if len(self._labels) < _MAX_LABELS:
                 self._labels[key] = servable
         return servable
 
-    def _label_signatures(self, model: str, label: str) -> bytes:
+    def _label_metadata(self, model: str, label: str) -> tuple[int, bytes]:
         error: ServingError | None = None
         for upstream in self._upstreams:
             try:
-                return upstream.read_signatures(model, None, label, _ASK_TIMEOUT_S)
+                return upstream.read_metadata(model, None, label, _ASK_TIMEOUT_S)
             except ServingError as refused:
                 error = refused
         assert error is not None

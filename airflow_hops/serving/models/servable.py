@@ -108,6 +108,14 @@ class Servable(ABC):
     def _free(self) -> None:
         """Gives back what it holds; called once, when nothing is in flight."""
 
+    def metadata(self) -> tuple[int, bytes]:
+        """Returns the version and its signatures, a serialized ``SignatureDefMap``.
+
+        Raises:
+            ServingError: They are elsewhere, and cannot be had.
+        """
+        return self.version, self.signature_defs
+
     @property
     def in_flight(self) -> int:
         """Requests that it is held open for."""
