@@ -59,7 +59,7 @@ entry = lambda requests, since, rows=(): {
     "requests": requests, "errors": 1, "latency_ms_histogram": list(rows), "server_since": since}
 plan = Plan.of([5, 25, 50, 100], 0.0, min_requests=500, timeout_s=60.0, on_timeout="leave", approval=False,
     keep_versions=1, look_s=1.0)
-seen = Progress.begin(plan, 5, {"1": entry(10, 1.0), "2": entry(0, 1.0)})
+seen = Progress.begin(plan, 5, {"1": snapshot_of(entry(10, 1.0)), "2": snapshot_of(entry(0, 1.0))})
 for counted in ({1: entry(15, 1.0), 2: entry(5, 1.0)}, {1: entry(4, 2.0), 2: entry(3, 2.0)}, {2: entry(3, 2.0)}):
     seen = Progress.from_dict(json.loads(json.dumps(seen.after(counted).to_dict())))
 first = histogram(latencies(100, 1.0))
@@ -92,9 +92,10 @@ print(json.dumps({
         (np.full(50, 0.25), np.full(50, 0.25)), (normal, np.empty(0)))],
     "distance": [found(compare_predictions(*pair, "probability", replace(limits, max_prediction_distance=0.2), 0.01))
         for pair in ((normal, shifted), (normal[:30], normal[30:60] + 0.12), (normal, normal + 0.01))],
-    "labels": [found(compare_labels(LabelledRows(*canary), LabelledRows(good[2000:], labels[2000:]), **plain))
+    "labels": [found(compare_labels(LabelledRows(*canary), LabelledRows(good[2000:], labels[2000:]), 'late', **plain))
         for canary in ((good[:2000], labels[:2000]), (1 - good[:2000], labels[:2000]), (good[:40], labels[:40]))],
-    "values": found(compare_labels(LabelledRows(normal + 1, normal), LabelledRows(normal + 0.5, normal), **plain)),
+    "values": found(
+        compare_labels(LabelledRows(normal + 1, normal), LabelledRows(normal + 0.5, normal), 'delay', **plain)),
     "since": [seen.counts(1).requests, seen.counts(2).requests, seen.counts(2).errors],
     "difference": both.plus(first, -1).total,
     "text": Histogram.parse(both.text()) == both,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -33,20 +32,26 @@ def report(pipeline: Pipeline, rollout: Artifact) -> dict[str, Any]:
     return value
 
 
-def test_good_canary_is_promoted_while_requests_come_in(pipeline: Pipeline) -> None:
-    deployment = canary(pipeline, "second")
+def test_good_canary_goes_up_step_by_step_and_is_promoted_while_requests_come_in(pipeline: Pipeline) -> None:
+    deployment = canary(pipeline, "second", 20)
     failed: list[int] = []
     stop = threading.Event()
 
     def ask() -> None:
         while not stop.is_set():
-            failed.append(pipeline.server.ask(pipeline.name, 10))
-            time.sleep(0.1)
+            failed.append(pipeline.server.ask(pipeline.name, 20))
 
     client = threading.Thread(target=ask)
     client.start()
     try:
-        rollout = pipeline.rollout(deployment, min_requests=60, bake_time_s=1.0)
+        # 10% lies below the deployment's share, and is skipped.
+        rollout = pipeline.rollout(
+            deployment,
+            steps=[10, 50, 100],
+            bake_time_s=[0.2, 0.5, 1.0],
+            min_requests=30,
+            limits={"significance": 0.001},
+        )
         wait_for(lambda: pipeline.server.traffic(pipeline.name) == {2: 100}, "all the traffic")
     finally:
         stop.set()
@@ -55,44 +60,52 @@ def test_good_canary_is_promoted_while_requests_come_in(pipeline: Pipeline) -> N
     assert rollout.properties["decision"] == "promoted"
     assert rollout.properties["champion"] == 2
     assert rollout.properties["traffic"] == {"2": 100}
-    assert rollout.metrics["canary_requests"] >= 60
-    assert any(line.progress and "of 60 requests" in line.text for line in pipeline.runner.lines)
     assert pipeline.aliases() == {"champion": 2}
     record = pipeline.record()
     assert record["champion"]["version"] == 2
     assert record["challenger"] is None
-    assert pipeline.events() == [("deployed", 1), ("canary", 2), ("promoted", 2)]
-    event = record["history"][-1]
-    assert event["canary"]["requests"] >= 60
-    assert {finding["what"] for finding in event["findings"]} == {
-        "errors",
-        "latency_p50",
-        "latency_p99",
-        "predictions",
-    }
+    assert pipeline.events() == [("deployed", 1), ("canary", 2), ("step", 2), ("step", 2), ("promoted", 2)]
+    assert [event["traffic"] for event in record["history"][2:]] == [{"1": 50, "2": 50}, {"1": 0, "2": 100}, {"2": 100}]
+    first, second, last = record["history"][2:]
+    assert (first["percent"], second["percent"], last["percent"]) == (20, 50, 100)
+    for event in (first, second):
+        assert event["canary"]["requests"] >= 30
+        assert f"{event['canary']['requests']} requests, 0 failed" in event["why"]
+        assert event["stable"]["requests"] >= 25
+        assert {finding["what"] for finding in event["findings"]} == {
+            "errors",
+            "latency_p50",
+            "latency_p99",
+            "predictions",
+        }
+    # By then the stable version is asked no more: what it showed before is what the canary is compared with.
+    assert last["stable"]["requests"] >= second["stable"]["requests"]
+    assert report(pipeline, rollout)["history"] == [event for event in record["history"] if event["version"] == 2]
     predictions = next(f for f in report(pipeline, rollout)["findings"] if f["what"] == "predictions")
-    assert predictions["numbers"]["canary_rows"] >= 20
+    assert predictions["numbers"]["canary_rows"] >= 60
     assert 0 <= predictions["numbers"]["ks_p_value"] <= 1
     assert pipeline.server.available(pipeline.name) == [1, 2]  # the old one stays, for a quick way back
 
     again = pipeline.rollout(deployment)
     assert again.properties["decision"] == "promoted"
     assert again.metrics["canary_requests"] == rollout.metrics["canary_requests"]
-    assert pipeline.events() == [("deployed", 1), ("canary", 2), ("promoted", 2)]
+    assert len(pipeline.events()) == 5
 
 
 @pytest.mark.parametrize(
-    ("kind", "far_every", "reason"),
+    ("kind", "requests", "far_every", "reason"),
     [
-        ("failing", 4, "errors: "),
-        ("nan", 0, "of 'probability' are NaN"),
-        ("constant", 0, "'probability' is 0.25 in all"),
-        ("slow", 0, "latency_p50: "),
+        ("failing", 120, 3, "errors: "),
+        ("nan", 60, 0, "of 'probability' are NaN"),
+        ("constant", 60, 0, "'probability' is 0.25 in all"),
+        ("slow", 60, 0, "latency_p50: "),
     ],
 )
-def test_bad_canary_is_rolled_back_with_the_reason(pipeline: Pipeline, kind: str, far_every: int, reason: str) -> None:
+def test_bad_canary_is_rolled_back_with_the_reason(
+    pipeline: Pipeline, kind: str, requests: int, far_every: int, reason: str
+) -> None:
     deployment = canary(pipeline, kind)
-    pipeline.server.ask(pipeline.name, 60, far_every=far_every)
+    pipeline.server.ask(pipeline.name, requests, far_every=far_every)
     rollout = pipeline.rollout(deployment, min_requests=25)
     assert rollout.properties["decision"] == "rolled_back"
     assert any(reason in text for text in rollout.properties["reasons"]), rollout.properties["reasons"]
@@ -153,6 +166,9 @@ def test_superseded_canary_ends_its_rollout_without_touching_its_successor(pipel
         ({"min_requests": 0}, {}, "min_requests is 0; expected 1 or more"),
         ({"bake_time_s": 60.0, "timeout_s": 30.0}, {}, "timeout is 30 s, bake_time 60 s"),
         ({"keep_versions": 0}, {}, "keep_versions is 0"),
+        ({"steps": [5, 50]}, {}, "steps is [5, 50]; expected ascending whole percents from 1 on that end at 100"),
+        ({"steps": [50, 5, 100]}, {}, "steps is [50, 5, 100]"),
+        ({"bake_time_s": [1.0, 2.0, 3.0]}, {}, "one duration for all of the 2 steps, or one for each"),
         ({}, {"serving_rest_port": ""}, "set the field 'serving_rest_port'"),
     ],
 )

@@ -13,6 +13,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
+from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.protocol import StepResult
@@ -64,6 +65,8 @@ class RolloutOperator(HopsOperator):
         poll_interval: How often to read the server's counts while waiting.
         look_interval: How long to wait for the next look at most.
         deferrable: Whether to wait in the triggerer.
+        model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
+            names. (templated)
 
     Raises:
         ValueError: ``on_approval_timeout`` is another word.
@@ -72,7 +75,7 @@ class RolloutOperator(HopsOperator):
     entry: ClassVar[str] = "airflow_hops.runtime.rollout:look"
     output_kind = "rollout"
     cacheable: ClassVar[bool] = False
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment", "model_server_conn_id")
 
     def __init__(
         self,
@@ -98,6 +101,7 @@ class RolloutOperator(HopsOperator):
         poll_interval: Duration = timedelta(seconds=1),
         look_interval: Duration = timedelta(seconds=60),
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -126,6 +130,7 @@ class RolloutOperator(HopsOperator):
         self.poll_interval = poll_interval
         self.look_interval = look_interval
         self.deferrable = deferrable
+        self.model_server_conn_id = model_server_conn_id
         self._answer: dict[str, Any] | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
@@ -150,6 +155,10 @@ class RolloutOperator(HopsOperator):
             },
             "answer": self._answer,
         }
+
+    def step_services(self) -> Mapping[str, str]:
+        """The model server of the connection, where one is named."""
+        return model_server_services(self.model_server_conn_id)
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Upstream artifacts by role."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from airflow_hops.runtime.feedback import LABEL, join_feedback, read_feedback
 from airflow_hops.runtime.rollout.comparisons import LabelledRows
 
 _CAPTURED_ROWS = 200_000
@@ -69,44 +70,37 @@ def read_captured(folder: Path, version: int, since: datetime) -> Captured:
     return Captured(outputs, table)
 
 
-def read_labelled(captured: Captured, folder: Path, output: str) -> LabelledRows | None:
-    """Joins captured answers with the feedback that came later, by request id and row.
+def read_labelled(captured: Captured, folder: Path) -> dict[str, LabelledRows]:
+    """Joins captured answers with the labels that came later, by request id and row.
+
+    A label that is named like an output is of that output. Otherwise the only label is of the only output.
 
     Args:
         captured: A version's answers.
-        folder: ``<capture_base_path>/<model>``, which holds ``_feedback``.
-        output: The output that predicts the label, one value a row.
+        folder: ``<capture_base_path>/<model>``, which holds the feedback.
 
     Returns:
-        The rows whose label is known; None where there is no feedback, or no such output.
+        Name of an output to the rows whose label is known; empty where no label is a number or a truth value.
     """
-    import pyarrow.parquet as pq
+    import pyarrow as pa
 
-    files = sorted((folder / "_feedback").glob("[!._]*.parquet"))
-    name = f"output.{output}"
-    if captured.table is None or not files or name not in captured.table.column_names:
-        return None
-    labels: dict[tuple[str, int], float] = {}
-    for path in files:
-        for row in pq.read_table(path).to_pylist():
-            value = _label_of(row)
-            if value is not None:
-                labels[str(row["request_id"]), int(row.get("row") or 0)] = value
-    predictions, found = [], []
-    keys = zip(captured.table["request_id"].to_pylist(), captured.table["row"].to_pylist(), strict=True)
-    for key, value in zip(keys, captured.table[name].to_pylist(), strict=True):
-        label = labels.get(key)
-        if label is not None and isinstance(value, int | float):
-            predictions.append(float(value))
-            found.append(label)
-    return LabelledRows(np.array(predictions), np.array(found))
-
-
-def _label_of(row: dict[str, Any]) -> float | None:
-    """The only label of a row of feedback."""
-    values = [value for name, value in row.items() if name == "label" or name.startswith("label.")]
-    known = [value for value in values if isinstance(value, int | float)]
-    return float(known[0]) if len(known) == 1 else None
+    feedback = read_feedback(folder)
+    if captured.table is None or not feedback.num_rows:
+        return {}
+    joined = join_feedback(captured.table, feedback)
+    labels = [name.removeprefix(LABEL) for name in joined.column_names if name.startswith(LABEL)]
+    outputs = list(captured.outputs)
+    pairs = {output: output for output in outputs if output in labels}
+    if not pairs and len(outputs) == len(labels) == 1:
+        pairs = {outputs[0]: labels[0]}
+    found = {}
+    for output, label in pairs.items():
+        both = pa.table({"prediction": joined[f"output.{output}"], "label": joined[LABEL + label]}).drop_null()
+        plain = [_is_plain_number(column.type, pa) for column in both.columns]
+        if both.num_rows and all(plain):
+            columns = (column.cast(pa.float64()).to_numpy() for column in both.columns)
+            found[output] = LabelledRows(*columns)
+    return found
 
 
 def _flat(column: Any) -> np.ndarray:
@@ -116,6 +110,10 @@ def _flat(column: Any) -> np.ndarray:
         column = pa.compute.list_flatten(column)
     values: np.ndarray = column.to_numpy().astype(float)
     return values
+
+
+def _is_plain_number(kind: Any, pa: Any) -> bool:
+    return bool(pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 def _is_numeric(kind: Any, pa: Any) -> bool:

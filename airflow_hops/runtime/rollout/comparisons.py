@@ -225,12 +225,18 @@ def compare_predictions(
     )
 
 
-def compare_labels(canary: LabelledRows, stable: LabelledRows, limits: Limits, significance: float) -> Finding:
+def compare_labels(
+    canary: LabelledRows, stable: LabelledRows, output: str, limits: Limits, significance: float
+) -> Finding:
     """Mean loss on the rows whose outcome is known, by Welch's test: does the canary predict worse?
 
     The loss is the log loss where all labels are 0 or 1 and the predictions probabilities, else the absolute error.
     """
-    numbers: dict[str, Any] = {"canary_rows": int(canary.labels.size), "stable_rows": int(stable.labels.size)}
+    numbers: dict[str, Any] = {
+        "output": output,
+        "canary_rows": int(canary.labels.size),
+        "stable_rows": int(stable.labels.size),
+    }
     fewest = min(canary.labels.size, stable.labels.size)
     if fewest < limits.min_labels:
         found = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
@@ -253,8 +259,8 @@ def compare_labels(canary: LabelledRows, stable: LabelledRows, limits: Limits, s
             numbers[f"{name}_accuracy"] = float(((rows.predictions >= 0.5) == (rows.labels == 1)).mean())
             numbers[f"{name}_auc"] = area_under_roc(rows.predictions, rows.labels)
     text = (
-        f"{loss} {ours.mean():.4g} on {ours.size} labelled rows, {theirs.mean():.4g} on {theirs.size} at the stable "
-        f"version (p = {p_value:.2g})"
+        f"{loss} of {output!r} is {ours.mean():.4g} on {ours.size} labelled rows, {theirs.mean():.4g} on {theirs.size} "
+        f"at the stable version (p = {p_value:.2g})"
     )
     beyond = bool(ours.mean() > tolerated * theirs.mean())
     return Finding("labels", _verdict(beyond, p_value <= significance), text, numbers)

@@ -130,5 +130,5 @@ def counted_since(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> C
 
 
 def snapshot_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A version's entry as the record keeps it for :func:`counted_since`."""
+    """A version's entry of the server's counts as the record keeps it for :func:`counted_since`."""
     return {**Counts.of(entry).to_dict(), "server_since": entry.get("server_since")}

@@ -331,12 +331,11 @@ class _Step:
             compare_predictions(values, theirs.outputs.get(name, np.empty(0)), name, limits, share)
             for name, values in sorted(ours.outputs.items())
         ]
-        if len(ours.outputs) == 1:  # which of several outputs the label is of, nobody has said
-            (output,) = ours.outputs
-            labelled = [read_labelled(captured, folder, output) for captured in (ours, theirs)]
-            if any(rows is not None and rows.labels.size for rows in labelled):
-                nothing = LabelledRows(np.empty(0), np.empty(0))
-                findings.append(compare_labels(labelled[0] or nothing, labelled[1] or nothing, limits, significance))
+        labelled, reference = read_labelled(ours, folder), read_labelled(theirs, folder)
+        nothing = LabelledRows(np.empty(0), np.empty(0))
+        for name in sorted(labelled.keys() | reference.keys()):
+            rows, others = labelled.get(name, nothing), reference.get(name, nothing)
+            findings.append(compare_labels(rows, others, name, limits, share))
         return findings
 
 

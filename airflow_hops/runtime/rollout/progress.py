@@ -56,10 +56,10 @@ class Progress:
         Args:
             plan: What it is to do.
             percent: The share that the canary has.
-            baseline: Version to what the server had counted before the canary's first request.
+            baseline: Version to what the server had counted before the canary's first request, as :func:`snapshot_of`
+                keeps it.
         """
-        last = {version: snapshot_of(entry) for version, entry in baseline.items()}
-        return cls(now(), plan.steps_from(percent), 1, percent, now(), last=last)
+        return cls(now(), plan.steps_from(percent), 1, percent, now(), last=baseline)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Progress:

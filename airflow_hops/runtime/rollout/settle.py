@@ -10,7 +10,7 @@ from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.model_record import ModelRecord
 from airflow_hops.runtime.model_server import ModelServer
 from airflow_hops.runtime.rollout.decision import LEFT, Decision
-from airflow_hops.runtime.tracking import CHALLENGER, CHAMPION, ModelRegistry
+from airflow_hops.runtime.tracking import ModelRegistry
 
 _IN_EFFECT_S = 10.0
 """How long a server may take to read its traffic file before its other versions are unloaded all the same."""
@@ -76,9 +76,7 @@ def _wait_for_traffic(server: ModelServer, model_name: str, version: int) -> Non
 
 def _register(context: StepContext, model_name: str, version: int, record: ModelRecord, decision: Decision) -> None:
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
-    assert record.champion is not None
-    registry.set_alias(CHAMPION, record.champion.version)
-    if record.challenger is None:
-        registry.delete_alias(CHALLENGER)
+    champion, challenger = record.champion, record.challenger
+    registry.point_aliases(champion.version if champion else None, challenger.version if challenger else None)
     registry.tag(version, "hops.rollout", decision.decision)
     registry.tag(version, "hops.rollout_reasons", "; ".join(decision.reasons)[:5000])

@@ -1,0 +1,130 @@
+"""A rollout whose processes die: what is decided stands, what is not decided has changed nothing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+from served_models import Pipeline, wait_for
+
+from airflow_hops.artifacts import Artifact
+from airflow_hops.hooks.runtime import StepFailed
+
+pytestmark = pytest.mark.runtime
+
+
+def killed(pipeline: Pipeline, deployment: Artifact, before: str, **params: Any) -> None:
+    with pytest.raises(StepFailed, match="SIGKILL") as caught:
+        pipeline.look(deployment, killed_before=before, **params)
+    assert caught.value.retryable
+
+
+def shares(pipeline: Pipeline) -> dict[int, float]:
+    return pipeline.server.traffic(pipeline.name)
+
+
+def test_a_step_and_a_promotion_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=30)
+    plan: dict[str, Any] = {"steps": [60, 100], "min_requests": 20, "keep_versions": 1}
+    wait_for(lambda: shares(pipeline) == {1: 70, 2: 30}, "the canary's share")
+    pipeline.server.ask(pipeline.name, 100)
+
+    killed(pipeline, deployment, "record", **plan)
+    assert pipeline.record()["challenger"]["rollout"] is None, "nothing was decided"
+    assert pipeline.record()["challenger"]["traffic_percent"] == 30
+    killed(pipeline, deployment, "traffic", **plan)
+    assert pipeline.record()["challenger"]["traffic_percent"] == 60, "decided, and not yet in effect"
+    time.sleep(0.5)  # longer than the server takes to read its files
+    assert shares(pipeline) == {1: 70, 2: 30}
+    assert "waiting" in pipeline.look(deployment, **plan)
+    wait_for(lambda: shares(pipeline) == {1: 40, 2: 60}, "the share that was decided")
+    assert pipeline.events() == [("deployed", 1), ("canary", 2), ("step", 2)]
+
+    pipeline.server.ask(pipeline.name, 60)
+    killed(pipeline, deployment, "record", **plan)
+    assert pipeline.events()[-1] == ("step", 2)
+    for point in ("traffic", "labels", "versions", "champion", "challenger", "tag", "artifact"):
+        killed(pipeline, deployment, point, **plan)
+        assert pipeline.events()[-1] == ("promoted", 2), point
+        assert pipeline.record()["challenger"] is None
+    done = pipeline.look(deployment, **plan)
+    assert done.properties["decision"] == "promoted"
+    assert [event for event, _ in pipeline.events()].count("promoted") == 1
+    wait_for(lambda: shares(pipeline) == {2: 100}, "all the traffic")
+    wait_for(lambda: pipeline.server.available(pipeline.name) == [2], "the old version is unloaded")
+    assert pipeline.aliases() == {"champion": 2}
+    assert pipeline.server.ask(pipeline.name, 10) == 0
+
+
+def test_a_rollback_survives_a_kill_at_each_point(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model("nan"), canary_percent=50)
+    wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
+    pipeline.server.ask(pipeline.name, 60)
+    for point in ("traffic", "labels", "versions", "challenger"):
+        killed(pipeline, deployment, point)
+        assert pipeline.events()[-1] == ("rolled_back", 2)
+    # Nobody looks again, but the next model comes: it begins from what was decided.
+    third = pipeline.deploy(pipeline.model("third"), canary_percent=10)
+    wait_for(lambda: shares(pipeline) == {1: 90, 3: 10}, "the successor's share")
+    assert pipeline.rollout(deployment).properties["decision"] == "rolled_back"
+    assert pipeline.aliases() == {"champion": 1, "challenger": 3}
+    assert shares(pipeline) == {1: 90, 3: 10}
+    assert third.properties["champion"] == 1
+
+
+def test_what_was_counted_before_the_server_was_killed_counts(pipeline: Pipeline) -> None:
+    server = pipeline.server
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=50)
+    plan: dict[str, Any] = {"steps": [50, 75, 100], "min_requests": 60}
+    wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
+    server.ask(pipeline.name, 80)
+    assert "requests, 0 failed" in pipeline.look(deployment, **plan)["waiting"]["text"]
+    before = pipeline.record()["challenger"]["rollout"]["seen"]
+    assert before["1"]["requests"] + before["2"]["requests"] == 80
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+    assert "does not answer" in pipeline.look(deployment, **plan)["waiting"]["text"]
+    assert pipeline.record()["challenger"]["rollout"]["seen"] == before
+    server.start()
+    server.wait_until_ready()
+    wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the last decided share")
+    server.ask(pipeline.name, 50)
+    found = pipeline.look(deployment, **plan)
+    assert "gets 75%" in found["waiting"]["text"]
+    event = pipeline.record()["history"][-1]
+    asked = event["canary"]["requests"]
+    assert asked + event["stable"]["requests"] == 130
+    median = next(finding for finding in event["findings"] if finding["what"] == "latency_p50")
+    assert f"of {asked} beyond" in median["text"], "the latencies of both servers"
+    wait_for(lambda: shares(pipeline) == {1: 25, 2: 75}, "the next share")
+
+
+def test_a_share_that_nobody_decided_is_put_right_and_one_that_somebody_did_is_kept(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=40)
+    pipeline.server.traffic_file.write_text(
+        pipeline.server.traffic_file.read_text().replace('"1": 60', '"1": 10').replace('"2": 40', '"2": 90')
+    )
+    wait_for(lambda: shares(pipeline) == {1: 10, 2: 90}, "a share that is not in the record")
+    pipeline.look(deployment)
+    wait_for(lambda: shares(pipeline) == {1: 60, 2: 40}, "the decided share")
+
+
+def test_a_canary_in_doubt_waits_for_more_requests(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model("failing"), canary_percent=50)
+    wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
+    assert pipeline.server.ask(pipeline.name, 50, far_every=4) > 0
+    waiting = pipeline.look(deployment)["waiting"]
+    assert "in doubt: errors: " in waiting["text"]
+    # Twice the requests that it was judged by: then it is tested again.
+    assert waiting["requests"] == 50
+    pipeline.server.ask(pipeline.name, 200, far_every=2)
+    rollout = pipeline.rollout(deployment)
+    assert rollout.properties["decision"] == "rolled_back"
+    assert rollout.properties["reasons"][0].startswith("errors: ")
