@@ -1,21 +1,31 @@
-"""Captured requests: every row once, whole files, in time order."""
+"""Captured requests: every row once, whole files, in time order, whoever is killed."""
 
 from __future__ import annotations
 
 import base64
+import json
+import os
+import signal
+import subprocess
+import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_store import s3_endpoint  # noqa: F401
 
 if TYPE_CHECKING:
     from tests.serving.conftest import Server
 
 pytestmark = pytest.mark.runtime
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def rows_of(n: int, hour: int = 5) -> dict[str, Any]:
@@ -25,6 +35,39 @@ def rows_of(n: int, hour: int = 5) -> dict[str, Any]:
 def captured(folder: Path) -> pa.Table:
     files = sorted(folder.glob("*.parquet"))
     return pa.concat_tables([pq.read_table(file) for file in files])
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.01)
+    return found
+
+
+def writers_of(spool_root: Path) -> list[int]:
+    """Process ids of the writers of the spools below a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"airflow_hops.serving.capture.writer" in arguments and arguments[-2].startswith(bytes(spool_root)):
+                found.append(int(entry.name))
+    return found
+
+
+def kill_writers(spool_root: Path) -> int:
+    killed = 0
+    for pid in writers_of(spool_root):
+        try:
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+        except ProcessLookupError:
+            continue
+    return killed
 
 
 @pytest.fixture
@@ -44,23 +87,85 @@ def start(
     return lambda **flags: start_server(model_config_file=config, capture_base_path=capture_path, **flags)
 
 
+class CaptureProcess:
+    """A capture without a server around it, in a process of its own."""
+
+    def __init__(self, python: Path, environment: dict[str, str], options: dict[str, Any]) -> None:
+        self.process = subprocess.Popen(
+            [str(python), str(Path(__file__).with_name("capture_process.py")), json.dumps(options)],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, **asked: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            assert self.process.stderr is not None
+            raise AssertionError(self.process.stderr.read())
+        return json.loads(line)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def capture(runtime_python: Path, capture_path: Path, tmp_path: Path) -> Iterator[Callable[..., CaptureProcess]]:
+    """Starts captures; they and their writers end with the test."""
+    started: list[CaptureProcess] = []
+
+    def start_capture(environment: dict[str, str] | None = None, **options: Any) -> CaptureProcess:
+        started.append(CaptureProcess(runtime_python, environment or {}, {"base_path": str(capture_path), **options}))
+        return started[-1]
+
+    yield start_capture
+    for process in started:
+        process.kill()
+    kill_writers(tmp_path)
+    wait_for(lambda: not writers_of(tmp_path), "the writers have ended")
+
+
 def test_flush_writes_each_row_with_features_and_outputs(
-    start: Callable[..., Server], capture_path: Path, in_runtime: Callable[..., Any]
+    start: Callable[..., Server], capture_path: Path, in_runtime: Callable[..., Any], tmp_path: Path
 ) -> None:
-    server = start()
+    monitoring = tmp_path / "monitoring.config"
+    monitoring.write_text("prometheus_config { enable: true }")
+    server = start(capture_format="both", monitoring_config_file=monitoring)
     started_s = time.time()
     server.predict("flights", rows_of(2), headers={"x-request-id": "first"})
+    assert (server.headers["x-request-id"], server.headers["x-captured"]) == ("first", "1")
+    server.predict("vectors", {"instances": [[1, 2, 3], [4, 5, 6]]})
+    raw = {"b64": base64.b64encode(b"\xff").decode()}
+    server.predict("vectors", {"signature_name": "strings", "instances": ["text", raw]})
+    server.error("/v1/models/flights:predict", {"instances": [1]})
     answer = in_runtime(
         """
-        from airflow_hops.serving_api.client import ModelServerClient
-        inputs = {"carrier": ["AA"], "distance": [[7.5]], "hour": [1]}
-        result = ModelServerClient(address).predict("flights", inputs).request_id
+        import grpc
+        from airflow_hops.serving_api.protocol import Method, PredictRequest
+        from airflow_hops.serving_api import tensors
+        import numpy as np
+        request = PredictRequest()
+        request.model_spec.name = "flights"
+        tensors.fill_proto(request.inputs["carrier"], np.array(["AA"], object))
+        tensors.fill_proto(request.inputs["distance"], np.array([[7.5]], np.float32))
+        tensors.fill_proto(request.inputs["hour"], np.array([1]))
+        _, call = grpc.insecure_channel(address).unary_unary(Method.PREDICT).with_call(request.SerializeToString())
+        result = {key: value for key, value in call.trailing_metadata() if key.startswith("x-")}
         """,
         address=server.address,
     )
+    assert answer["x-captured"] == "1"
     status, counts = server.call("/v1/capture:flush", b"")
-    assert status == 200
-    assert counts["models"]["flights"]["written_rows"] == 3
+    assert (status, counts["flushed"], counts["error"], counts["lag_seconds"]) == (200, True, None, 0.0)
+    flights = counts["models"]["flights"]
+    assert (flights["captured_rows"], flights["written_rows"], flights["dropped_rows"]) == (3, 3, 0)
     table = captured(capture_path / "flights")
     assert table.schema == pa.schema(
         {
@@ -80,7 +185,7 @@ def test_flush_writes_each_row_with_features_and_outputs(
         }
     )
     rows = table.to_pylist()
-    assert [row["request_id"] for row in rows] == ["first", "first", answer]
+    assert [row["request_id"] for row in rows] == ["first", "first", answer["x-request-id"]]
     assert [row["row"] for row in rows] == [0, 1, 0]
     assert [row["api"] for row in rows] == ["rest", "rest", "grpc"]
     assert [row["input.carrier"] for row in rows] == ["C0", "C1", "AA"]
@@ -89,104 +194,229 @@ def test_flush_writes_each_row_with_features_and_outputs(
     assert all(started_s <= row["captured_at"].timestamp() <= time.time() for row in rows)
     assert all(row["latency_ms"] > 0 for row in rows)
 
+    vectors = {t["signature"][0].as_py(): t for t in map(pq.read_table, (capture_path / "vectors").glob("*.parquet"))}
+    assert vectors["serving_default"]["input.x"].to_pylist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert vectors["serving_default"]["output.y"].to_pylist() == [[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]
+    assert vectors["strings"]["input.text"].to_pylist() == [b"text", b"\xff"]
 
-def test_vectors_are_lists_and_text_that_is_no_utf8_is_binary(start: Callable[..., Server], capture_path: Path) -> None:
-    server = start()
-    server.predict("vectors", {"instances": [[1, 2, 3], [4, 5, 6]]})
-    raw = {"b64": base64.b64encode(b"\xff").decode()}
-    server.predict("vectors", {"signature_name": "strings", "instances": ["text", raw]})
-    assert server.call("/v1/capture:flush", b"")[0] == 200
-    tables = {t["signature"][0].as_py(): t for t in map(pq.read_table, (capture_path / "vectors").glob("*.parquet"))}
-    assert tables["serving_default"]["input.x"].to_pylist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
-    assert tables["serving_default"]["output.y"].to_pylist() == [[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]
-    assert tables["strings"]["input.text"].to_pylist() == [b"text", b"\xff"]
+    with urllib.request.urlopen(server.url + "/monitoring/prometheus/metrics") as response:
+        metrics = response.read().decode()
+    assert 'hops_serving_capture_rows_total{model_name="flights",outcome="written"} 3\n' in metrics
+
+    version_folder = tmp_path / "4"
+    version_folder.mkdir()
+    warmed = in_runtime(
+        """
+        from pathlib import Path
+        from airflow_hops.serving.capture.warmup import write_warmup_requests
+        from airflow_hops.serving_api.prediction_log import read_prediction_logs
+        from airflow_hops.serving_api.protocol import PredictRequest
+        count = write_warmup_requests(captured, "flights", Path(folder))
+        logged = list(read_prediction_logs(Path(folder) / "assets.extra/tf_serving_warmup_requests"))
+        hours = [PredictRequest.FromString(call.request).inputs["hour"].int64_val[0] for call in logged]
+        result = [count, sorted(hours)]
+        """,
+        captured=capture_path,
+        folder=version_folder,
+    )
+    assert warmed == [2, [1, 5]]
 
 
-def test_refused_requests_are_not_captured(start: Callable[..., Server]) -> None:
-    server = start()
-    server.error("/v1/models/flights:predict", {"instances": [1]})
-    assert server.call("/v1/capture:flush", b"")[1]["models"] == {}
-
-
-def test_sigterm_writes_what_was_captured(start: Callable[..., Server], capture_path: Path) -> None:
-    server = start(capture_roll_seconds=3600)
-    for _ in range(5):
-        server.predict("flights", rows_of(3))
-    assert not list(capture_path.rglob("*.parquet"))
+def test_modes_sampling_rolls_and_sigterm(start: Callable[..., Server], capture_path: Path) -> None:
+    server = start(
+        capture_mode="predictions", capture_sampling_percent=50, capture_roll_rows=10, capture_roll_seconds=0.5
+    )
+    for hour in range(24):
+        server.predict("flights", rows_of(4, hour))
+        if hour == 12:
+            wait_for(lambda: list(capture_path.rglob("*.parquet")), "a file for its age")
+    # The rest is written as the server ends.
     assert server.terminate() == 0
-    assert captured(capture_path / "flights").num_rows == 15
+    files = sorted((capture_path / "flights").glob("*.parquet"))
+    assert len(files) >= 4
+    assert max(pq.read_metadata(file).num_rows for file in files) <= 12
+    table = captured(capture_path / "flights")
+    assert not [name for name in table.column_names if name.startswith("input.")]
+    # The odd requests, in order.
+    assert table["output.score"].to_pylist() == [3000.0 + hour + i for hour in range(1, 24, 2) for i in range(4)]
     assert not [path for path in capture_path.rglob("*") if path.name.startswith(".")]
 
 
-def test_files_roll_by_rows_and_seconds_and_sort_by_time(start: Callable[..., Server], capture_path: Path) -> None:
-    server = start(capture_roll_rows=10, capture_roll_seconds=0.5)
-    for hour in range(12):
-        server.predict("flights", rows_of(4, hour))
-    deadline_s = time.monotonic() + 10
-    while server.call("/v1/capture")[1]["models"]["flights"]["written_rows"] < 48:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    files = sorted((capture_path / "flights").glob("*.parquet"))
-    assert len(files) >= 4
-    table = captured(capture_path / "flights")
-    assert table["input.hour"].to_pylist() == [hour for hour in range(12) for _ in range(4)]
-    assert max(pq.read_metadata(file).num_rows for file in files) <= 12
-
-
-@pytest.mark.parametrize(("mode", "has_inputs", "has_outputs"), [("inputs", True, False), ("predictions", False, True)])
-def test_mode_chooses_the_columns(
-    start: Callable[..., Server], capture_path: Path, mode: str, has_inputs: bool, has_outputs: bool
-) -> None:
-    server = start(capture_mode=mode)
-    server.predict("flights", rows_of(2))
-    server.call("/v1/capture:flush", b"")
-    names = captured(capture_path / "flights").column_names
-    assert ("input.carrier" in names) is has_inputs
-    assert ("output.score" in names) is has_outputs
-
-
-def test_sampling_takes_an_exact_share(start: Callable[..., Server], capture_path: Path) -> None:
-    server = start(capture_sampling_percent=25)
-    for _ in range(40):
-        server.predict("flights", rows_of(1))
-    server.call("/v1/capture:flush", b"")
-    assert captured(capture_path / "flights").num_rows == 10
-
-
-def test_full_buffer_drops_and_counts_and_the_request_is_answered(start: Callable[..., Server]) -> None:
-    server = start(capture_buffer_rows=10, capture_roll_seconds=3600)
-    for _ in range(5):
-        server.predict("flights", rows_of(4))
-    counts = server.call("/v1/capture")[1]["models"]["flights"]
-    assert (counts["captured_rows"], counts["dropped_rows"]) == (8, 12)
-
-
-def test_folder_that_cannot_be_written_loses_rows_but_no_request(
+def test_no_request_waits_for_a_folder_that_cannot_be_written_and_nothing_acknowledged_is_lost(
     start: Callable[..., Server], capture_path: Path
 ) -> None:
-    server = start()
-    capture_path.mkdir(exist_ok=True)
-    (capture_path / "flights").write_text("a file where the folder should be")
-    server.predict("flights", rows_of(3))
-    counts = server.call("/v1/capture:flush", b"")[1]["models"]["flights"]
-    assert (counts["written_rows"], counts["failed_rows"]) == (0, 3)
-    assert "3 rows of model flights are lost" in server.log()
-    server.predict("flights", rows_of(3))
+    capture_path.mkdir()
+    obstacle = capture_path / "flights"
+    obstacle.write_text("a file where the folder should be")
+    server = start(capture_spool_bytes=65536, capture_mode="inputs", capture_roll_seconds=3600)
+    acknowledged = 0
+    for _ in range(40):
+        server.predict("flights", rows_of(100))
+        acknowledged += server.headers["x-captured"] == "1"
+    status, counts = server.call("/v1/capture:flush", b"")
+    assert (status, counts["flushed"]) == (503, False)
+    assert str(obstacle) in counts["error"]
+    assert counts["spool_bytes"] <= 65536
+    flights = counts["models"]["flights"]
+    assert 0 < acknowledged < 40
+    assert (flights["captured_rows"], flights["dropped_rows"]) == (100 * acknowledged, 4000 - 100 * acknowledged)
+    assert flights["written_rows"] == 0
+    assert str(obstacle) in server.log()
+    obstacle.unlink()
+    status, counts = server.call("/v1/capture:flush", b"")
+    assert (status, counts["models"]["flights"]["written_rows"]) == (200, 100 * acknowledged)
+    table = captured(capture_path / "flights")
+    assert table.num_rows == 100 * acknowledged
+    assert "output.score" not in table.column_names
 
 
-def test_new_files_sort_after_those_of_a_clock_that_was_ahead(start: Callable[..., Server], capture_path: Path) -> None:
-    folder = capture_path / "flights"
+def test_acknowledged_rows_survive_kill_9_of_the_server_and_of_both(
+    start: Callable[..., Server], capture_path: Path
+) -> None:
+    acknowledged: set[str] = set()
+    server = start(capture_roll_seconds=3600)
+    for with_writer in (False, True):
+        stop = threading.Event()
+
+        def ask(name: str, server: Server = server, stop: threading.Event = stop) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                request = urllib.request.Request(
+                    f"{server.url}/v1/models/flights:predict",
+                    json.dumps(rows_of(1)).encode(),
+                    {"x-request-id": f"{name}-{number}"},
+                )
+                try:
+                    with urllib.request.urlopen(request, timeout=60) as response:
+                        if response.headers["x-captured"] == "1":
+                            acknowledged.add(response.headers["x-request-id"])
+                except OSError:
+                    return
+
+        before = len(acknowledged)
+        clients = [threading.Thread(target=ask, args=(f"{with_writer}-{i}",)) for i in range(4)]
+        for client in clients:
+            client.start()
+        wait_for(lambda before=before: len(acknowledged) >= before + 50, "fifty answers")
+        if with_writer:
+            assert kill_writers(capture_path / ".spool") == 1
+        server.process.kill()
+        stop.set()
+        for client in clients:
+            client.join()
+        if not with_writer:
+            # The writer outlives the server, writes what it left, and ends.
+            wait_for(lambda: not (capture_path / ".spool").exists(), "the spool is gone")
+            wait_for(lambda: not writers_of(capture_path / ".spool"), "the writer has ended")
+            found = set(captured(capture_path / "flights")["request_id"].to_pylist())
+            assert acknowledged <= found
+        server = start()
+    # Here nobody was left but the next server, whose writer takes on what it finds; a flush waits for that.
+    assert server.call("/v1/capture:flush", b"")[0] == 200
+    found_ids = captured(capture_path / "flights")["request_id"].to_pylist()
+    assert acknowledged <= set(found_ids)
+    assert len(found_ids) == len(set(found_ids))
+
+
+def test_a_row_is_in_one_file_whenever_the_writer_is_killed(
+    capture: Callable[..., CaptureProcess], capture_path: Path
+) -> None:
+    ask = capture(roll_seconds=3600.0)
+    sent: list[list[str]] = []
+    cut_short = 0
+    for _ in range(4):
+        sent += ask(offer=400, rows=2, models=40)
+        before = len(list(capture_path.rglob("*.parquet")))
+
+        def kill_within_a_batch(before: int = before) -> None:
+            nonlocal cut_short
+            wait_for(lambda: len(list(capture_path.rglob("*.parquet"))) > before, "a file of the batch")
+            kill_writers(capture_path / ".spool")
+            cut_short += len(list(capture_path.rglob("*.parquet"))) < before + 40
+
+        killer = threading.Thread(target=kill_within_a_batch)
+        killer.start()
+        assert ask(flush=60) is True
+        killer.join()
+    assert cut_short >= 1
+    rows = Counter(
+        (row["request_id"], row["row"], row["model"])
+        for file in capture_path.rglob("*.parquet")
+        for row in pq.read_table(file, columns=["request_id", "row", "model"]).to_pylist()
+    )
+    assert rows == Counter((request_id, row, model) for request_id, model in sent for row in (0, 1))
+    counts = ask(status=True)
+    assert sum(model["written_rows"] for model in counts["models"].values()) == len(sent) * 2
+    assert counts["writer_restarts"] >= 1
+
+
+def test_a_full_disk_drops_and_counts(
+    small_folder: Path, capture: Callable[..., CaptureProcess], capture_path: Path
+) -> None:
+    ask = capture(spool_path=str(small_folder), spool_bytes=800_000, roll_seconds=3600.0)
+    accepted = ask(offer=2000)
+    counts = ask(status=True)
+    assert 0 < len(accepted) < 2000
+    assert "No space left" in counts["error"]
+    assert counts["models"]["m0"]["dropped_rows"] == 2000 - len(accepted)
+    assert ask(flush=60) is True
+    assert captured(capture_path / "m0")["request_id"].to_pylist() == [request_id for request_id, _ in accepted]
+    # What is written makes room.
+    wait_for(lambda: ask(offer=1), "a request is captured again")
+
+
+def test_files_in_s3_appear_whole_and_old_ones_go(
+    capture: Callable[..., CaptureProcess],
+    s3_endpoint: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    import s3fs
+
+    fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
+    bucket = f"hops-{tmp_path.name.replace('_', '-').lower()}"[:60]
+    fs.mkdir(bucket)
+    old = datetime.now(UTC) - timedelta(days=3)
+    for name in (f"{old:%Y%m%dT%H%M%S.%fZ}-v1-a-0-0.parquet", "29991231T235959.000000Z-v1-a-0-1.parquet", "notes.txt"):
+        fs.pipe_file(f"{bucket}/captured/m0/{name}", b"PAR1")
+    environment = {"AWS_ENDPOINT_URL": s3_endpoint, "XDG_STATE_HOME": str(tmp_path / "state")}
+    ask = capture(environment, base_path=f"s3://{bucket}/captured", retention_days=2.0, roll_seconds=3600.0)
+    sent = ask(offer=30)
+    ask(labels={"model": "m0", "request_id": "r1", "label": True})
+    assert ask(flush=60) is True
+    folder = f"{bucket}/captured/m0"
+    wait_for(lambda: len(fs.glob(f"{folder}/*.parquet")) == 2, "the old file is removed")
+    ahead, written = sorted(fs.glob(f"{folder}/*.parquet"))
+    assert "/29991231T" in ahead, "a name that a clock ahead has made stays before the next one"
+    with fs.open(written, "rb") as file:
+        assert pq.read_table(file)["request_id"].to_pylist() == [request_id for request_id, _ in sent]
+    assert len(fs.glob(f"{folder}/_feedback/*.parquet")) == 1
+    assert fs.exists(f"{folder}/notes.txt")
+    assert ask(close=True) is True
+    assert not list((tmp_path / "state").rglob("*.segment"))
+
+
+def test_the_oldest_files_of_a_model_go_beyond_a_size_and_names_stay_in_order(
+    capture: Callable[..., CaptureProcess], capture_path: Path
+) -> None:
+    folder = capture_path / "m0"
     folder.mkdir(parents=True)
-    ahead = folder / "29991231T235959.000000Z-v1-1.parquet"
-    pq.write_table(pa.table({"x": [1]}), ahead)
-    server = start()
-    server.predict("flights", rows_of(1))
-    server.call("/v1/capture:flush", b"")
-    names = sorted(path.name for path in folder.glob("*.parquet"))
-    assert len(names) == 2
-    assert names[0] == ahead.name
+    names = [f"2026010{day}T000000.000000Z-v1-a-0-{day}.parquet" for day in range(1, 5)]
+    names.append("29991231T235959.000000Z-v1-a-0-5.parquet")
+    for name in names:
+        (folder / name).write_bytes(b"x" * 10_000)
+    ask = capture(retention_bytes=35_000, roll_seconds=3600.0)
+    wait_for(lambda: sum(p.stat().st_size for p in folder.iterdir()) <= 35_000, "the oldest are removed")
+    ask(offer=3)
+    assert ask(flush=60) is True
+    found = sorted(path.name for path in folder.glob("*.parquet"))
+    assert found[:-1] == names[2:]
+    assert found[-1] > names[-1]
+    assert wait_for(lambda: ask(status=True)["models"].get("m0", {}).get("removed_files"), "they are counted") == 2
 
 
 def test_no_base_path_captures_nothing(shared_server: Server) -> None:
     status = shared_server.call("/v1/capture")[1]
     assert (status["enabled"], status["base_path"]) == (False, None)
+    code, error = shared_server.error("/v1/feedback", {"model": "flights", "request_id": "r", "label": 1})
+    assert (code, "--capture_base_path" in error) == (400, True)

@@ -22,7 +22,7 @@ from typing import Any
 
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack_call, pack_label, request_ids
-from airflow_hops.serving.capture.spool import SERVER_LOCK, Lock, Position, Spool, used_bytes
+from airflow_hops.serving.capture.spool import NOTHING, SERVER_LOCK, Lock, Position, Spool, used_bytes
 from airflow_hops.serving.capture.state import WriterState, WrittenCounts
 
 log = logging.getLogger(__name__)
@@ -234,7 +234,7 @@ class Capture:
         spool, restart_s = self._spool, 0.0
         while not self._closing.is_set():
             spool.wanted.wait(_LOOK_EVERY_S)
-            spool.prepare()
+            spool.prepare(WriterState.load(self._folder).position if spool.error else NOTHING)
             end = spool.end
             if not self._ends or self._ends[-1][1] != end:
                 self._ends.append((time.monotonic(), end))

@@ -35,6 +35,10 @@ class Position:
     offset: int = len(_MAGIC)
 
 
+NOTHING = Position()
+"""The beginning of a spool."""
+
+
 class Lock:
     """A file that one process holds until it ends, however it ends; not inherited by its forks.
 
@@ -115,14 +119,20 @@ class Spool:
             self._offset = start + size
         return True
 
-    def prepare(self) -> None:
-        """Makes the next segment, where there is none and there is room."""
+    def prepare(self, written: Position = NOTHING) -> None:
+        """Makes the next segment, where there is none and there is room.
+
+        Args:
+            written: Everything before it is needed no more.
+        """
         self.wanted.clear()
         with self._lock:
             if self._spare is not None or self._closed:
                 return
             number = next(self._numbers)
         made = self._make(number, self._segment_bytes)
+        if made is None and self._give_up_current(written):
+            made = self._make(number, self._segment_bytes)
         if made is None:
             return
         with self._lock:
@@ -166,6 +176,15 @@ class Spool:
         number, self._map = spare
         self._position, self._offset, self._size = Position(number), len(_MAGIC), len(self._map)
         return True
+
+    def _give_up_current(self, written: Position) -> bool:
+        """Removes the segment that is being filled, where all of it is written, to make room for another."""
+        with self._lock:
+            if self._map is None or Position(self._position.segment, self._offset) > written:
+                return False
+            self._discard(self._position.segment, self._map)
+            self._map = None
+            return True
 
     def _discard(self, number: int, made: mmap.mmap) -> None:
         made.close()
