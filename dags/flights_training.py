@@ -86,6 +86,12 @@ with DAG(
         infra_blessing=infra.output,
         canary_percent=20,
     )
-    rollout = RolloutOperator(task_id="rollout", deployment=deployment.output, min_requests=100)
+    rollout = RolloutOperator(
+        task_id="rollout",
+        deployment=deployment.output,
+        steps=(50, 100),
+        min_requests=100,
+        timeout=timedelta(minutes=10),
+    )
 
     validation >> transformed

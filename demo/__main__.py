@@ -1,8 +1,8 @@
 """``make demo``: the whole loop on real data, told stage by stage in the terminal.
 
 Trains on January to March 2013, serves, replays April to June as live prediction requests, has the monitor look at
-what the server captured, follows the retraining that it asks for, replays July while the canary takes its share, and
-compares both versions on July and August. Whatever comes out is what the summary says.
+what the server captured, follows the retraining that it asks for, replays July and August while the canary takes its
+share, step by step, and compares both versions on the same months. Whatever comes out is what the summary says.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from demo.summary import Facts, print_summary
 TRAINING, MONITORING = "flights_training", "flights_monitoring"
 FIRST_WINDOW = ("2013-01-01", "2013-04-01")
 LIVE_WINDOW = ("2013-04-01", "2013-07-01")
-CANARY_WINDOW = ("2013-07-01", "2013-08-01")
+CANARY_WINDOW = ("2013-07-01", "2013-09-01")
 LATER_WINDOW = ("2013-07-01", "2013-09-01")
 RETRAINING_APPEARS_S = 30.0
 
@@ -73,7 +73,7 @@ class Demo:
         if retraining is None:
             self.console.print("No retraining was asked for.")
         else:
-            self.heading("Retraining on the wider window, as the monitor asked; July's requests meet the canary")
+            self.heading("Retraining on the wider window, as the monitor asked; the next requests meet the canary")
             self.facts.retraining = self.follow_retraining(retraining)
 
         self.heading(f"Every version on the same later flights, {LATER_WINDOW[0]} to {LATER_WINDOW[1]}")
