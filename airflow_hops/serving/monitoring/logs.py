@@ -121,7 +121,7 @@ def add_routes(routes: Routes) -> None:
         count = _number(query.get("lines") or "100", "lines")
         version = _number(query.get("version") or "0", "version")
         lines = BUFFER.tail(count, query.get("model", ""), version, _time(query.get("since", "")))
-        return json_response({"lines": [{**asdict(line), "at": _iso(line.at_s)} for line in lines]})
+        return json_response({"lines": [_document(line) for line in lines]})
 
     routes.add("GET", r"/v1/logs", tail)
 
@@ -199,6 +199,11 @@ def _about(record: logging.LogRecord) -> tuple[str, int]:
         if match is not None:
             return match["model"], int(match["version"] or 0)
     return "", 0
+
+
+def _document(line: LogLine) -> dict[str, object]:
+    fields = asdict(line)
+    return {"at": _iso(fields.pop("at_s")), **fields}
 
 
 def _iso(at_s: float) -> str:

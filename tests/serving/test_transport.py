@@ -1,0 +1,299 @@
+"""Sockets, TLS, bodies, limits of time and size, and what happens between SIGTERM and the end."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from airflow_hops.serving_api import protocol
+from airflow_hops.serving_api.client import ModelServerClient, ModelServerError, TlsFiles
+
+if TYPE_CHECKING:
+    from tests.serving.conftest import Server
+
+pytestmark = pytest.mark.runtime
+
+ROW = {"instances": [[1.0, 2.0, 3.0]]}
+WATCH = "/grpc.health.v1.Health/Watch"
+
+
+def openssl(*arguments: object) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``server`` and ``client`` keys and certificates, each signed by itself."""
+    folder = tmp_path_factory.mktemp("certificates")
+    for name in ("server", "client"):
+        openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
+            *("-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt", "-subj", f"/CN={name}"),
+            *("-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"),
+        )
+    return folder
+
+
+def ssl_config(folder: Path, **fields: str) -> Path:
+    path = folder / "ssl.config"
+    lines = [f"{name}: {json.dumps(value)}" for name, value in fields.items()]
+    path.write_text("\n".join([*lines, "client_verify: true\n"]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def strict_server(
+    runtime_python: Path, saved_models: Path, certificates: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Any:
+    """A server with TLS, a UNIX socket, CORS, and narrow limits."""
+    from tests.serving.conftest import Server
+
+    folder = tmp_path_factory.mktemp("strict")
+    ssl = ssl_config(
+        folder,
+        server_key=(certificates / "server.key").read_text(),
+        server_cert=(certificates / "server.crt").read_text(),
+        custom_ca=(certificates / "client.crt").read_text(),
+    )
+    server = Server(
+        runtime_python,
+        folder,
+        {
+            "model_name": "vectors",
+            "model_base_path": saved_models / "vectors",
+            "ssl_config_file": ssl,
+            "grpc_socket_path": folder / "grpc.sock",
+            "grpc_channel_arguments": "grpc.max_connection_age_ms=3600000,grpc.primary_user_agent=test",
+            "rest_api_enable_cors_support": "true",
+            "rest_api_timeout_in_ms": 1500,
+            "rest_api_idle_seconds": 2,
+            "max_request_bytes": 100_000,
+        },
+    ).wait_until_ready()
+    yield server
+    server.close()
+
+
+def raw_request(server: Server, text: str, timeout_s: float = 30.0) -> str:
+    """Everything the server answers until it closes the connection."""
+    host, port = server.url.removeprefix("http://").split(":")
+    received = b""
+    with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
+        connection.sendall(text.encode())
+        while chunk := connection.recv(65536):
+            received += chunk
+    return received.decode()
+
+
+def http_call(server: Server, method: str, path: str, body: bytes = b"", **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    return connection.getresponse()
+
+
+def test_tls_asks_for_the_client_certificate(strict_server: Server, certificates: Path) -> None:
+    ca, cert, key = (str(certificates / name) for name in ("server.crt", "client.crt", "client.key"))
+    with ModelServerClient(strict_server.address, tls=TlsFiles(ca, cert, key)) as client:
+        assert client.predict("vectors", {"x": ROW["instances"]}).outputs["y"].tolist() == [[2.0, 4.0, 6.0]]
+    for tls in (TlsFiles(ca), None):
+        with ModelServerClient(strict_server.address, tls=tls, timeout_s=3) as stranger:
+            with pytest.raises(ModelServerError) as refused:
+                stranger.status("vectors")
+            assert refused.value.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+def test_unix_socket_and_size_of_a_grpc_request(strict_server: Server) -> None:
+    with ModelServerClient(f"unix:{strict_server.ready_file.parent}/grpc.sock") as client:
+        assert client.predict("vectors", {"x": ROW["instances"]}).version == 7
+        with pytest.raises(ModelServerError, match="Received message larger than max") as refused:
+            client.predict("vectors", {"x": [[1.0, 2.0, 3.0]] * 10_000})
+        assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"server_key": "no key"}, "field 'server_key' is not in PEM"),
+        ({"server_keys": ""}, 'has no field named "server_keys"'),
+    ],
+)
+def test_wrong_tls_file_is_one_line(runtime_python: Path, tmp_path: Path, fields: dict[str, str], message: str) -> None:
+    done = subprocess.run(
+        [
+            *(runtime_python, "-m", "airflow_hops.serving", "--upstream=127.0.0.1:1", "--port=0"),
+            f"--ssl_config_file={ssl_config(tmp_path, **fields)}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    assert done.returncode == 1
+    assert f"{tmp_path}/ssl.config" in done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pages_of_other_origins_may_ask(strict_server: Server) -> None:
+    asked = http_call(strict_server, "OPTIONS", "/v1/models/vectors:predict", Origin="http://elsewhere")
+    answered = http_call(strict_server, "GET", "/v1/models/vectors")
+    assert (asked.status, answered.status) == (200, 200)
+    for response in (asked, answered):
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+    assert "POST" in asked.headers["Access-Control-Allow-Methods"]
+
+
+def test_bodies_compressed_both_ways_and_a_bomb(strict_server: Server) -> None:
+    path = "/v1/models/vectors:predict"
+    rows = json.dumps({"instances": [[1.0, 2.0, 3.0]] * 200}).encode()
+    response = http_call(
+        strict_server, "POST", path, gzip.compress(rows), Content_Encoding="gzip", Accept_Encoding="gzip"
+    )
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(response.read())) == {"predictions": [[2.0, 4.0, 6.0]] * 200}
+    bomb = gzip.compress(bytes(50_000_000))
+    assert len(bomb) < 100_000
+    too_large = "Received message larger than max (100000 bytes, --max_request_bytes)"
+    for body, encoding, status, message in (
+        (bomb, "gzip", 429, too_large),
+        (b" " * 200_000, "identity", 429, too_large),
+        (gzip.compress(rows)[:-20], "gzip", 400, "Body is not valid gzip: it ends early"),
+        (rows, "gzip", 400, "Body is not valid gzip: Error -3"),
+        (rows, "br", 400, "Content-Encoding br is not supported"),
+    ):
+        response = http_call(strict_server, "POST", path, body, Content_Encoding=encoding)
+        assert (response.status, message in json.loads(response.read())["error"]) == (status, True), (encoding, message)
+
+
+def test_chunked_body_head_and_continue(strict_server: Server) -> None:
+    body = json.dumps(ROW)
+    chunks = f"{len(body[:9]):x}\r\n{body[:9]}\r\n{len(body[9:]):x}\r\n{body[9:]}\r\n0\r\n\r\n"
+    head = "POST /v1/models/vectors:predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    assert '{"predictions":[[2.0,4.0,6.0]]}' in raw_request(
+        strict_server, f"{head}Transfer-Encoding: chunked\r\n\r\n{chunks}"
+    )
+    continued = raw_request(strict_server, f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n{body}")
+    assert continued.endswith('{"predictions":[[2.0,4.0,6.0]]}')
+    response = http_call(strict_server, "HEAD", "/v1/models/vectors")
+    assert (response.status, response.read()) == (200, b"")
+    assert int(response.headers["Content-Length"]) > 100
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/v1/models", 400, "Missing model name in request."),
+        ("GET", "/v1/models/versions/7", 400, "Missing model name in request."),
+        ("GET", "/v1/models/vectors:predict", 400, "Malformed request: GET /v1/models/vectors:predict"),
+        ("POST", "/v1/models/vectors", 400, "Malformed request: POST /v1/models/vectors"),
+        ("POST", "/v1/models/vectors:explain", 400, "Malformed request: POST /v1/models/vectors:explain"),
+        ("DELETE", "/v1/models/vectors", 400, "Malformed request: DELETE /v1/models/vectors"),
+        ("POST", "/v1/models/vectors/versions/x:predict", 400, "Malformed request: POST /v1/models/vectors/versions/x"),
+        ("GET", f"/v1/models/vectors/versions/{2**63}", 400, f"Failed to convert version: {2**63} to numeric."),
+        ("GET", "/V1/ODD", 400, "Malformed request: GET /V1/ODD"),
+        ("GET", "/v2/models/vectors", 404, "Not found: /v2/models/vectors"),
+        ("GET", "/monitoring/prometheus/metrics", 404, "Not found: /monitoring/prometheus/metrics"),
+    ],
+)
+def test_paths_that_are_none(strict_server: Server, method: str, path: str, status: int, message: str) -> None:
+    response = http_call(strict_server, method, path)
+    assert response.status == status
+    assert json.loads(response.read())["error"].startswith(message)
+
+
+def test_verbs_and_paths_are_case_insensitive(strict_server: Server) -> None:
+    assert strict_server.call("/V1/Models/vectors:PREDICT", ROW) == (200, {"predictions": [[2.0, 4.0, 6.0]]})
+
+
+def test_answer_that_takes_too_long_is_504(strict_server: Server) -> None:
+    status, answer = strict_server.call("/v1/models/vectors:predict", {"signature_name": "slow", "inputs": 800})
+    assert (status, answer) == (504, {"error": "Timed out waiting for notification"})
+    assert strict_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+
+
+def test_slow_clients_hold_no_thread_and_are_let_go(strict_server: Server) -> None:
+    """More of them than the server has threads; each is answered or closed, and others are served meanwhile."""
+    head = "POST /v1/models/vectors:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    answers: list[str] = []
+    texts = [head + '{"instances":'] * 30 + ["GET /v1/mod"] * 10
+    clients = [threading.Thread(target=lambda text: answers.append(raw_request(strict_server, text)), args=(text,))
+               for text in texts]  # fmt: skip
+    for client in clients:
+        client.start()
+    assert strict_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+    for client in clients:
+        client.join()
+    assert sorted(answer[:12] for answer in answers) == [""] * 10 + ["HTTP/1.1 504"] * 30
+
+
+def slow_predict(server: Server, rounds: int) -> tuple[threading.Thread, list[Any]]:
+    answers: list[Any] = []
+    body = {"signature_name": "slow", "inputs": rounds}
+    client = threading.Thread(target=lambda: answers.append(server.call("/v1/models/vectors:predict", body)))
+    client.start()
+    return client, answers
+
+
+def in_flight(server: Server, client: threading.Thread) -> None:
+    """Waits until the slow request keeps the server busy."""
+    before = cpu_ticks(server)
+    while cpu_ticks(server) - before < 20:
+        assert client.is_alive()
+        time.sleep(0.05)
+
+
+def cpu_ticks(server: Server) -> int:
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11])
+
+
+def test_drain_answers_what_is_in_flight_and_refuses_the_rest(
+    start_server: Callable[..., Server], saved_models: Path
+) -> None:
+    server = start_server(model_name="vectors", model_base_path=saved_models / "vectors")
+    channel = grpc.insecure_channel(server.address)
+    watch = channel.unary_stream(WATCH, response_deserializer=protocol.HealthCheckResponse.FromString)(b"")
+    assert next(watch).status == 1
+    client, answers = slow_predict(server, 1_000)
+    in_flight(server, client)
+    server.process.send_signal(signal.SIGTERM)
+    assert next(watch).status == 2
+    while server.call("/readyz")[0] != 503:
+        time.sleep(0.02)
+    while server.call("/v1/models/vectors")[0] != 503:
+        time.sleep(0.02)
+    refused = http_call(server, "POST", "/v1/models/vectors:predict", json.dumps(ROW).encode())
+    assert (refused.status, refused.headers["Retry-After"], refused.headers["Connection"]) == (503, "1", "close")
+    assert json.loads(refused.read()) == {"error": "The server is shutting down"}
+    assert server.call("/healthz")[0] == 200
+    with ModelServerClient(server.address, timeout_s=3) as late, pytest.raises(ModelServerError) as error:
+        late.status("vectors")
+    assert error.value.code is grpc.StatusCode.UNAVAILABLE
+    client.join()
+    assert answers[0][0] == 200
+    assert server.process.wait(60) == 0
+
+
+def test_second_sigterm_ends_at_once(start_server: Callable[..., Server], saved_models: Path) -> None:
+    server = start_server(
+        model_name="vectors", model_base_path=saved_models / "vectors", drain_delay_seconds=60, drain_seconds=60
+    )
+    server.process.send_signal(signal.SIGTERM)
+    while server.call("/readyz")[0] != 503:
+        time.sleep(0.02)
+    # In the delay a load balancer takes to see that, requests are still answered.
+    assert server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(10) == 128 + signal.SIGTERM
