@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.images import PrepareImagesOperator
@@ -25,6 +26,7 @@ from airflow_hops.operators.validation import ValidateExamplesOperator
 from airflow_hops.sources import ImageSource, Source
 
 __all__ = [
+    "BatchPredictOperator",
     "DeployModelOperator",
     "EvaluateOperator",
     "HorovodTrainOperator",

@@ -69,8 +69,11 @@ class StepContext:
         """A local directory with the files of the one artifact in a role."""
         return self.store.local(self.input(role))
 
-    def output(self) -> ArtifactWriter:
+    def output(self, **found: Artifact) -> ArtifactWriter:
         """Opens the writer of this step's artifact; use it in a ``with`` statement and commit at its end.
+
+        Args:
+            found: Inputs that the step has found itself, by role, for the lineage.
 
         Raises:
             BadInput: the spec names no output.
@@ -81,7 +84,7 @@ class StepContext:
             self.spec.output.uri,
             self.spec.output.kind,
             self.spec.producer,
-            inputs=self.spec.inputs,
+            inputs={**self.spec.inputs, **{role: (artifact,) for role, artifact in found.items()}},
             cache_key_parts=self.spec.cache_key_parts,
         )
 

@@ -1,0 +1,118 @@
+"""Predictions for whole examples, on Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.artifacts import BadInput
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.operators.base import HopsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class BatchPredictOperator(HopsOperator):
+    """Predicts for every row of ``examples`` with a SavedModel that takes raw features, in Spark's executors.
+
+    The artifact ``predictions`` holds ``<split>/*.parquet``: the columns asked for, and a column for each output.
+
+    Example::
+
+        BatchPredictOperator(task_id="predict", examples=examples.output, model_name="flights")
+
+    Args:
+        examples: Output of ``PrepareOperator``, or other examples with a column for each input. (templated)
+        model: Output of the training task. (templated)
+        model_name: In the place of ``model``: name of a deployed model. (templated)
+        version: Its version: ``champion``, ``challenger``, or a number of MLflow's registry. (templated)
+        signature: The signature to run; its inputs are columns, of shape ``[batch]`` or ``[batch, width]``.
+        splits: Splits to predict for; None for all. (templated)
+        columns: Columns of the examples that go with the predictions; None for the key, if there is one. (templated)
+        batch_rows: Rows that are predicted at once; None for 8,192, or 256 where a column holds bytes.
+        spark_conn_id: The Spark connection. (templated)
+        conf: Spark properties. (templated)
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.runtime.batch_predict:run"
+    output_kind = "predictions"
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "examples",
+        "model",
+        "model_name",
+        "version",
+        "splits",
+        "columns",
+        "spark_conn_id",
+        "conf",
+    )
+
+    def __init__(
+        self,
+        *,
+        examples: Any,
+        model: Any = None,
+        model_name: str | None = None,
+        version: int | str = "champion",
+        signature: str = "serving_default",
+        splits: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        batch_rows: int | None = None,
+        spark_conn_id: str = "spark_default",
+        conf: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.examples = examples
+        self.model = model
+        self.model_name = model_name
+        self.version = version
+        self.signature = signature
+        self.splits = splits
+        self.columns = columns
+        self.batch_rows = batch_rows
+        self.spark_conn_id = spark_conn_id
+        self.conf = conf
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Examples, and the model where it is given as an artifact."""
+        return {"examples": self.examples, "model": self.model}
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of the entry function.
+
+        Raises:
+            BadInput: both ``model`` and ``model_name`` are given, or neither.
+        """
+        if (self.model is None) == (not self.model_name):
+            raise BadInput(
+                f"model is {'given' if self.model is not None else None}, model_name is {self.model_name!r}; expected "
+                "one of them"
+            )
+        if self.batch_rows is not None and self.batch_rows < 1:
+            raise BadInput(f"batch_rows is {self.batch_rows!r}; expected 1 or more")
+        return {
+            "model_name": self.model_name or None,
+            "version": self.version,
+            "signature": self.signature,
+            "splits": None if self.splits is None else list(self.splits),
+            "columns": None if self.columns is None else list(self.columns),
+            "batch_rows": self.batch_rows,
+        }
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """The Spark properties."""
+        return {"conf": json.dumps(dict(self.conf or {}), sort_keys=True)}
+
+    def launcher(self, hook: RuntimeHook) -> Launcher:
+        """Spark, as the connection says."""
+        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
+
+    def _cache_enabled(self) -> bool:
+        # Which model serves is not known before the step reads it.
+        return not self.model_name and super()._cache_enabled()

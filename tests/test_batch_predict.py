@@ -1,0 +1,138 @@
+"""Batch predictions: real SavedModels on real Spark, with a trained model and with one that serves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from served_models import Pipeline
+
+from airflow_hops.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.operators.batch_predict import BatchPredictOperator
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+ROWS = {"train": 1000, "eval": 0}
+
+
+@pytest.fixture
+def predict(pipeline: Pipeline) -> Callable[..., Artifact]:
+    """Runs the step on Spark, forked from the warm process."""
+    launcher = SparkLauncher(pipeline.runner.runtime, "spark_local", {}, pipeline.launcher.warm)
+
+    def run(examples: Artifact, model: Artifact | None = None, **params: Any) -> Artifact:
+        artifact: Artifact = pipeline.runner(
+            "airflow_hops.runtime.batch_predict:run",
+            params=params,
+            inputs={"examples": examples, **({"model": model} if model else {})},
+            kind="predictions",
+            services={"tracking_uri": pipeline.tracking_uri},
+            launcher=launcher,
+        )
+        return artifact
+
+    return run
+
+
+def write_examples(pipeline: Pipeline, **columns: Any) -> Artifact:
+    """Examples of two files in ``train``, one of them of two row groups, and no rows in ``eval``."""
+    generator = np.random.default_rng(7)
+    uri = pipeline.store.uri("training", "run", "prepare", "examples")
+    with pipeline.store.create(uri, "examples", Producer("training", "run", "prepare")) as writer:
+        for split, rows in ROWS.items():
+            table = pa.table(
+                {
+                    "flight_id": [f"flight-{row}" for row in range(rows)],
+                    "carrier": pa.array(["UA", None, "AA", "DL"] * (rows // 4), pa.string()),
+                    "distance": generator.uniform(100, 899, rows),
+                    "scheduled_at": np.arange(rows),
+                    "late": np.arange(rows) % 2,
+                    **{name: values[:rows] for name, values in columns.items()},
+                }
+            )
+            (writer.path / split).mkdir()
+            half = rows // 2
+            pq.write_table(table.slice(0, half), writer.path / split / "part-00000.parquet", row_group_size=300)
+            if rows:
+                pq.write_table(table.slice(half), writer.path / split / "part-00001.parquet")
+        return writer.commit(
+            rows={split: RowCounts(rows, rows) for split, rows in ROWS.items()},
+            properties={"splits": list(ROWS), "key": "flight_id", "label": "late", "time": "scheduled_at"},
+        )
+
+
+def read(pipeline: Pipeline, predictions: Artifact, split: str) -> Any:
+    return pq.read_table(pipeline.store.local(predictions) / split).to_pandas()
+
+
+def test_every_row_is_predicted_once_beside_the_columns_asked_for(
+    pipeline: Pipeline, predict: Callable[..., Artifact]
+) -> None:
+    examples, model = write_examples(pipeline), pipeline.model("second")
+    found = predict(examples, model, columns=["flight_id", "late", "distance"], batch_rows=256)
+    assert found.kind == "predictions"
+    assert found.rows == {split: RowCounts(rows, rows) for split, rows in ROWS.items()}
+    assert found.metrics == {"rows": 1000}
+    assert found.properties["model"] == model.uri
+    assert found.properties["outputs"] == {"probability": "float32"}
+    rows = read(pipeline, found, "train").set_index("flight_id")
+    assert list(rows.columns) == ["late", "distance", "probability"]
+    assert len(rows) == rows.index.nunique() == 1000
+    expected = 1 / (1 + np.exp(1 - 1.2 * rows["distance"].astype("float32") / 1000))
+    np.testing.assert_allclose(rows["probability"], expected, rtol=1e-5)
+    empty = pq.read_table(pipeline.store.local(found) / "eval")
+    assert (empty.num_rows, empty.schema.field("probability").type) == (0, pa.float32())
+    assert not list(pipeline.store.local(found).glob("*/.part-*"))
+    assert [a.uri for a in pipeline.store.manifest(found.uri).inputs["model"]] == [model.uri]
+    assert any(line.progress is not None for line in pipeline.runner.lines)
+
+
+def test_model_that_serves_predicts_by_name(pipeline: Pipeline, predict: Callable[..., Artifact]) -> None:
+    examples, first = write_examples(pipeline), pipeline.model("first")
+    pipeline.deploy(first)
+    found = predict(examples, model_name=pipeline.name, version="champion", splits=["train"])
+    assert (found.properties["version"], found.properties["model"]) == (1, first.uri)
+    assert found.properties["splits"] == ["train"]
+    assert list(read(pipeline, found, "train").columns) == ["flight_id", "probability"]
+    assert [a.fingerprint for a in pipeline.store.manifest(found.uri).inputs["model"]] == [first.fingerprint]
+
+
+def test_what_does_not_go_together_is_named(pipeline: Pipeline, predict: Callable[..., Artifact]) -> None:
+    examples = write_examples(pipeline)
+    cases = [
+        ({"signature": "classify"}, "there is no signature 'classify'; there are serving_default"),
+        ({"columns": ["plane"]}, "there is no column 'plane', which columns name"),
+    ]
+    for params, message in cases:
+        with pytest.raises(StepFailed) as caught:
+            predict(examples, pipeline.model("first"), **params)
+        assert message in str(caught.value)
+        assert not caught.value.retryable
+        assert not pipeline.store.exists(pipeline.runner.last_uri)
+    far = write_examples(pipeline, distance=np.full(1000, 901.0))
+    with pytest.raises(StepFailed, match=r"(?s)split 'train' \(.*: the model fails on a batch of .* rows: .*too far"):
+        predict(far, pipeline.model("failing"))
+
+
+def test_operator_takes_a_model_or_a_name() -> None:
+    for given in ({}, {"model": {"uri": "file:///m"}, "model_name": "flights"}):
+        operator = BatchPredictOperator(task_id="predict", examples=None, **given)
+        with pytest.raises(BadInput, match="expected one of them"):
+            operator.step_params({})
+    operator = BatchPredictOperator(task_id="predict", examples=None, model_name="flights", splits=["train"])
+    params = operator.step_params({})
+    assert json.loads(json.dumps(params)) == {
+        "model_name": "flights",
+        "version": "champion",
+        "signature": "serving_default",
+        "splits": ["train"],
+        "columns": None,
+        "batch_rows": None,
+    }
