@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_hops.serving.api.grpc_service import GrpcOptions
 from airflow_hops.serving.api.http_server import HttpOptions
+from airflow_hops.serving.api.profiler import ProfilerService
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall
@@ -64,7 +65,9 @@ def model_source(flags: Flags, catalog: Catalog, config: Any, open_version: Open
         max_load_retries=flags.max_num_load_retries,
         retry_interval_s=flags.load_retry_interval_micros / 1e6,
         load_threads=flags.num_load_threads or 2,
+        unload_threads=flags.num_unload_threads or 2,
         labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
+        write_back_config=flags.write_back_model_config,
     )
     return Loader(catalog, open_version, options, config, flags.model_config_file or None)
 
@@ -80,6 +83,12 @@ def workers(flags: Flags, batching: BatchingOptions | None) -> Supervisor | None
         return None
     scaling = ScalingOptions(flags.workers, flags.worker_target_in_flight, flags.worker_scale_in_seconds)
     return Supervisor(model_options(flags, batching), scaling)
+
+
+def profiler(flags: Flags) -> list[Any]:
+    """Returns the handler of the profiler service, where models run in this process."""
+    here = flags.enable_profiler and not flags.workers and not flags.upstream
+    return [ProfilerService().handlers()] if here else []
 
 
 def model_options(flags: Flags, batching: BatchingOptions | None) -> ModelOptions:

@@ -82,7 +82,7 @@ class ModelServer:
         handler = RequestHandler(catalog, stats, self._capture, self._shadow, flags.sticky_header)
         handler.request_log = self._request_log = assembly.request_log(flags)
         controls = control.Control(catalog, self._loader, token)
-        self._grpc.add_services(handler, controls, self._lifecycle)
+        self._grpc.add_services(handler, controls, self._lifecycle, assembly.profiler(flags))
         routes = Routes()
         rest.add_routes(routes, handler)
         control.add_routes(routes, controls)

@@ -33,6 +33,7 @@ GET_MODEL_METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 GET_MODEL_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 HEALTH_SERVICE = "grpc.health.v1.Health"
+PROFILER_SERVICE = "tensorflow.ProfilerService"
 TRAFFIC_SERVICE = "hops.serving.TrafficService"
 
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -285,6 +286,20 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "in_effect": (3, "repeated TrafficShare"),
         "persisted": (4, "bool"),
     },
+    "ProfileOptions": {
+        "host_tracer_level": (2, "uint32"),
+        "device_tracer_level": (3, "uint32"),
+        "python_tracer_level": (4, "uint32"),
+    },
+    "ProfileRequest": {
+        "duration_ms": (1, "uint64"),
+        "opts": (4, "ProfileOptions"),
+        "repository_root": (5, "string"),
+        "session_id": (6, "string"),
+        "host_name": (7, "string"),
+    },
+    "ProfileResponse": {"empty_trace": (7, "bool")},
+    "TerminateRequest": {"session_id": (1, "string")},
     "HealthCheckRequest": {"service": (1, "string")},
     "HealthCheckResponse": {"status": (1, "int32")},
 }
@@ -370,5 +385,8 @@ SSLConfig: Any = _CLASSES["SSLConfig"]
 SetTrafficRequest: Any = _CLASSES["SetTrafficRequest"]
 GetTrafficRequest: Any = _CLASSES["GetTrafficRequest"]
 TrafficResponse: Any = _CLASSES["TrafficResponse"]
+ProfileRequest: Any = _CLASSES["ProfileRequest"]
+ProfileResponse: Any = _CLASSES["ProfileResponse"]
+TerminateRequest: Any = _CLASSES["TerminateRequest"]
 HealthCheckRequest: Any = _CLASSES["HealthCheckRequest"]
 HealthCheckResponse: Any = _CLASSES["HealthCheckResponse"]

@@ -1,10 +1,11 @@
-"""Classify, Regress and MultiInference over both APIs, asked with TensorFlow Serving's own stubs."""
+"""Classify, Regress, MultiInference and Profile, asked with TensorFlow's own stubs and clients, and over REST."""
 
 from __future__ import annotations
 
 import base64
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -250,3 +251,45 @@ def test_the_client_classifies_and_regresses(formats_server: Server, in_runtime:
         address=formats_server.address,
     )
     assert answers == [[[["up", 3.0], ["down", -3.0]], [["up", 1.0], ["down", -1.0]]], 1, [4.0, 2.0], 1]
+
+
+def test_tensorflows_profiler_client_captures_a_profile(
+    formats_server: Server, in_runtime: Callable[..., Any], tmp_path: Path
+) -> None:
+    """What TensorBoard's "capture profile" does."""
+    outcome = in_runtime(
+        """
+        import threading
+        import grpc
+        import tensorflow as tf
+        from airflow_hops.serving_api.client import ModelServerClient
+
+        stop = threading.Event()
+
+        def ask():
+            with ModelServerClient(address) as client:
+                while not stop.is_set():
+                    client.predict("keras", {"keras_tensor": [[1.0, 2.0, 3.0]]})
+
+        def refused(method, message):
+            try:
+                return channel.unary_unary(f"/tensorflow.ProfilerService/{method}")(message)
+            except grpc.RpcError as error:
+                return [error.code().name, error.details()]
+
+        channel = grpc.insecure_channel(address)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        tf.profiler.experimental.client.trace(f"grpc://{address}", folder, 500)
+        stop.set()
+        asking.join()
+        result = [refused("Monitor", b""), refused("Profile", b"")[0], refused("Terminate", b"").decode()]
+        """,
+        address=formats_server.address,
+        folder=tmp_path,
+    )
+    assert outcome == [["UNIMPLEMENTED", "unimplemented."], "INVALID_ARGUMENT", ""]
+    (profile,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert profile.name == f"{formats_server.address.replace(':', '_')}.xplane.pb"
+    assert profile.parent.parent == tmp_path / "plugins" / "profile"
+    assert b"/host:CPU" in profile.read_bytes()

@@ -1,0 +1,107 @@
+"""TensorFlow's ``ProfilerService`` on the server's own gRPC port, so that TensorBoard captures profiles from it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from airflow_hops.serving_api.protocol import PROFILER_SERVICE, ProfileRequest, ProfileResponse, TerminateRequest
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+
+
+class ProfilerService:
+    """Profiles this process while a client asks for it, as TensorFlow's own profiler server does.
+
+    The profile is written to ``<repository_root>/<session_id>/<host_name>.xplane.pb``, on this machine: client and
+    server share the folder, as they do with TensorFlow's. ``Monitor`` is not implemented there either.
+    """
+
+    def __init__(self) -> None:
+        self._running = threading.Lock()
+        self._terminated = threading.Event()
+
+    def handlers(self) -> Any:
+        """What a gRPC server takes."""
+        methods = {
+            "Profile": grpc.unary_unary_rpc_method_handler(
+                self._profile,
+                request_deserializer=ProfileRequest.FromString,
+                response_serializer=ProfileResponse.SerializeToString,
+            ),
+            "Terminate": grpc.unary_unary_rpc_method_handler(
+                self._terminate, request_deserializer=TerminateRequest.FromString
+            ),
+            "Monitor": grpc.unary_unary_rpc_method_handler(_monitor),
+        }
+        return grpc.method_handlers_generic_handler(PROFILER_SERVICE, methods)
+
+    def _profile(self, request: Any, context: grpc.ServicerContext) -> Any:
+        folder = Path(request.repository_root)
+        if not folder.is_absolute() or not _is_name(request.session_id) or not _is_name(request.host_name):
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"repository_root {request.repository_root!r}, session_id {request.session_id!r}, host_name "
+                f"{request.host_name!r}: expected an absolute path and two names",
+            )
+        if not self._running.acquire(blocking=False):
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, "Another profiler is running.")
+        try:
+            return self._run(request, folder / request.session_id, context)
+        except OSError as error:
+            context.abort(grpc.StatusCode.INTERNAL, f"the profile cannot be written: {error}")
+        finally:
+            self._running.release()
+
+    def _run(self, request: Any, folder: Path, context: grpc.ServicerContext) -> Any:
+        import tensorflow as tf
+
+        self._terminated.clear()
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = folder / f".{uuid.uuid4().hex}"
+        wanted = request.opts
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=wanted.host_tracer_level,
+            python_tracer_level=wanted.python_tracer_level,
+            device_tracer_level=wanted.device_tracer_level,
+        )
+        log.info("profiling for %d ms", request.duration_ms)
+        try:
+            tf.profiler.experimental.start(str(staging), options)
+            until_s = time.monotonic() + request.duration_ms / 1e3
+            while (left_s := until_s - time.monotonic()) > 0 and context.is_active():
+                if self._terminated.wait(min(left_s, _POLL_S)):
+                    break
+            tf.profiler.experimental.stop()
+            found = next(staging.rglob("*.xplane.pb"), None)
+            if found is None:
+                return ProfileResponse(empty_trace=True)
+            found.replace(folder / f"{request.host_name.replace(':', '_')}.xplane.pb")
+            return ProfileResponse()
+        except tf.errors.OpError as error:
+            context.abort(grpc.StatusCode.INTERNAL, error.message)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _terminate(self, request: Any, context: grpc.ServicerContext) -> bytes:
+        """Ends the profile that is being taken."""
+        self._terminated.set()
+        return b""
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and "/" not in text and text not in (".", "..")
+
+
+def _monitor(request: bytes, context: grpc.ServicerContext) -> bytes:
+    context.abort(grpc.StatusCode.UNIMPLEMENTED, "unimplemented.")
+    return b""
