@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument("--load_retry_interval_micros", type=_count, help="between those tries (default 60000000)")
     served.add_argument("--num_load_threads", type=_count, help="versions loaded at once (default 2)")
     served.add_argument("--num_unload_threads", type=_count, help="versions unloaded at once (default 2)")
-    _add_switch(served, "--flush_filesystem_caches", "memory of files read for a load is given back (default true)")
+    _add_switch(served, "--flush_filesystem_caches", "accepted; no such cache is kept (default true)")
     _add_switch(served, "--enable_batching", "requests that wait for one model run as one (default false)")
     served.add_argument("--batching_parameters_file", help="BatchingParameters in text format")
     _add_switch(

@@ -213,7 +213,10 @@ def test_reload_by_rpc_waits_for_the_models_and_refuses_labels_of_unavailable_ve
     assert answers[2][0] == "INVALID_ARGUMENT"
     assert "Illegal to list model flights multiple times" in answers[2][1]
     assert "Expected model flights to have an absolute path" in answers[3][1]
-    assert "Model broken version 1 did not load" in answers[4][1]
+    assert answers[4][0] == "UNKNOWN"
+    assert answers[4][1].startswith(
+        "1 servable(s) did not become available: {{{name: broken version: 1} due to error: NOT_FOUND: Could not load "
+    )
     assert "custom_model_config" in answers[5][1] or "ServerConfig type not supported" in answers[5][1]
     assert server.predict("flights/labels/stable", ROW)["predictions"][0]["score"] == [1000.0]
     assert server.versions("flights") == {1: "AVAILABLE", 2: "AVAILABLE", 3: "AVAILABLE"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from airflow_hops.serving.models.batching_options import BatchingOptions, version_batching
+from airflow_hops.serving.models.memory import set_imports_apart
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.warmup import warm_up
 
@@ -65,6 +66,7 @@ class ModelFormat:
 def _open_saved_model(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
     from airflow_hops.serving.models.saved_model import SavedModelServable
 
+    set_imports_apart()
     return SavedModelServable(model, version, folder, options)
 
 

@@ -16,15 +16,21 @@ import grpc
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
+from airflow_hops.serving.models.memory import give_back
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import Fingerprint, StorageLog, VersionFolder, find_versions, wanted_versions
-from airflow_hops.serving_api.config import ConfigError, check_config, parse_config
+from airflow_hops.serving_api.config import ConfigError, change_config, check_config, parse_config
+from airflow_hops.serving_api.protocol import ModelServerConfig
 
 log = logging.getLogger(__name__)
 
 OpenVersion = Callable[[str, int, Path], Servable]
 
 _NEVER = float("inf")
+# How soon a version that is still being written is looked at again.
+_LOOK_AGAIN_S = 0.2
+# How long a reload waits for such a version.
+_GROWING_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,9 @@ class LoaderOptions:
         max_load_retries: Tries after the first one that failed.
         retry_interval_s: Seconds between tries.
         load_threads: Versions loaded at once.
+        unload_threads: Versions unloaded at once.
         labels_for_unavailable: Whether a label may name a version that is not loaded.
+        write_back_config: Whether a config that came by RPC is written to the config file.
     """
 
     file_system_poll_s: float = 1.0
@@ -47,7 +55,9 @@ class LoaderOptions:
     max_load_retries: int = 5
     retry_interval_s: float = 60.0
     load_threads: int = 2
+    unload_threads: int = 2
     labels_for_unavailable: bool = False
+    write_back_config: bool = False
 
 
 @dataclass
@@ -110,10 +120,12 @@ class Loader:
         self._storage_log = StorageLog()
         self._scan_due_s = 0.0
         self._scans = 0
+        self._growing = False
         self._config_due_s = _after(options.config_poll_s)
         self._traffic_due_s = _after(options.traffic_poll_s)
         self._stopping = False
         self._pool = ThreadPoolExecutor(max(1, options.load_threads), "load")
+        self._unload_pool = ThreadPoolExecutor(max(1, options.unload_threads), "unload")
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
         self._set_config(config, str(config_file) if config_file else "command line")
 
@@ -137,7 +149,8 @@ class Loader:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._unload_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Waits until every wanted version was tried once.
@@ -171,10 +184,32 @@ class Loader:
         with self._changed:
             self._set_config(config, "HandleReloadConfigRequest")
             scans = self._scans
-            while not (self._scans > scans and self._all_tried()) and not self._stopping:
+            growing_until_s = time.monotonic() + _GROWING_S
+            while not self._stopping and not (
+                self._scans > scans and self._all_tried() and not (self._growing and time.monotonic() < growing_until_s)
+            ):
                 self._changed.wait(0.2)
-            self._raise_for_labels(config)
+            try:
+                self._raise_for_labels(config)
+            finally:
+                self._write_config_file()
             self._raise_for_failed_models(config)
+
+    def _write_config_file(self) -> None:
+        """Writes the config in effect to its file, where that was asked for, so that a restart has it."""
+        if self._config_file is None or not self._options.write_back_config:
+            return
+        in_effect = ModelServerConfig()
+        models = in_effect.model_config_list
+        models.SetInParent()
+        models.config.extend(model.config for model in self._models.values() if model.config is not None)
+        try:
+            change_config(self._config_file, lambda config: config.CopyFrom(in_effect))
+            self._config_text = self._config_file.read_bytes()
+        except (ConfigError, OSError) as error:
+            raise ServingError(
+                grpc.StatusCode.INTERNAL, f"The config is in effect, but cannot be written to its file: {error}"
+            ) from error
 
     def _raise_for_labels(self, config: Any) -> None:
         for wanted in config.model_config_list.config:
@@ -194,16 +229,20 @@ class Loader:
                     )
 
     def _raise_for_failed_models(self, config: Any) -> None:
+        failed = []
         for wanted in config.model_config_list.config:
             model = self._models.get(wanted.name)
             if model is None or model.loaded:
                 continue
-            for status in self._statuses(wanted.name):
-                if status.error is not None:
-                    raise ServingError(
-                        status.error.code,
-                        f"Model {wanted.name} version {status.version} did not load: {status.error.message}",
-                    )
+            status = next((status for status in self._statuses(wanted.name) if status.error is not None), None)
+            if status is not None and status.error is not None:
+                servable = f"{{name: {wanted.name} version: {status.version}}}"
+                failed.append(f"{{{servable} due to error: {status.error.code.name}: {status.error.message}}}")
+        if failed:
+            raise ServingError(
+                grpc.StatusCode.UNKNOWN,
+                f"{len(failed)} servable(s) did not become available: {{{', '.join(failed)}, }}",
+            )
 
     def _statuses(self, model: str) -> list[VersionStatus]:
         try:
@@ -259,6 +298,8 @@ class Loader:
             self._scan_due_s = _after(self._options.file_system_poll_s)
             if self._options.file_system_poll_s >= 0:
                 self._scan()
+            if self._growing:
+                self._scan_due_s = min(self._scan_due_s, now_s + _LOOK_AGAIN_S)
             self._scans += 1
         for name in list(self._models):
             self._reconcile(name, self._models[name])
@@ -286,17 +327,20 @@ class Loader:
         self._set_config(config, str(self._config_file))
 
     def _scan(self) -> None:
+        self._growing = False
         for model in self._models.values():
             if model.config is None:
                 continue
             try:
-                found = find_versions(model.config.base_path)
+                known = {number: version.folder.path for number, version in model.versions.items()}
+                found = find_versions(model.config.base_path, known)
             except OSError as error:
                 self._storage_log.check(model.config, error)
                 # A base path that is away for a while must not unload what is serving.
                 continue
             self._storage_log.check(model.config, found)
-            wanted = wanted_versions(model.config, found)
+            self._growing = self._growing or bool(found.growing)
+            wanted = wanted_versions(model.config, found.ready)
             for number, version in model.versions.items():
                 version.wanted = number in wanted
             for number, folder in wanted.items():
@@ -305,7 +349,7 @@ class Loader:
                 if version.folder.path != folder.path:
                     version.folder, version.attempts, version.next_attempt_s = folder, 0, 0.0
                 failed = version.attempts and not version.is_loaded and not version.loading
-                if failed and folder.fingerprint() != version.fingerprint:
+                if failed and folder.fingerprint() != version.fingerprint and folder.is_quiet():
                     log.info("model %s version %d changed on disk: trying it again", model.config.name, number)
                     version.attempts, version.next_attempt_s = 0, 0.0
 
@@ -335,7 +379,7 @@ class Loader:
             self._catalog.publish(name, model.loaded, labels)
         for number, servable in gone:
             self._catalog.set_status(name, VersionStatus(number, State.UNLOADING))
-            self._pool.submit(self._unload, name, number, servable)
+            self._unload_pool.submit(self._unload, name, number, servable)
         if model.config is None and not model.versions:
             del self._models[name]
 
@@ -359,6 +403,10 @@ class Loader:
         error: ServingError | None = None
         try:
             servable = self._open_version(name, number, folder.path)
+            if folder.fingerprint() != fingerprint:
+                servable.close()
+                servable = None
+                raise ServingError(grpc.StatusCode.ABORTED, f"{folder.path} changed while it was read")
         except ServingError as load_error:
             error = load_error
         except Exception as load_error:
@@ -381,7 +429,7 @@ class Loader:
                 self._record_failure(name, number, version, error)
             self._changed.notify_all()
         if replaced is not None:
-            replaced.close()
+            self._unload_pool.submit(self._close, replaced)
 
     def _record_failure(self, name: str, number: int, version: _Version, error: ServingError | None) -> None:
         last = version.attempts > self._options.max_load_retries
@@ -397,13 +445,19 @@ class Loader:
         )
 
     def _unload(self, name: str, number: int, servable: Servable) -> None:
-        servable.close()
+        self._close(servable)
         log.info("model %s version %d unloaded", name, number)
         with self._changed:
             model = self._models.get(name)
             if model is None or number not in model.versions:
                 self._catalog.set_status(name, VersionStatus(number, State.END))
             self._changed.notify_all()
+
+    def _close(self, servable: Servable) -> None:
+        servable.close()
+        if not self._stopping:
+            # A job of its own: this one still holds the servable.
+            self._unload_pool.submit(give_back)
 
 
 def _after(interval_s: float) -> float:

@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
+from tensorflow.python.framework import ops
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
 from airflow_hops.serving.errors import ServingError, code_of, invalid_argument
@@ -54,6 +55,8 @@ class SavedModelServable(LocalServable):
         try:
             with graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.loader.load(self._session, list(options.tags), folder)
+            # The session has its own copy: Python's of every operation would only weigh on garbage collection.
+            ops.dismantle_graph(graph)
             definitions = SignatureDefMap()
             for name, definition in meta_graph.signature_def.items():
                 if not name.startswith("__saved_model"):
