@@ -28,29 +28,34 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerProcess:
-    """The bundled model server, with what a connection would say of it."""
+    """The bundled model server, with what a connection would say of it.
 
-    def __init__(self, python: Path, folder: Path) -> None:
-        self.python, self.folder = python, folder
+    Args:
+        python: The runtime environment's.
+        folder: For its files.
+        flags: Beside those for its ports, in place of the ones that name config, traffic and capture.
+    """
+
+    def __init__(self, python: Path, folder: Path, flags: dict[str, Any] | None = None) -> None:
+        self.python, self.folder, self.flags = python, folder, flags
         self.config_file, self.traffic_file = folder / "models.config", folder / "traffic.json"
         self.base_path, self.capture_path = folder / "models", folder / "capture"
-        self.base_path.mkdir()
+        self.base_path.mkdir(parents=True)
         self.config_file.write_text("model_config_list {}\n")
         self.ports = {"port": "0", "rest_api_port": "auto"}
         self.ready_file = folder / "ready.json"
 
     def start(self) -> None:
         self.ready_file.unlink(missing_ok=True)
-        flags = {
-            **self.ports,
+        own = {
             "model_config_file": self.config_file,
             "model_config_file_poll_wait_seconds": 0.1,
             "file_system_poll_wait_seconds": 0.1,
             "traffic_config_file": self.traffic_file,
             "traffic_config_file_poll_wait_seconds": 0.1,
             "capture_base_path": self.capture_path,
-            "ready_file": self.ready_file,
         }
+        flags = {**self.ports, **(own if self.flags is None else self.flags), "ready_file": self.ready_file}
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [self.python, "-m", "airflow_hops.serving", *(f"--{name}={value}" for name, value in flags.items())],
@@ -88,6 +93,13 @@ class ServerProcess:
 
     def get(self, path: str) -> Any:
         with _OPENER.open(f"http://127.0.0.1:{self.ports['rest_api_port']}{path}", timeout=30) as response:
+            return json.load(response)
+
+    def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Any:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.ports['rest_api_port']}{path}", json.dumps(body).encode(), headers or {}
+        )
+        with _OPENER.open(request, timeout=30) as response:
             return json.load(response)
 
     def versions(self, model_name: str) -> dict[int, str]:

@@ -123,8 +123,31 @@ def test_a_canary_in_doubt_waits_for_more_requests(pipeline: Pipeline) -> None:
     waiting = pipeline.look(deployment)["waiting"]
     assert "in doubt: errors: " in waiting["text"]
     # Twice the requests that it was judged by: then it is tested again.
-    assert waiting["requests"] == 50
+    assert waiting["requests"] == 2 * pipeline.record()["challenger"]["rollout"]["seen"]["2"]["requests"]
     pipeline.server.ask(pipeline.name, 200, far_every=2)
     rollout = pipeline.rollout(deployment)
     assert rollout.properties["decision"] == "rolled_back"
     assert rollout.properties["reasons"][0].startswith("errors: ")
+
+
+def test_a_canary_that_live_labels_speak_against_is_rolled_back(pipeline: Pipeline) -> None:
+    server = pipeline.server
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=50)
+    rows = [{"carrier": "UA", "distance": 100.0 + 10 * row, "scheduled_at": row} for row in range(60)]
+    feedback = []
+    for version, label in ((1, 0), (2, 1)):  # both say less than one half: the first is right, the second wrong
+        request_id = f"{pipeline.name}-{version}"
+        path = f"/v1/models/{pipeline.name}/versions/{version}:predict"
+        assert len(server.post(path, {"instances": rows}, {"x-request-id": request_id})["predictions"]) == 60
+        feedback += [
+            {"model": pipeline.name, "request_id": request_id, "row": row, "label": label} for row in range(len(rows))
+        ]
+    server.post("/v1/feedback", feedback)
+    rollout = pipeline.rollout(deployment, min_requests=1)
+    assert rollout.properties["decision"] == "rolled_back"
+    (reason,) = rollout.properties["reasons"]
+    assert reason.startswith("labels: log loss of 'probability' is ")
+    (finding,) = (f for f in pipeline.record()["history"][-1]["findings"] if f["what"] == "labels")
+    assert (finding["numbers"]["stable_accuracy"], finding["numbers"]["canary_accuracy"]) == (1.0, 0.0)
+    assert finding["numbers"]["canary_rows"] == finding["numbers"]["stable_rows"] == 60

@@ -15,6 +15,9 @@ PROMOTED = "promoted"
 ROLLED_BACK = "rolled_back"
 LEFT = "left"
 
+_TAKEN, _TAKEN_OUT = (PROMOTED, "deployed"), (ROLLED_BACK, "undeployed")
+"""Events that made a version the champion, and that ended it or its trial."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -87,14 +90,15 @@ def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Dec
     Raises:
         BadInput: nobody has: it is none of this store's.
     """
-    event = next((e for e in reversed(record.history) if e["version"] == version and e["event"] != "approved"), None)
-    if event is None:
+    ends = [e for e in record.history if e["version"] == version and e["event"] in (*_TAKEN, *_TAKEN_OUT)]
+    if not ends:
         raise BadInput(
             f"model {model_name!r}: version {version} is neither challenger nor champion and was not rolled back; the "
             "deployment is not of this store"
         )
+    event = ends[-1]
     return Decision(
-        decision=PROMOTED if event["event"] in (PROMOTED, "deployed") else ROLLED_BACK,
+        decision=PROMOTED if event["event"] in _TAKEN else ROLLED_BACK,
         reasons=tuple(event.get("reasons") or [event["why"]]),
         findings=tuple(Finding(**finding) for finding in event.get("findings") or ()),
         percent=event.get("percent", 0),

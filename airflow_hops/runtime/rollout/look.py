@@ -129,7 +129,7 @@ class Rollout:
             return Progress.begin(self.plan, challenger.traffic_percent, challenger.baseline)
         progress = Progress.from_dict(challenger.rollout)
         if progress.percent != challenger.traffic_percent:  # somebody has set another share: a step of its own
-            return progress.next_step(challenger.traffic_percent, champion.version)
+            return replace(progress.next_step(challenger.traffic_percent, champion.version), approval=None)
         return progress
 
     def _write(self, record: ModelRecord) -> None:
@@ -215,8 +215,11 @@ class _Step:
             progress=progress.next_step(following, self.champion.version),
         )
         self.rollout._write(begun.record)
-        enforce(self.rollout.server, self.rollout.model_name, begun.record)
         self.rollout.context.progress(following / 100, why)
+        try:
+            enforce(self.rollout.server, self.rollout.model_name, begun.record)
+        except HopsError as away:  # it is decided: the next look applies it
+            return begun._waiting(str(away))
         return begun._waiting(f"canary {self.challenger.version} gets {following}%")
 
     def _time_out(self) -> Decision:
