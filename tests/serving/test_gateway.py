@@ -250,7 +250,10 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
     assert second.address in message
     port = second.address.rpartition(":")[2]
     start_server(model_name="flights", model_base_path=saved_models / "flights", port=port)
-    gateway.predict("flights", ROW)
+    deadline_s = time.monotonic() + 30
+    while gateway.call("/v1/models/flights:predict", ROW)[0] != 200:
+        assert time.monotonic() < deadline_s, gateway.log()
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(

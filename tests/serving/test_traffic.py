@@ -269,7 +269,8 @@ def test_shadow_that_cannot_keep_up_drops_copies_and_delays_no_answer(
         """
         import glob
         import pyarrow.parquet as pq
-        rows = [row for file in glob.glob(base + "/flights/*.parquet") for row in pq.read_table(file).to_pylist()]
+        files = glob.glob(base + "/flights/**/*.parquet", recursive=True)
+        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
         kinds = sorted((row["version"], bool(row.get("shadow"))) for row in rows)
         result = [kinds, sorted({row["request_id"] for row in rows})]
         """,

@@ -1,0 +1,245 @@
+"""No request is lost while the server is changed, and nothing decided or acknowledged is lost when it is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import threading
+import time
+import urllib.error
+from collections.abc import Callable, Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.serving.conftest import Server
+
+pytestmark = pytest.mark.runtime
+
+# Fewer than the fifty of a full run, which takes minutes: HOPS_TEST_SERVER_KILLS=50.
+KILLS = int(os.environ.get("HOPS_TEST_SERVER_KILLS", "8"))
+ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
+
+
+def test_ten_thousand_requests_while_versions_come_go_and_workers_die(
+    start_server: Callable[..., Server], saved_models: Path, tmp_path: Path, runtime_python: Path
+) -> None:
+    from tests.serving.conftest import REPOSITORY, runtime_environment
+
+    config = tmp_path / "models.config"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
+        'model_version_policy { specific { versions: 1 } } version_labels { key: "stable" value: 1 } } }'
+    )
+    server = start_server(
+        model_config_file=config,
+        model_config_file_poll_wait_seconds=0.2,
+        traffic_config_file=tmp_path / "traffic.json",
+        workers=2,
+    )
+    done = subprocess.run(
+        [
+            str(runtime_python),
+            str(REPOSITORY / "tests" / "serving" / "load_under_change.py"),
+            *(server.address, server.url, str(saved_models / "flights"), str(config), "10000"),
+        ],
+        env=runtime_environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    print(json.dumps(found, indent=1))
+    assert (found["failures"], found["mixed"]) == ([], []), server.log()
+    assert found["requests"] >= 10_000
+    assert found["answered_by_version"].keys() == {"1", "2", "3"}
+    assert found["operations"].count("killed a worker") == 2
+
+
+class Kills:
+    """A server that is killed again and again while it is asked and changed.
+
+    Args:
+        start: Starts it with the same flags as ever.
+        change: Decides something new, and returns it once the server has taken it.
+        read: Reads what the server holds of that.
+        first: What it holds at the start.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Server],
+        change: Callable[[Server, random.Random], Any],
+        read: Callable[[Server], Any],
+        propose: Callable[[random.Random], Any],
+        first: Any,
+    ) -> None:
+        self.start, self.change, self.read, self.propose = start, change, read, propose
+        self.random = random.Random(20261120)
+        self.decided = self.proposed = first
+        self.acknowledged: set[str] = set()
+        self.answered = self.changes = 0
+
+    def run(self, kills: int) -> Server:
+        """Kills it so many times; returns it started once more."""
+        for number in range(kills):
+            server = self.start()
+            held = self.read(server)
+            # A change that was under way when the server died may have been taken or not, but never by half.
+            assert held in (self.decided, self.proposed), (number, held, self.decided, self.proposed, server.log())
+            self.decided = self.proposed = held
+            threads = [
+                threading.Thread(target=self._ask, args=(server, number)),
+                threading.Thread(target=self._change, args=(server,)),
+            ]
+            for thread in threads:
+                thread.start()
+            time.sleep(self.random.uniform(0.02, 1.0))
+            server.process.kill()
+            server.process.wait()
+            for thread in threads:
+                thread.join()
+        server = self.start()
+        assert self.read(server) in (self.decided, self.proposed)
+        return server
+
+    def _ask(self, server: Server, number: int) -> None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, HTTPException):
+            for count in range(100_000):
+                request_id = f"{number}-{count}"
+                server.predict("flights", ROW, headers={"x-request-id": request_id})
+                self.answered += 1
+                if server.headers["x-captured"] == "1":
+                    self.acknowledged.add(request_id)
+
+    def _change(self, server: Server) -> None:
+        chooser = random.Random(self.random.random())
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, HTTPException, subprocess.SubprocessError):
+            while True:
+                self.proposed = self.propose(chooser)
+                self.change(server, self.proposed)
+                self.decided = self.proposed
+                self.changes += 1
+
+
+@pytest.fixture
+def upstream(start_server: Callable[..., Server], saved_models: Path, tmp_path: Path) -> Iterator[Server]:
+    """A server of flights 1, 2 and 3, which is never killed."""
+    config = tmp_path / "upstream.config"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
+        "model_version_policy { all {} } } }"
+    )
+    return start_server(model_config_file=config)
+
+
+def propose_split(chooser: random.Random) -> dict[str, int]:
+    first, second = chooser.randint(1, 49), chooser.randint(1, 50)
+    return {"1": first, "2": second, "3": 100 - first - second}
+
+
+def set_split(server: Server, percents: dict[str, int]) -> None:
+    status, answer = server.call("/v1/models/flights:traffic", {"percents": percents})
+    assert (status, answer["percents"], answer["persisted"]) == (200, percents, True)
+
+
+def captured_ids(in_runtime: Callable[..., Any], folder: Path) -> dict[str, int]:
+    """Request id to its rows, over every file that is in the folder."""
+    counted: dict[str, int] = in_runtime(
+        """
+        import glob
+        from collections import Counter
+        import pyarrow.parquet as pq
+        result = Counter()
+        for file in glob.glob(folder + "/flights/*.parquet"):
+            result.update(pq.read_table(file).column("request_id").to_pylist())
+        """,
+        folder=str(folder),
+    )
+    return counted
+
+
+def test_gateway_that_is_killed_restarts_with_the_last_split_and_loses_no_captured_row(
+    start_server: Callable[..., Server], upstream: Server, tmp_path: Path, in_runtime: Callable[..., Any]
+) -> None:
+    traffic = tmp_path / "traffic.json"
+    traffic.write_text(json.dumps({"models": {"flights": {"1": 100}}}))
+
+    def start() -> Server:
+        server = start_server(
+            upstream=upstream.address,
+            traffic_config_file=traffic,
+            capture_base_path=tmp_path / "captured",
+            capture_roll_seconds=0.3,
+        )
+        server.predict("flights", ROW)
+        return server
+
+    kills = Kills(
+        start,
+        change=lambda server, percents: set_split(server, percents),
+        read=lambda server: server.call("/v1/models/flights:traffic")[1]["percents"],
+        propose=propose_split,
+        first={"1": 100},
+    )
+    server = kills.run(KILLS)
+    assert server.call("/v1/capture:flush", b"")[0] == 200
+    counted = captured_ids(in_runtime, tmp_path / "captured")
+    print(f"{KILLS} kills, {kills.answered} answers, {len(kills.acknowledged)} acknowledged, {kills.changes} changes")
+    assert len(kills.acknowledged) >= KILLS
+    assert {request_id: counted.get(request_id, 0) for request_id in kills.acknowledged} == dict.fromkeys(
+        kills.acknowledged, 1
+    )
+
+
+def test_server_that_is_killed_restarts_with_the_last_config_and_reads_no_half_file(
+    start_server: Callable[..., Server], saved_models: Path, tmp_path: Path, in_runtime: Callable[..., Any]
+) -> None:
+    config = tmp_path / "models.config"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
+        "model_version_policy { specific { versions: 1 } } } }"
+    )
+
+    def start() -> Server:
+        return start_server(model_config_file=config, write_back_model_config=True)
+
+    def reload(server: Server, versions: list[int]) -> None:
+        outcome = in_runtime(
+            """
+            from airflow_hops.serving_api.client import ModelServerClient
+            from airflow_hops.serving_api.config import parse_config
+            text = ", ".join(map(str, versions))
+            with ModelServerClient(address, timeout_s=60) as client:
+                client.reload_config(parse_config(
+                    f'model_config_list {{ config {{ name: "flights" base_path: "{folder}" '
+                    f'model_version_policy {{ specific {{ versions: [{text}] }} }} }} }}', "given"
+                ))
+            """,
+            address=server.address,
+            versions=versions,
+            folder=str(saved_models / "flights"),
+        )
+        if outcome is not None:
+            raise ConnectionError(outcome)
+
+    def read(server: Server) -> list[int]:
+        return list(server.call("/readyz")[1]["models"]["flights"])
+
+    kills = Kills(
+        start,
+        change=reload,
+        read=read,
+        propose=lambda chooser: sorted(chooser.sample([1, 2, 3], chooser.randint(1, 3))),
+        first=[1],
+    )
+    server = kills.run(max(2, KILLS // 8))
+    assert "does not parse" not in server.log()
+    print(f"{max(2, KILLS // 8)} kills, {kills.answered} answers, {kills.changes} reloads")
