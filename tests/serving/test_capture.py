@@ -77,13 +77,12 @@ def capture_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(
-    start_server: Callable[..., Server], saved_models: Path, capture_path: Path, tmp_path: Path
+    start_server: Callable[..., Server], saved_models: Path, format_models: Path, capture_path: Path, tmp_path: Path
 ) -> Callable[..., Server]:
     config = tmp_path / "models.config"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" }} '
-        f'config {{ name: "vectors" base_path: "{saved_models}/vectors" }} }}'
-    )
+    folders = (saved_models / "flights", saved_models / "vectors", format_models / "examples")
+    models = " ".join(f'config {{ name: "{folder.name}" base_path: "{folder}" }}' for folder in folders)
+    config.write_text(f"model_config_list {{ {models} }}")
     return lambda **flags: start_server(model_config_file=config, capture_base_path=capture_path, **flags)
 
 
@@ -144,6 +143,11 @@ def test_flush_writes_each_row_with_features_and_outputs(
     server.predict("vectors", {"instances": [[1, 2, 3], [4, 5, 6]]})
     raw = {"b64": base64.b64encode(b"\xff").decode()}
     server.predict("vectors", {"signature_name": "strings", "instances": ["text", raw]})
+    examples = [{"x": 1.5, "bias": 0.5}, {"x": 2.5, "bias": 0.0}]
+    assert server.call("/v1/models/examples:classify", {"examples": examples})[0] == 200
+    # A feature of several values, or of some rows only, is no column.
+    body = {"signature_name": "value", "examples": [{"x": 1.5}, {"x": 0.5, "n": [1, 2]}]}
+    assert server.call("/v1/models/examples:regress", body)[0] == 200
     server.error("/v1/models/flights:predict", {"instances": [1]})
     answer = in_runtime(
         """
@@ -199,6 +203,14 @@ def test_flush_writes_each_row_with_features_and_outputs(
     assert vectors["serving_default"]["output.y"].to_pylist() == [[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]
     assert vectors["strings"]["input.text"].to_pylist() == [b"text", b"\xff"]
 
+    found = {t["signature"][0].as_py(): t for t in map(pq.read_table, (capture_path / "examples").glob("*.parquet"))}
+    classified, regressed = found["serving_default"], found["value"]
+    assert (classified["input.x"].to_pylist(), classified["input.bias"].to_pylist()) == ([1.5, 2.5], [0.5, 0.0])
+    assert classified["output.classes"].to_pylist() == [["up", "down"]] * 2
+    assert [scores[0] for scores in classified["output.scores"].to_pylist()] == [3.5, 5.0]
+    assert [name for name in regressed.column_names if name.startswith("input.")] == ["input.examples"]
+    assert regressed["output.value"].to_pylist() == [3.0, 1.0]
+
     with urllib.request.urlopen(server.url + "/monitoring/prometheus/metrics") as response:
         metrics = response.read().decode()
     assert 'hops_serving_capture_rows_total{model_name="flights",outcome="written"} 3\n' in metrics
@@ -251,7 +263,7 @@ def test_no_request_waits_for_a_folder_that_cannot_be_written_and_nothing_acknow
     server = start(capture_spool_bytes=65536, capture_mode="inputs", capture_roll_seconds=3600)
     acknowledged = 0
     for _ in range(40):
-        server.predict("flights", rows_of(100))
+        server.predict("flights", rows_of(400))
         acknowledged += server.headers["x-captured"] == "1"
     status, counts = server.call("/v1/capture:flush", b"")
     assert (status, counts["flushed"]) == (503, False)
@@ -259,14 +271,14 @@ def test_no_request_waits_for_a_folder_that_cannot_be_written_and_nothing_acknow
     assert counts["spool_bytes"] <= 65536
     flights = counts["models"]["flights"]
     assert 0 < acknowledged < 40
-    assert (flights["captured_rows"], flights["dropped_rows"]) == (100 * acknowledged, 4000 - 100 * acknowledged)
+    assert (flights["captured_rows"], flights["dropped_rows"]) == (400 * acknowledged, 16000 - 400 * acknowledged)
     assert flights["written_rows"] == 0
     assert str(obstacle) in server.log()
     obstacle.unlink()
     status, counts = server.call("/v1/capture:flush", b"")
-    assert (status, counts["models"]["flights"]["written_rows"]) == (200, 100 * acknowledged)
+    assert (status, counts["models"]["flights"]["written_rows"]) == (200, 400 * acknowledged)
     table = captured(capture_path / "flights")
-    assert table.num_rows == 100 * acknowledged
+    assert table.num_rows == 400 * acknowledged
     assert "output.score" not in table.column_names
 
 
