@@ -20,6 +20,9 @@ FEEDBACK_FOLDER = "_feedback"
 """Folder of labels in a model's folder; readers of captured rows do not look into it."""
 SHADOW_FOLDER = "_shadow"
 """Folder of rows that were answered, and not returned."""
+PREDICTION_LOG_FOLDER = "_prediction_log"
+"""Folder of the requests in ``PredictionLog`` files."""
+FOLDERS = ("", FEEDBACK_FOLDER, SHADOW_FOLDER, PREDICTION_LOG_FOLDER)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def make_batch(records: Iterable[bytes], options: CaptureOptions) -> Batch:
     """
     batch = Batch()
     tables = CallTables(options.mode, options.roll_rows)
-    logged: dict[tuple[str, int, bool], list[CapturedCall]] = {}
+    logged: dict[tuple[str, int], list[CapturedCall]] = {}
     labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
     for record in records:
         found = unpack(record)
@@ -75,9 +78,9 @@ def make_batch(records: Iterable[bytes], options: CaptureOptions) -> Batch:
             types = tuple(sorted((name, type(value).__name__) for name, value in found.values.items()))
             labels.setdefault((found.model, types), []).append(found)
             continue
-        if options.format != "parquet":
-            logged.setdefault((found.model, found.version, found.shadow), []).append(found)
-        if options.format != "prediction_log":
+        if options.format != "parquet" and not found.shadow:
+            logged.setdefault((found.model, found.version), []).append(found)
+        if options.format != "prediction_log" or found.shadow:
             try:
                 tables.add(found)
             except Exception as error:
@@ -87,10 +90,11 @@ def make_batch(records: Iterable[bytes], options: CaptureOptions) -> Batch:
         folder = _folder(group.model, group.shadow)
         encode = partial(_parquet, group.to_table)
         batch.parts.append(Part(group.model, folder, f"v{group.version}", "parquet", group.total_rows, 0, encode))
-    for (model, version, shadow), calls in logged.items():
+    for (model, version), calls in logged.items():
         rows = sum(call.rows for call in calls) if options.format == "prediction_log" else 0
         encode = partial(_prediction_logs, calls)
-        batch.parts.append(Part(model, _folder(model, shadow), f"v{version}", "tfrecord", rows, 0, encode))
+        folder = f"{folder_name(model)}/{PREDICTION_LOG_FOLDER}"
+        batch.parts.append(Part(model, folder, f"v{version}", "tfrecord", rows, 0, encode))
     for (model, _), given in labels.items():
         folder = f"{folder_name(model)}/{FEEDBACK_FOLDER}"
         encode = partial(_parquet, partial(labels_table, given))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from airflow_hops.serving.capture.files import CapturedFiles, time_of
-from airflow_hops.serving.capture.parts import FEEDBACK_FOLDER, SHADOW_FOLDER
+from airflow_hops.serving.capture.parts import FOLDERS
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Removed:
 def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes: int) -> Removed:
     """Removes files of a model, oldest first.
 
-    A local file that a reader has open stays readable to it. Labels and shadow answers count as the model's.
+    A local file that a reader has open stays readable to it. Labels, shadow answers and logs count as the model's.
 
     Args:
         files: Where they are.
@@ -33,7 +33,7 @@ def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes
     """
     found = sorted(
         (name, folder, size)
-        for folder in (model_folder, f"{model_folder}/{FEEDBACK_FOLDER}", f"{model_folder}/{SHADOW_FOLDER}")
+        for folder in (f"{model_folder}/{name}".rstrip("/") for name in FOLDERS)
         for name, size in files.sizes(folder).items()
     )
     oldest_kept = datetime.now(UTC) - timedelta(days=days) if days else None

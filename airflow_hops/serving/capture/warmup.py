@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from airflow_hops.serving.capture.files import CapturedFiles, folder_name, open_files
+from airflow_hops.serving.capture.parts import PREDICTION_LOG_FOLDER
 from airflow_hops.serving_api.prediction_log import (
     WARMUP_FILE,
     LoggedCall,
@@ -50,26 +51,25 @@ def write_warmup_requests(captured: str, model: str, version_folder: Path, limit
     if not version_folder.is_dir():
         raise FileNotFoundError(f"{version_folder}: no folder of a version")
     distinct: dict[bytes, LoggedCall] = {}
-    for call in _newest(open_files(captured), folder_name(model)):
+    for call in _newest(open_files(captured), f"{folder_name(model)}/{PREDICTION_LOG_FOLDER}"):
         if call.method is not None and call.request:
             distinct.setdefault(hashlib.sha256(call.request).digest(), LoggedCall(call.method, call.request))
         if len(distinct) >= min(limit, MOST_REQUESTS):
             break
     if not distinct:
         raise NoRequests(
-            f"{captured}: no captured request of model {model!r} in *.tfrecord files; the server writes them with "
-            "--capture_format=prediction_log or both, and --capture_mode=inputs or all"
+            f"{captured}: no captured request of model {model!r} in {PREDICTION_LOG_FOLDER}/*.tfrecord; the server "
+            "writes them with --capture_format=prediction_log or both, and --capture_mode=inputs or all"
         )
     return write_prediction_logs(version_folder / WARMUP_FILE, distinct.values())
 
 
 def _newest(files: CapturedFiles, folder: str) -> Iterator[LoggedCall]:
     for name in sorted(files.sizes(folder), reverse=True):
-        if name.endswith(".tfrecord"):
-            with tempfile.NamedTemporaryFile() as local:
-                local.write(files.read(folder, name))
-                local.flush()
-                yield from reversed(list(read_prediction_logs(local.name)))
+        with tempfile.NamedTemporaryFile() as local:
+            local.write(files.read(folder, name))
+            local.flush()
+            yield from reversed(list(read_prediction_logs(local.name)))
 
 
 def main() -> int:
