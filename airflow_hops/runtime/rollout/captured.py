@@ -39,6 +39,7 @@ def read_captured(folder: Path, version: int, since: datetime) -> Captured:
         since: The time, with a zone.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     stamp = since.strftime("%Y%m%dT%H%M%S")
@@ -54,9 +55,7 @@ def read_captured(folder: Path, version: int, since: datetime) -> Captured:
             if column.name.startswith("output.") and _is_numeric(column.type, pa)
         ]
         table = file.read(columns=["request_id", "row", *names, "captured_at"])
-        table = table.filter(
-            pa.compute.greater_equal(table["captured_at"], pa.scalar(since, pa.timestamp("us", "UTC")))
-        )
+        table = table.filter(pc.greater_equal(table["captured_at"], pa.scalar(since, pa.timestamp("us", "UTC"))))
         rows += table.num_rows
         tables.append(table)
     if not tables:
@@ -105,9 +104,10 @@ def read_labelled(captured: Captured, folder: Path) -> dict[str, LabelledRows]:
 
 def _flat(column: Any) -> np.ndarray:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     while pa.types.is_list(column.type):
-        column = pa.compute.list_flatten(column)
+        column = pc.list_flatten(column)
     values: np.ndarray = column.to_numpy().astype(float)
     return values
 
