@@ -15,6 +15,10 @@ import numpy as np
 # A few bytes of proto can ask for a tensor of any size, as the last value of a typed field fills what is missing.
 MAX_TENSOR_BYTES = 2**31
 
+# Up to so many numbers a list is quicker than the bytes of a packed field.
+_FEW = 16
+MAX_FILLED_BYTES = 2**26
+
 
 @dataclass(frozen=True)
 class TensorType:
@@ -33,6 +37,11 @@ class TensorType:
     numpy: np.dtype[Any]
     field: str
     packed_tag: int = 0
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of one number: a complex element is two."""
+        return self.numpy.itemsize // 2 if self.numpy.kind == "c" else self.numpy.itemsize
 
 
 def _packed(field_number: int) -> int:
@@ -115,19 +124,48 @@ def from_proto(proto: Any) -> np.ndarray:
         else:
             flat = np.frombuffer(content, tensor_type.numpy)
     else:
-        flat = _from_values(getattr(proto, tensor_type.field), tensor_type, count)
-    array: np.ndarray = flat.reshape(shape)
+        flat = _from_values(proto, tensor_type, count)
+    try:
+        array: np.ndarray = flat.reshape(shape)
+    except ValueError as error:
+        raise TensorError(f"shape {list(shape)[:16]} of rank {len(shape)} cannot be held: {error}") from None
     return array
 
 
-def _from_values(values: Any, tensor_type: TensorType, count: int) -> np.ndarray:
-    given = len(values)
-    if tensor_type.numpy.kind == "c":
-        if given % 2:
-            raise TensorError(f"{given} numbers for {count} complex elements; expected two for each")
-        given //= 2
+def _from_values(proto: Any, tensor_type: TensorType, count: int) -> np.ndarray:
+    values = getattr(proto, tensor_type.field)
+    array = _from_packed(proto, tensor_type, len(values)) if tensor_type.packed_tag else None
+    if array is None:
+        array = _from_list(values, tensor_type)
+    given = len(array)
+    if given == count:
+        return array
     if given > count:
         raise TensorError(f"{given} values for {count} elements")
+    if not given:
+        array = np.full(1, b"", object) if tensor_type is STRING else np.zeros(1, tensor_type.numpy)
+    filled: np.ndarray = np.concatenate([array, np.full(count - len(array), array[-1], tensor_type.numpy)])
+    return filled
+
+
+def _from_packed(proto: Any, tensor_type: TensorType, numbers: int) -> np.ndarray | None:
+    """Reads a packed field from the message's bytes, of which it is the last where no other values are given.
+
+    No number becomes a Python object: 1 microsecond for 784 floats, where a list of them costs 25.
+    """
+    if numbers <= _FEW:
+        return None
+    size = numbers * tensor_type.number_bytes
+    message = proto.SerializeToString()
+    start = len(message) - size
+    header = bytes((tensor_type.packed_tag,)) + _varint(size)
+    if size % tensor_type.numpy.itemsize or message[start - len(header) : start] != header:
+        return None
+    packed: np.ndarray = np.frombuffer(message, tensor_type.numpy, offset=start)
+    return packed
+
+
+def _from_list(values: Any, tensor_type: TensorType) -> np.ndarray:
     # A slice makes a list at once; NumPy would ask the protobuf container for each value.
     array: np.ndarray
     if tensor_type.field == "int_val":
@@ -135,15 +173,12 @@ def _from_values(values: Any, tensor_type: TensorType, count: int) -> np.ndarray
     elif tensor_type.field == "half_val":
         array = np.array(values[:], np.uint16).view(tensor_type.numpy)
     elif tensor_type.numpy.kind == "c":
-        array = np.array(values[:], tensor_type.numpy.type(0).real.dtype).view(tensor_type.numpy)
+        if len(values) % 2:
+            raise TensorError(f"{len(values)} numbers for complex elements; expected two for each")
+        array = np.array(values[:], f"<f{tensor_type.number_bytes}").view(tensor_type.numpy)
     else:
         array = np.array(values[:], tensor_type.numpy)
-    if given == count:
-        return array
-    if not given:
-        array = np.full(1, b"", object) if tensor_type is STRING else np.zeros(1, tensor_type.numpy)
-    filled: np.ndarray = np.concatenate([array, np.full(count - len(array), array[-1], tensor_type.numpy)])
-    return filled
+    return array
 
 
 def _strings_from_content(content: bytes, count: int) -> np.ndarray:
@@ -196,7 +231,7 @@ def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> No
             proto.string_val.extend(strings)
     elif as_content:
         proto.tensor_content = np.ascontiguousarray(flat, tensor_type.numpy).tobytes()
-    elif tensor_type.packed_tag and (flat.size > 16 or tensor_type.numpy.kind == "c"):
+    elif tensor_type.packed_tag and (flat.size > _FEW or tensor_type.numpy.kind == "c"):
         # A packed field of fixed-width numbers is the array's own bytes: no number becomes a Python object.
         content = np.ascontiguousarray(flat, tensor_type.numpy).tobytes()
         proto.MergeFromString(bytes((tensor_type.packed_tag,)) + _varint(len(content)) + content)
