@@ -214,7 +214,7 @@ def target_of(method: Method, message: bytes) -> Target:
             return Target.of((MultiInferenceHead.FromString(message).tasks or [RequestHead()])[0].model_spec)
         head = RequestHead.FromString(message)
     except DecodeError as error:
-        raise ServingError(grpc.StatusCode.INTERNAL, f"Exception deserializing request! ({error})") from None
+        raise invalid_argument(f"The message does not parse as a {method.label} request: {error}") from None
     if not head.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
     return Target.of(head.model_spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf import json_format, text_format
 
+from airflow_hops.serving.api.grpc_methods import unary
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, ModelSource, State
@@ -176,8 +177,8 @@ def traffic_service(control: Control) -> Any:
         return _traffic_message(control.traffic(request.model))
 
     methods = {
-        "SetTraffic": _method(set_traffic, protocol.SetTrafficRequest),
-        "GetTraffic": _method(get_traffic, protocol.GetTrafficRequest),
+        "SetTraffic": unary(set_traffic, protocol.SetTrafficRequest),
+        "GetTraffic": unary(get_traffic, protocol.GetTrafficRequest),
     }
     return grpc.method_handlers_generic_handler(protocol.TRAFFIC_SERVICE, methods)
 
@@ -185,20 +186,6 @@ def traffic_service(control: Control) -> Any:
 def bearer(context: grpc.ServicerContext) -> str | bytes | None:
     """Returns the ``authorization`` of a gRPC call."""
     return next((value for key, value in context.invocation_metadata() if key == "authorization"), None)
-
-
-def _method(answer: Callable[[Any, grpc.ServicerContext], Any], request_class: Any) -> Any:
-    def call(request: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return answer(request, context)
-        except ServingError as error:
-            context.abort(error.code, error.message)
-
-    return grpc.unary_unary_rpc_method_handler(
-        call,
-        request_deserializer=request_class.FromString,
-        response_serializer=protocol.TrafficResponse.SerializeToString,
-    )
 
 
 def _traffic_message(report: Mapping[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 
 from airflow_hops.serving.api.control import Control, bearer, traffic_service
+from airflow_hops.serving.api.grpc_methods import unary
 from airflow_hops.serving.api.health import health_service
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.lifecycle import Lifecycle
@@ -101,11 +102,7 @@ class _PredictionService:
     def handlers(self) -> Any:
         """What a gRPC server takes."""
         methods = {method.label: grpc.unary_unary_rpc_method_handler(self._method(method)) for method in Method}
-        methods["GetModelMetadata"] = grpc.unary_unary_rpc_method_handler(
-            self._metadata,
-            request_deserializer=protocol.GetModelMetadataRequest.FromString,
-            response_serializer=protocol.GetModelMetadataResponse.SerializeToString,
-        )
+        methods["GetModelMetadata"] = unary(self._metadata, protocol.GetModelMetadataRequest)
         return grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", methods)
 
     def _method(self, method: Method) -> Callable[[bytes, grpc.ServicerContext], bytes]:
@@ -130,10 +127,7 @@ class _PredictionService:
         return answer
 
     def _metadata(self, request: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return model_metadata(self._handler.catalog, request)
-        except ServingError as error:
-            context.abort(error.code, error.message)
+        return model_metadata(self._handler.catalog, request)
 
 
 def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
@@ -156,32 +150,18 @@ class _ModelService:
     def handlers(self) -> Any:
         """What a gRPC server takes."""
         methods = {
-            "GetModelStatus": grpc.unary_unary_rpc_method_handler(
-                self._status,
-                request_deserializer=protocol.GetModelStatusRequest.FromString,
-                response_serializer=protocol.GetModelStatusResponse.SerializeToString,
-            ),
-            "HandleReloadConfigRequest": grpc.unary_unary_rpc_method_handler(
-                self._reload,
-                request_deserializer=protocol.ReloadConfigRequest.FromString,
-                response_serializer=protocol.ReloadConfigResponse.SerializeToString,
-            ),
+            "GetModelStatus": unary(self._status, protocol.GetModelStatusRequest),
+            "HandleReloadConfigRequest": unary(self._reload, protocol.ReloadConfigRequest),
         }
         return grpc.method_handlers_generic_handler("tensorflow.serving.ModelService", methods)
 
     def _status(self, request: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return model_status(self._catalog, request)
-        except ServingError as error:
-            context.abort(error.code, error.message)
+        return model_status(self._catalog, request)
 
     def _reload(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Takes a new config; answers once what it adds is available."""
-        try:
-            self._control.check(bearer(context))
-            self._control.reload(request.config)
-        except ServingError as error:
-            context.abort(error.code, error.message)
+        self._control.check(bearer(context))
+        self._control.reload(request.config)
         return protocol.ReloadConfigResponse()
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.serving.api.grpc_methods import unary
+from airflow_hops.serving.errors import not_found
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving_api import protocol
 
@@ -23,7 +25,7 @@ def health_service(lifecycle: Lifecycle) -> Any:
 
     def check(request: Any, context: grpc.ServicerContext) -> Any:
         if request.service not in _SERVICES:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {request.service!r}; known are {_SERVICES[1:]}")
+            raise not_found(f"unknown service {request.service!r}; known are {_SERVICES[1:]}")
         return status(lifecycle.ready)
 
     def watch(request: Any, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
@@ -36,12 +38,12 @@ def health_service(lifecycle: Lifecycle) -> Any:
 
     # A stream that nothing waits for holds no thread: a few watchers would take them all from the requests.
     watch.experimental_non_blocking = True  # type: ignore[attr-defined]
-    codec = {
-        "request_deserializer": protocol.HealthCheckRequest.FromString,
-        "response_serializer": response.SerializeToString,
-    }
     methods = {
-        "Check": grpc.unary_unary_rpc_method_handler(check, **codec),
-        "Watch": grpc.unary_stream_rpc_method_handler(watch, **codec),
+        "Check": unary(check, protocol.HealthCheckRequest),
+        "Watch": grpc.unary_stream_rpc_method_handler(
+            watch,
+            request_deserializer=protocol.HealthCheckRequest.FromString,
+            response_serializer=response.SerializeToString,
+        ),
     }
     return grpc.method_handlers_generic_handler(protocol.HEALTH_SERVICE, methods)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -21,6 +22,7 @@ Format = Literal["row", "columnar"]
 InputTypes = Mapping[str, TensorType | None]
 
 _JSON_TYPE = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number", type(None): "Null"}
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _INTEGERS_KEPT = {"float": 2**24, "double": 2**53, "half": 2**11}
 
 
@@ -99,10 +101,13 @@ def _parse(body: bytes) -> Any:
         pass
     try:
         # NaN and Infinity stand bare in TensorFlow Serving's JSON, which orjson does not read.
-        return json.loads(body)
+        document = json.loads(body.decode())
+        if _SURROGATE.search(body):
+            json.dumps(document, ensure_ascii=False).encode()
+        return document
     except json.JSONDecodeError as error:
         raise invalid_argument(f"JSON Parse error: {error.msg} at offset: {error.pos}") from None
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise invalid_argument(f"JSON Parse error: {error.reason} at offset: {error.start}") from None
     except RecursionError:
         raise invalid_argument("JSON Parse error: nested too deeply") from None
@@ -165,26 +170,39 @@ def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, na
 
 
 def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> None:
-    expected: tuple[int, ...] | None = None
-    for index, value in enumerate(values):
-        where = f"Failed to process element: {index}{f' key: {name}' if named else ''} of 'instances' list."
+    """Raises the error of the first row that is wrong, if it is the row that is."""
+    expected = _shape(values[0])
+    other = next((index for index, value in enumerate(values) if _shape(value) != expected), len(values))
+    index = _first_unreadable(values[:other], expected, tensor_type)
+    if index == len(values):
+        return
+    where = f"Failed to process element: {index}{f' key: {name}' if named else ''} of 'instances' list. Error:"
+    shape = _shape(values[index])
+    try:
+        array = _read_tensor(values[index], shape, tensor_type)
+    except ServingError as error:
+        raise invalid_argument(f"{where} {error.code.name}: {error.message}") from None
+    size = int(np.prod(expected, dtype=np.int64))
+    if array.size != size:
+        raise invalid_argument(f"{where} INVALID_ARGUMENT: Expecting tensor size: {size} but got: {array.size}")
+    if shape != expected:
+        raise invalid_argument(
+            f"{where} INVALID_ARGUMENT: Expecting shape {_shape_text(expected)} but got: {_shape_text(shape)}"
+        )
+
+
+def _first_unreadable(values: list[Any], shape: tuple[int, ...], tensor_type: TensorType | None) -> int:
+    """Index of the first row that cannot be read, or how many there are; found by halves, as a body may have many."""
+    good, bad = 0, len(values) + 1
+    while bad - good > 1:
+        middle = (good + bad) // 2
         try:
-            shape = _shape(value)
-            array = _read_tensor(value, shape, tensor_type)
-        except ServingError as error:
-            raise invalid_argument(f"{where} Error: {error.code.name}: {error.message}") from None
-        if expected is None:
-            expected = shape
-        elif array.size != np.prod(expected, dtype=np.int64):
-            raise invalid_argument(
-                f"{where} Error: INVALID_ARGUMENT: Expecting tensor size: {int(np.prod(expected, dtype=np.int64))} "
-                f"but got: {array.size}"
-            )
-        elif shape != expected:
-            raise invalid_argument(
-                f"{where} Error: INVALID_ARGUMENT: Expecting shape {_shape_text(expected)} but got: "
-                f"{_shape_text(shape)}"
-            )
+            _read_tensor(values[good:middle], (middle - good, *shape), tensor_type)
+        except ServingError:
+            bad = middle
+        else:
+            good = middle
+    return good
 
 
 def _read_columns(values: Any, inputs: InputTypes) -> dict[str, np.ndarray]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.models import inference
@@ -70,11 +71,16 @@ class LocalServable(Servable):
 
     def answer(self, call: Call) -> Reply:
         """Answers a request."""
-        return self._methods[call.method](call)
+        try:
+            return self._methods[call.method](call)
+        except DecodeError as error:
+            raise invalid_argument(f"The message does not parse as a {call.method.label} request: {error}") from None
 
     def _predict(self, call: Call) -> Reply:
         request = PredictRequest.FromString(call.message)
         signature = self.signature(request.model_spec.signature_name)
+        # Before anything is decoded: names cost a client less than the tensors that they stand for.
+        _check_size(signature, request.inputs.keys())
         inputs = {alias: decode_input(alias, request.inputs[alias]) for alias in request.inputs}
         outputs = self.predict(signature, inputs, request.output_filter, call.deadline_s)
         response = PredictResponse()
@@ -175,16 +181,21 @@ def _names(names: Any) -> str:
     return ",".join(sorted(names))
 
 
+def _check_size(signature: Signature, names: Collection[str]) -> None:
+    expected = signature.inputs
+    if len(names) > len(expected) or (len(names) < len(expected) and not signature.defaults):
+        raise invalid_argument(
+            f"input size does not match signature: {len(names)}!={len(expected)} "
+            f"len({{{_names(names)}}}) != len({{{_names(expected)}}}). "
+            f"Sent extra: {{{_names(set(names) - expected.keys())}}}. "
+            f"Missing but required: {{{_names(expected.keys() - set(names))}}}."
+        )
+
+
 def _feeds(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Orders the inputs as the callable takes them, or raises TensorFlow Serving's own message."""
     expected = signature.inputs
-    if len(inputs) > len(expected) or (len(inputs) < len(expected) and not signature.defaults):
-        raise invalid_argument(
-            f"input size does not match signature: {len(inputs)}!={len(expected)} "
-            f"len({{{_names(inputs)}}}) != len({{{_names(expected)}}}). "
-            f"Sent extra: {{{_names(inputs.keys() - expected.keys())}}}. "
-            f"Missing but required: {{{_names(expected.keys() - inputs.keys())}}}."
-        )
+    _check_size(signature, inputs.keys())
     feeds: list[np.ndarray] = []
     used = 0
     for alias, tensor_name in expected.items():

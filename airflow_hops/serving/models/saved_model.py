@@ -76,8 +76,8 @@ class SavedModelServable(LocalServable):
     ) -> Sequence[np.ndarray]:
         run = self._callables.get((signature.name, aliases)) or self._callable(signature, aliases)
         try:
-            values: Sequence[np.ndarray] = run(*feeds)
-            return values
+            # A string without dimensions is the one value that does not come as NumPy's.
+            return [np.array(value, object) if type(value) is bytes else value for value in run(*feeds)]
         except tf.errors.OpError as error:
             raise ServingError(code_of(error.error_code), error.message) from error
         except (TypeError, ValueError) as error:
