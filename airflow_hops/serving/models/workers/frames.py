@@ -21,6 +21,7 @@ _REQUEST = struct.Struct("<BdI")  # method, deadline on the clock that processes
 _REPLY = struct.Struct("<BqI")  # status code, rows, bytes
 _METHODS = tuple(Method)
 _NUMBERS = {method: number for number, method in enumerate(_METHODS)}
+_METRICS = 255
 _TIMEOUT = struct.Struct("@ll")
 _NO_TIMEOUT = _TIMEOUT.pack(0, 0)
 _OK = 0
@@ -63,20 +64,26 @@ class Connection:
             PeerGone: There was nobody to read the request.
             PeerDied: There was, but no answer came.
         """
-        self._set_deadline(call.deadline_s)
-        header = _REQUEST.pack(_NUMBERS[call.method], call.deadline_s, len(call.message))
+        return self._exchange(_NUMBERS[call.method], call.deadline_s, call.message)
+
+    def ask_for_metrics(self, deadline_s: float) -> Reply | ServingError:
+        """Asks what the worker counts, instead of a request; see ``ask``."""
+        return self._exchange(_METRICS, deadline_s, b"")
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._socket.close()
+
+    def _exchange(self, number: int, deadline_s: float, message: bytes) -> Reply | ServingError:
+        self._set_deadline(deadline_s)
         try:
-            _send(self._socket, header, call.message)
+            _send(self._socket, _REQUEST.pack(number, deadline_s, len(message)), message)
             try:
                 return receive_reply(self._socket)
             except PeerGone:
                 raise PeerDied from None
         except BlockingIOError:
             raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
-
-    def close(self) -> None:
-        """Closes the connection."""
-        self._socket.close()
 
     def _set_deadline(self, deadline_s: float) -> None:
         if deadline_s == math.inf:
@@ -92,14 +99,14 @@ class Connection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
 
-def receive_request(connection: socket.socket) -> Call:
-    """Receives a request.
+def receive_request(connection: socket.socket) -> Call | None:
+    """Receives a request, or None where the server asks for what the worker counts.
 
     Raises:
         PeerGone: The server has closed the connection.
     """
     (method, deadline_s, _), message = _receive(connection, _REQUEST)
-    return Call(_METHODS[method], message, deadline_s)
+    return None if method == _METRICS else Call(_METHODS[method], message, deadline_s)
 
 
 def send_reply(connection: socket.socket, reply: Reply | ServingError) -> None:

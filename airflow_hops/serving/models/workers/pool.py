@@ -150,6 +150,12 @@ class WorkerPool:
                 "last_end": self._last_end or None,
             }
 
+    @property
+    def workers(self) -> list[Worker]:
+        """Those that serve."""
+        with self._changed:
+            return list(self._workers)
+
     def _open(self) -> None:
         count = self._wanted
         with ThreadPoolExecutor(count, "worker-start") as executor:

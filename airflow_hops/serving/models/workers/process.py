@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 import socket
 import sys
 import threading
@@ -17,6 +18,7 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import ModelOptions, open_model
 from airflow_hops.serving.models.servable import Reply, Servable
 from airflow_hops.serving.models.workers.frames import PeerGone, receive_request, send_reply
+from airflow_hops.serving.monitoring.metrics import REGISTRY
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +73,16 @@ def _answer_all(servable: Servable, connection: socket.socket) -> None:
         while True:
             call = receive_request(connection)
             try:
-                reply: Reply | ServingError = servable.answer(call)
+                reply: Reply | ServingError = servable.answer(call) if call else _metrics()
             except Exception as error:
                 reply = _refusal(error)
             send_reply(connection, reply)
+
+
+def _metrics() -> Reply:
+    """What the parts of the server count that run in a worker: ``prometheus_client``'s metrics, pickled."""
+    found = [metric for metric in REGISTRY.collect() if not metric.name.startswith("process_")]
+    return Reply(pickle.dumps(found), 0)
 
 
 def _refusal(error: Exception) -> ServingError:

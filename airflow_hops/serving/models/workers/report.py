@@ -46,4 +46,13 @@ class WorkerCollector(Collector):
                 workers.add_metric([model, version], len(pool["workers"]))
                 in_flight.add_metric([model, version], pool["in_flight"])
                 restarts.add_metric([model, version], pool["restarts"])
-        return workers, in_flight, restarts
+        yield from (workers, in_flight, restarts)
+        yield from self._counted_by_workers()
+
+    def _counted_by_workers(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        for labels, metric in self._supervisor.metrics():
+            family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+            for sample in metric.samples:
+                family.add_sample(sample.name, {**sample.labels, **labels}, sample.value)
+        return families.values()

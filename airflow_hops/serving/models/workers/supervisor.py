@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
+from airflow_hops.serving.models.workers.frames import PeerGone
 from airflow_hops.serving.models.workers.launcher import Launcher
 from airflow_hops.serving.models.workers.pool import WorkerPool
 from airflow_hops.serving.models.workers.process import Job
@@ -20,6 +24,7 @@ from airflow_hops.serving.models.workers.servable import WorkerServable
 from airflow_hops.serving.models.workers.worker import Worker
 
 _SAMPLE_INTERVAL_S = 0.1
+_METRICS_TIMEOUT_S = 1.0
 
 
 class Supervisor:
@@ -75,6 +80,17 @@ class Supervisor:
         for servable in self._open_ones():
             models.setdefault(servable.model, {})[str(servable.version)] = servable.pool.report()
         return {"zygote": self._launcher.pid, "models": models}
+
+    def metrics(self) -> Iterator[tuple[dict[str, str], Any]]:
+        """Yields what workers count: labels of the worker, and one of ``prometheus_client``'s metrics."""
+        for servable in self._open_ones():
+            for worker in servable.pool.workers:
+                labels = {"model_name": servable.model, "version": str(servable.version)}
+                labels["worker"] = str(worker.process.pid)
+                # One that has just ended, or that is too busy to answer, is left out.
+                with contextlib.suppress(ServingError, PeerGone):
+                    for metric in worker.metrics(_METRICS_TIMEOUT_S):
+                        yield labels, metric
 
     def _open_ones(self) -> list[WorkerServable]:
         with self._lock:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 
@@ -66,20 +68,22 @@ class Worker:
             PeerGone: The worker had ended before it got the request.
             PeerDied: It ended when it had it.
         """
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
-            answer = connection.ask(call)
-        except BaseException as error:
-            connection.close()
-            self.gone = self.gone or isinstance(error, PeerGone)
-            raise
-        self._idle.append(connection)
-        if isinstance(answer, ServingError):
-            raise answer
-        return answer
+        return self._exchange(lambda connection: connection.ask(call))
+
+    def metrics(self, timeout_s: float) -> list[Any]:
+        """Asks for what the worker counts.
+
+        Returns:
+            ``prometheus_client``'s metrics.
+
+        Raises:
+            ServingError: It did not answer in time.
+            PeerGone: It has ended.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        reply = self._exchange(lambda connection: connection.ask_for_metrics(deadline_s))
+        found: list[Any] = pickle.loads(reply.message)
+        return found
 
     def close(self) -> None:
         """Tells the process to end; requests that it has are lost."""
@@ -98,6 +102,23 @@ class Worker:
             self._control.close()
         while self._idle:
             self._idle.pop().close()
+
+    def _exchange(self, ask: Callable[[Connection], Reply | ServingError]) -> Reply:
+        """Asks on a connection that nobody uses."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            answer = ask(connection)
+        except BaseException as error:
+            connection.close()
+            self.gone = self.gone or isinstance(error, PeerGone)
+            raise
+        self._idle.append(connection)
+        if isinstance(answer, ServingError):
+            raise answer
+        return answer
 
     def _opened(self, job: Job) -> bytes:
         try:
