@@ -210,11 +210,12 @@ def test_versions_that_come_and_go_upstream_are_learnt_and_reloads_are_handed_on
 
 
 def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
-    start_server: Callable[..., Server], saved_models: Path
+    start_server: Callable[..., Server], saved_models: Path, tmp_path: Path
 ) -> None:
-    both = [start_server(model_name="flights", model_base_path=saved_models / "flights", wait=False) for _ in range(2)]
+    flights = {"model_name": "flights", "model_base_path": saved_models / "flights"}
+    both = [start_server(wait=False, grpc_socket_path=tmp_path / f"{number}.sock", **flights) for number in range(2)]
     first, second = (server.wait_until_ready() for server in both)
-    gateway = start_server(upstream=f"{first.address},{second.address}")
+    gateway = start_server(upstream=f"unix:{tmp_path}/0.sock,{second.address}")
     answers: list[Any] = []
     stop = threading.Event()
 
@@ -246,10 +247,10 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
     second.close()
     status, message = gateway.error("/v1/models/flights:predict", ROW)
     assert status == 503
-    assert first.address in message
-    assert second.address in message
+    assert f"unix:{tmp_path}/0.sock: " in message
+    assert f"{second.address}: " in message
     port = second.address.rpartition(":")[2]
-    start_server(model_name="flights", model_base_path=saved_models / "flights", port=port)
+    start_server(port=port, **flights)
     deadline_s = time.monotonic() + 30
     while gateway.call("/v1/models/flights:predict", ROW)[0] != 200:
         assert time.monotonic() < deadline_s, gateway.log()
