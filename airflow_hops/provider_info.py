@@ -75,8 +75,8 @@ PROVIDER_INFO: dict[str, Any] = {
             "hook-class-name": "airflow_hops.hooks.model_server.ModelServerHook",
             "hook-name": "Model server",
             "ui-field-behaviour": {
-                "hidden-fields": ["schema", "login", "password"],
-                "relabeling": {"port": "gRPC port"},
+                "hidden-fields": ["schema", "login"],
+                "relabeling": {"port": "gRPC port", "password": "Control token"},
                 "placeholders": {"host": "127.0.0.1", "port": "8500"},
             },
             "conn-fields": {
@@ -101,7 +101,7 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Model config file", "--model_config_file, where worker and server share it; empty: sent by RPC"
                 ),
                 "traffic_file": _field(
-                    "Traffic config file", "--traffic_config_file, where they share it; empty: set by REST"
+                    "Traffic config file", "--traffic_config_file, where they share it; empty: set by RPC"
                 ),
                 "capture_path": _field("Capture path", "--capture_base_path, where they share it"),
                 "ca_file": _field("CA file", "PEM file of who signed the server's certificate; turns TLS on"),

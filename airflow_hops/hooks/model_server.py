@@ -16,7 +16,7 @@ from airflow_hops.artifacts import BadInput, HopsError
 
 if TYPE_CHECKING:
     from airflow_hops.serving_api.address import ServerAddress
-    from airflow_hops.serving_api.client import ModelVersion, PredictResult
+    from airflow_hops.serving_api.client import ModelVersion, PredictResult, TrafficSplit
 
 Api = Literal["grpc", "rest"]
 
@@ -98,6 +98,7 @@ class ModelServerHook(BaseHook):
             **services,
             "serving_host": connection.host or "127.0.0.1",
             "serving_port": str(connection.port or 8500),
+            "serving_token": connection.password or "",
         }
 
     @property
@@ -169,13 +170,13 @@ class ModelServerHook(BaseHook):
         with self._client() as client:
             client.reload_config(message, timeout_s=timeout_s)
 
-    def get_traffic(self, model_name: str) -> dict[int, int]:
-        """The bundled server's traffic split of a model, version to percent; empty where it has none."""
-        with self._client("rest") as client:
-            traffic: dict[int, int] = client.traffic(model_name)
-            return traffic
+    def get_traffic(self, model_name: str, *, api: Api = "grpc") -> TrafficSplit:
+        """The bundled server's traffic split of a model: as it was set, and as it is in effect."""
+        with self._client(api) as client:
+            split: TrafficSplit = client.traffic(model_name)
+            return split
 
-    def set_traffic(self, model_name: str, percents: Mapping[int, int] | None) -> None:
+    def set_traffic(self, model_name: str, percents: Mapping[int, int] | None, *, api: Api = "grpc") -> TrafficSplit:
         """Sets the bundled server's traffic split of a model; None removes it.
 
         A model that :class:`~airflow_hops.operators.deploy.DeployModelOperator` deployed has its shares on record: set
@@ -189,8 +190,9 @@ class ModelServerHook(BaseHook):
                 "not split traffic; put the bundled server in front of it (python -m airflow_hops.serving "
                 f"--upstream={self.address}), and name that one"
             )
-        with self._client("rest") as client:
-            client.set_traffic(model_name, percents)
+        with self._client(api) as client:
+            split: TrafficSplit = client.set_traffic(model_name, percents)
+            return split
 
     def stats(self) -> dict[str, Any]:
         """What the bundled server has counted by model and version since it started (``GET /v1/stats``)."""

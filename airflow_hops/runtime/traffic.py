@@ -296,7 +296,7 @@ class Serving:
         """Has the server load a version, unless it answers with it."""
         server, name, version = self.server, self.model_name, served.version
         configured = server.configured(name)
-        if version in configured and any(s.state == "AVAILABLE" for s in server.status(name, version)):
+        if version in configured and self._is_available(version):
             return
 
         def publish() -> bool:
@@ -309,22 +309,25 @@ class Serving:
             self.context, server, name, version, configured, publish=publish, timeout_s=self.available_timeout_s
         )
 
+    def _is_available(self, version: int) -> bool:
+        return any(state.state == "AVAILABLE" for state in self.server.status(self.model_name, version))
+
     def _apply(self) -> None:
         """Makes the server what the record says."""
         server, name = self.server, self.model_name
         record, champion = self._deployed()
         challenger = record.challenger
-        former = [
-            v for v in server.configured(name) if v in record.champions() and v != champion.version
-        ]
-        if server.splits_traffic:
-            # The traffic first: a version is unloaded when it has none.
-            server.set_traffic(name, record.traffic)
-        else:
-            # A newer one would get what names no version.
+        former = [v for v in server.configured(name) if v in record.champions() and v != champion.version]
+        if not server.splits_traffic:  # a newer one would get what names no version
             former = [v for v in former if v < champion.version]
         kept = sorted(former, key=record.champions().index)[: self.keep_versions - 1]
         versions = sorted({champion.version, *kept, *([challenger.version] if challenger else [])})
+        if not self._is_available(champion.version):  # the server has started anew, and is told by RPC
+            server.serve(name, versions)
+            server.wait_until_available(name, champion.version, self.available_timeout_s)
+        if server.splits_traffic:
+            # Before what gets none is unloaded.
+            server.set_traffic(name, record.traffic)
         if server.configured(name) != versions:
             server.serve(name, versions)
         labels = {STABLE_LABEL: champion.version, **({CANARY_LABEL: challenger.version} if challenger else {})}

@@ -70,6 +70,7 @@ class ModelVersionSensor(BaseSensorOperator):
             raise AirflowFailException(str(error)) from error
         if found is not None:
             return found
+        services = {name: value for name, value in services.items() if name != "serving_token"}  # it needs no secret
         self.defer(
             trigger=ModelVersionTrigger(services, self.model_name, version, self.version_label, self.poke_interval),
             method_name="resume",

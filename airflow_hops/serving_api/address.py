@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_hops.artifacts import BadInput
@@ -27,6 +27,7 @@ class ServerAddress:
         rest_port: Its REST port, or None where it has none.
         tls: Files of the gRPC connection, or None.
         timeout_s: Deadline of a call, seconds.
+        token: What the server's ``--control_token_file`` asks of whoever reloads configs or sets traffic.
     """
 
     kind: str = BUNDLED
@@ -35,6 +36,7 @@ class ServerAddress:
     rest_port: int | None = None
     tls: TlsFiles | None = None
     timeout_s: float = 10.0
+    token: str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, services: Mapping[str, str]) -> ServerAddress:
@@ -53,6 +55,7 @@ class ServerAddress:
             rest_port=_port(services, "serving_rest_port"),
             tls=_tls(services),
             timeout_s=_seconds(services, "serving_timeout") or 10.0,
+            token=services.get("serving_token") or None,
         )
 
     def __str__(self) -> str:
@@ -60,7 +63,7 @@ class ServerAddress:
 
     def client(self) -> ModelServerClient:
         """A client of the gRPC port."""
-        return ModelServerClient(str(self), timeout_s=self.timeout_s, tls=self.tls)
+        return ModelServerClient(str(self), timeout_s=self.timeout_s, tls=self.tls, token=self.token)
 
     def rest_client(self) -> RestClient:
         """A client of the REST port.
@@ -73,7 +76,7 @@ class ServerAddress:
                 f"model server {self}: this goes through its REST port, which the connection does not name; set the "
                 "field 'serving_rest_port' (of a connection of type model_server, 'rest_port')"
             )
-        return RestClient(self.host, self.rest_port, timeout_s=self.timeout_s)
+        return RestClient(self.host, self.rest_port, timeout_s=self.timeout_s, token=self.token)
 
 
 def _port(services: Mapping[str, str], name: str) -> int | None:

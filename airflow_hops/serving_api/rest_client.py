@@ -21,10 +21,11 @@ from urllib.parse import quote
 import grpc
 import numpy as np
 
-from airflow_hops.serving_api.client import ModelServerError, ModelVersion, PredictResult
+from airflow_hops.serving_api.client import ModelServerError, ModelVersion, PredictResult, TrafficSplit
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     501: grpc.StatusCode.UNIMPLEMENTED,
@@ -40,11 +41,13 @@ class RestClient:
         host: Its host.
         port: Its REST port.
         timeout_s: How long a call may take, seconds.
+        token: What the server's ``--control_token_file`` asks of whoever sets traffic.
     """
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, host: str, port: int, *, timeout_s: float = 10.0, token: str | None = None) -> None:
         self.address = f"http://{host}:{port}"
         self.timeout_s = timeout_s
+        self._control = {"Authorization": f"Bearer {token}"} if token else {}
         # No proxy: the environment's is for the world outside.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -105,19 +108,22 @@ class RestClient:
         """Returns what the bundled server has counted by model and version since it started."""
         return self.call("GET", "/v1/stats")
 
-    def traffic(self, model: str) -> dict[int, int]:
-        """Returns the bundled server's split of a model; empty where it has none."""
-        percents = self.call("GET", f"{_model_path(model, None, None)}:traffic").get("percents") or {}
-        return {int(version): percent for version, percent in percents.items()}
+    def traffic(self, model: str) -> TrafficSplit:
+        """Returns the bundled server's split of a model.
 
-    def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> None:
+        Raises:
+            ModelServerError: There is no such model, or the server cannot be reached.
+        """
+        return _split(self.call("GET", f"{_model_path(model, None, None)}:traffic"))
+
+    def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> TrafficSplit:
         """Sets the bundled server's split of a model; None removes it.
 
         Raises:
             ModelServerError: A version is not known, or the percents do not sum to 100.
         """
         body = {"percents": None if percents is None else {str(version): p for version, p in percents.items()}}
-        self.call("POST", f"{_model_path(model, None, None)}:traffic", body)
+        return _split(self.call("POST", f"{_model_path(model, None, None)}:traffic", body))
 
     def call(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
@@ -128,7 +134,7 @@ class RestClient:
             ModelServerError: The server answered with an error, with none, or with what is no JSON object.
         """
         data = None if body is None else json.dumps(body).encode()
-        given = {name: value for name, value in (headers or {}).items() if value}
+        given = {name: value for name, value in {**self._control, **(headers or {})}.items() if value}
         request = urllib.request.Request(f"{self.address}{path}", data, given, method=method)
         try:
             with self._opener.open(request, timeout=self.timeout_s) as response:
@@ -151,6 +157,15 @@ def _model_path(model: str, version: int | None, label: str | None) -> str:
     if version is not None:
         return f"{path}/versions/{version}"
     return f"{path}/labels/{quote(label, safe='')}" if label else path
+
+
+def _split(answer: Mapping[str, Any]) -> TrafficSplit:
+    percents = answer["percents"]
+    return TrafficSplit(
+        percents=None if percents is None else {int(version): percent for version, percent in percents.items()},
+        in_effect={int(version): round(percent) for version, percent in answer["in_effect"].items()},
+        persisted=answer["persisted"],
+    )
 
 
 def _message(error: urllib.error.HTTPError) -> str:

@@ -22,7 +22,7 @@ class SharedPlaces:
         storage_options: Passed to fsspec, for the base path.
         config_file: The server's ``--model_config_file``, on a file system that worker and server share; None where
             there is none, and the config is sent by ``HandleReloadConfigRequest``.
-        traffic_file: Its ``--traffic_config_file``, likewise; None to set the traffic by REST.
+        traffic_file: Its ``--traffic_config_file``, likewise; None to set the traffic by RPC.
         capture_path: Its ``--capture_base_path``, or None.
     """
 

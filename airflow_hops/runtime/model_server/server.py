@@ -21,7 +21,7 @@ from airflow_hops.runtime.model_server.steering import (
     ModelConfigs,
     NoTraffic,
     Traffic,
-    TrafficByRest,
+    TrafficByRpc,
     TrafficFile,
 )
 from airflow_hops.runtime.model_server.version_folders import (
@@ -314,7 +314,7 @@ def _configs(at: ServerAddress, places: SharedPlaces, store: ArtifactStore) -> M
 def _shares(at: ServerAddress, places: SharedPlaces, configs: ModelConfigs) -> Traffic:
     if at.kind == TENSORFLOW_MODEL_SERVER:
         return NoTraffic(str(at), lambda model_name: _configured(configs.read(), model_name))
-    return TrafficFile(places.traffic_file) if places.traffic_file is not None else TrafficByRest(at.rest_client)
+    return TrafficFile(places.traffic_file) if places.traffic_file is not None else TrafficByRpc(at.client)
 
 
 def _model(message: Any, model_name: str) -> Any:

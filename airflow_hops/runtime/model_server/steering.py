@@ -6,6 +6,7 @@ kept in the artifact store, under ``_serving/<host>_<port>.config``, and is sent
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,6 @@ from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.runtime.model_server.locks import store_lock
 from airflow_hops.serving_api import config
 from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
-from airflow_hops.serving_api.rest_client import RestClient
 from airflow_hops.store import ArtifactStore
 
 _REFUSALS = ("INVALID_ARGUMENT", "FAILED_PRECONDITION", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED")
@@ -118,6 +118,8 @@ class ConfigByRpc:
                 self._send(changed)
             except HopsError:
                 self._write(before)
+                with contextlib.suppress(HopsError):
+                    self._send(before)
                 raise
         return result
 
@@ -127,11 +129,21 @@ class ConfigByRpc:
     def _send(self, message: Any) -> None:
         with self._connect() as client:
             try:
-                client.reload_config(message, timeout_s=self._load_timeout_s)
-            except ModelServerError as error:
-                # Otherwise a version does not load, or not in time: the version's state says so, and why.
-                if error.code.name in (*_REFUSALS, "UNAVAILABLE"):
-                    raise _refused(error) from error
+                self._reload(client, message)
+            except BadInput:
+                # A server that has started anew has not loaded yet what the labels name.
+                if not any(model.version_labels for model in message.model_config_list.config):
+                    raise
+                self._reload(client, _without_labels(message))
+                self._reload(client, message)
+
+    def _reload(self, client: ModelServerClient, message: Any) -> None:
+        try:
+            client.reload_config(message, timeout_s=self._load_timeout_s)
+        except ModelServerError as error:
+            # Otherwise a version does not load, or not in time: the version's state says so, and why.
+            if error.code.name in (*_REFUSALS, "UNAVAILABLE"):
+                raise _refused(error) from error
 
 
 class TrafficFile:
@@ -155,33 +167,36 @@ class TrafficFile:
         config.set_traffic(self._path, model_name, percents)
 
 
-class TrafficByRest:
-    """The bundled server's ``/v1/models/M:traffic``.
+class TrafficByRpc:
+    """The bundled server's ``TrafficService``.
 
     Args:
-        connect: Gives a client of its REST port.
+        connect: Opens a client.
     """
 
     splits = True
 
-    def __init__(self, connect: Callable[[], RestClient]) -> None:
+    def __init__(self, connect: Callable[[], ModelServerClient]) -> None:
         self._connect = connect
 
     def read(self, model_name: str) -> dict[int, int]:
-        """The shares that the server gives."""
-        try:
-            return self._connect().traffic(model_name)
-        except ModelServerError as error:
-            if error.code.name == "NOT_FOUND":
-                return {}
-            raise _refused(error) from error
+        """The shares that were set."""
+        with self._connect() as client:
+            try:
+                return dict(client.traffic(model_name).percents or {})
+            except ModelServerError as error:
+                if error.code.name == "NOT_FOUND":
+                    return {}
+                raise _refused(error) from error
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
         """Sets the shares; the server has taken them when it answers."""
-        try:
-            self._connect().set_traffic(model_name, percents)
-        except ModelServerError as error:
-            raise _refused(error) from error
+        with self._connect() as client:
+            try:
+                client.set_traffic(model_name, percents)
+            except ModelServerError as error:
+                if percents is not None or error.code.name != "NOT_FOUND":
+                    raise _refused(error) from error
 
 
 class NoTraffic:
@@ -214,6 +229,14 @@ class NoTraffic:
                 f"({shares}): requests that name no version go to the newest one. Put the bundled server in front of "
                 f"it (python -m airflow_hops.serving --upstream={self._address}), and name that one in the connection"
             )
+
+
+def _without_labels(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    for model in copy.model_config_list.config:
+        model.version_labels.clear()
+    return copy
 
 
 def _refused(error: ModelServerError) -> HopsError:
