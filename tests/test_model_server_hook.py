@@ -1,0 +1,273 @@
+"""The hook in Airflow's environment, against the bundled server and what stands in for a remote one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from served_models import Pipeline, Processes, ServerProcess, wait_for
+from test_store import s3_endpoint, s3_store  # noqa: F401
+
+from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.hooks.model_server import ModelServerHook
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.store import ArtifactStore
+
+ROWS = {"carrier": ["UA", "AA"], "distance": [250.0, 750.0], "scheduled_at": [1, 2]}
+OTHERS = ("config_file", "traffic_file", "capture_path", "rest_port")
+
+
+@pytest.fixture
+def object_store(request: pytest.FixtureRequest) -> ArtifactStore:
+    """A store on S3."""
+    store: ArtifactStore = request.getfixturevalue("s3_store")
+    return store
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, server: ServerProcess, **extra: Any) -> ModelServerHook:
+    """A hook of a connection to a server."""
+    connection = {"conn_type": "model_server", "host": "127.0.0.1", "port": server.ports["port"], "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_MODEL_SERVER_DEFAULT", json.dumps(connection))
+    return ModelServerHook()
+
+
+@pytest.mark.runtime
+def test_hook_asks_and_steers_by_grpc_and_rest(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, server = pipeline.name, pipeline.server
+    pipeline.deploy(pipeline.model("first"))
+    pipeline.deploy(pipeline.model("second"))
+    config_file = str(server.config_file)
+    hook = connect(monkeypatch, server, rest_port=server.ports["rest_api_port"], config_file=config_file)
+
+    answers, said = hook.test_connection()
+    assert answers
+    assert said.startswith(f"Model server 127.0.0.1:{server.ports['port']} answers; models: ")
+    assert f"{name} (version 2 AVAILABLE, version 1 AVAILABLE)" in said
+
+    for version, slope in ((1, 1.0), (2, 1.2)):
+        expected = 1 / (1 + np.exp(1 - slope * np.array([0.25, 0.75])))
+        by_grpc = hook.predict(name, ROWS, version=version)
+        assert by_grpc.version == version
+        np.testing.assert_allclose(by_grpc.outputs["probability"], expected, rtol=1e-5)
+        by_rest = hook.predict(name, ROWS, version=version, api="rest")
+        np.testing.assert_allclose(by_rest.outputs["outputs"], expected, rtol=1e-5)
+    assert hook.predict(name, ROWS, label="canary").version == 2
+    for api in ("grpc", "rest"):
+        assert {v.version: v.state for v in hook.status(name, api=api)} == {1: "AVAILABLE", 2: "AVAILABLE"}
+        assert hook.status("nobody", api=api) == []
+        split = hook.set_traffic(name, {1: 30, 2: 70}, api=api)
+        assert split.percents == {1: 30, 2: 70} == hook.get_traffic(name, api=api).percents
+    assert set(hook.metadata(name, version=1).signatures["serving_default"].inputs) == set(ROWS)
+    assert hook.metadata(name, version=1, api="rest")["model_spec"]["version"] == "1"
+    assert hook.stats()["models"][name]["versions"]["2"]["requests"] >= 2
+    hook.wait_until_available(name, 2, timeout_s=5)
+
+    with pytest.raises(BadInput, match=r"Serving signature key .nothing. not found"):
+        hook.predict(name, {}, signature="nothing")
+    with pytest.raises(BadInput, match="input 'distance' has dtype object"):
+        hook.predict(name, {**ROWS, "distance": ["far", "near"]})
+    with pytest.raises(HopsError, match="Servable not found"):
+        hook.predict("nobody", ROWS)
+    with pytest.raises(BadInput, match="does not parse as a ModelServerConfig"):
+        hook.reload_config("nonsense")
+
+
+def test_server_that_is_away_and_fields_that_are_wrong_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        connection = {"conn_type": "model_server", "host": "127.0.0.1", "port": port, "extra": {"timeout": 1}}
+        monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps(connection))
+        answers, said = ModelServerHook("away").test_connection()
+    assert not answers
+    assert f"127.0.0.1:{port}" in said
+    for conn_type, extra, message in (
+        (
+            "model_server",
+            {"kind": "torchserve"},
+            "'serving_kind' is 'torchserve'; expected bundled or",
+        ),
+        ("model_server", {"rest_port": "http"}, "'serving_rest_port' is 'http'; expected a port"),
+        ("model_server", {"timeout": "soon"}, "'serving_timeout' is 'soon'; expected a number of seconds"),
+        ("model_server", {"ca_file": "/no/such.pem"}, "'serving_ca_file' is '/no/such.pem'; there is no such file"),
+        ("model_server", {"cert_file": "/c.pem"}, "expected both or neither"),
+        ("spark", {}, "is of type 'spark'; expected 'model_server'"),
+    ):
+        monkeypatch.setenv("AIRFLOW_CONN_BAD", json.dumps({"conn_type": conn_type, "extra": extra}))
+        assert message in ModelServerHook("bad").test_connection()[1]
+    with pytest.raises(BadInput, match="there is no connection 'nowhere', or it cannot be read"):
+        ModelServerHook("nowhere").services  # noqa: B018
+    connection = {"conn_type": "model_server", "extra": {"kind": "tensorflow_model_server"}}
+    monkeypatch.setenv("AIRFLOW_CONN_TF", json.dumps(connection))
+    with pytest.raises(BadInput, match="tensorflow_model_server, which does not split traffic; put the bundled"):
+        ModelServerHook("tf").set_traffic("flights", {1: 100})
+
+
+@pytest.fixture(scope="module")
+def remote(processes: Processes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Stands in for ``tensorflow_model_server``: an empty config that it looks at once, no traffic file, no capture."""
+    folder = tmp_path_factory.mktemp("remote")
+    config = folder / "empty.config"
+    config.write_text("model_config_list {}\n")
+    flags = {"model_config_file": config, "file_system_poll_wait_seconds": 0.1}
+    server = ServerProcess(processes.server.python, folder, flags)
+    server.start()
+    server.wait_until_ready()
+    yield server
+    server.stop()
+
+
+def services_of(server: ServerProcess, base_path: Path, **fields: str) -> dict[str, str]:
+    """A connection's fields, and none of the session's server."""
+    return {
+        **{f"serving_{name}": "" for name in OTHERS},
+        "serving_port": str(server.ports["port"]),
+        "serving_base_path": str(base_path),
+        **{f"serving_{name}": value for name, value in fields.items()},
+    }
+
+
+def decide(pipeline: Pipeline, services: dict[str, str], function: str, **params: Any) -> Any:
+    return pipeline.runner(
+        f"airflow_hops.runtime.traffic:{function}",
+        params={"model_name": pipeline.name, "reason": "a test", **params},
+        services={"tracking_uri": pipeline.tracking_uri, **services},
+        launcher=pipeline.launcher,
+    )
+
+
+@pytest.mark.runtime
+def test_remote_server_is_steered_by_reloads_of_a_config_that_outlives_it(
+    pipeline: Pipeline, remote: ServerProcess
+) -> None:
+    name = pipeline.name
+    services = services_of(remote, remote.base_path, kind="tensorflow_model_server")
+    pipeline.deploy(pipeline.model("first"), services=services)
+    assert remote.available(name) == [1]
+    before = pipeline.record()
+    with pytest.raises(StepFailed, match=r"does not split traffic\. Put the bundled server in front of it") as caught:
+        pipeline.deploy(pipeline.model("second"), services=services)
+    assert not caught.value.retryable
+    assert pipeline.record() == before
+    with pytest.raises(StepFailed, match="does not load model"):
+        pipeline.deploy(pipeline.model("broken"), services=services, canary_percent=100)
+    assert remote.available(name) == [1]
+    assert pipeline.record() == before
+
+    deployed = pipeline.deploy(pipeline.model("second"), services=services, canary_percent=100)
+    second = deployed.properties["version"]
+    assert remote.available(name) == [1, second]
+    assert decide(pipeline, services, "promote", version=None)["champion"] == second
+
+    # It was started with an empty config, and has forgotten everything; the next decision tells it again.
+    remote.process.send_signal(signal.SIGKILL)
+    remote.process.wait(10)
+    remote.start()
+    remote.wait_until_ready()
+    assert remote.available(name) == []
+    assert decide(pipeline, services, "promote", version=second)["served"] == [1, second]
+    assert remote.available(name) == [1, second]
+    assert decide(pipeline, services, "roll_back", to_version=None)["champion"] == 1
+    assert remote.available(name) == [1]
+    assert decide(pipeline, services, "undeploy", version=None, force=True)["served"] == []
+    assert remote.available(name) == []
+
+
+@pytest.mark.runtime
+def test_gateway_splits_the_traffic_of_a_remote_server(
+    pipeline: Pipeline, remote: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = pipeline.name
+    gateway = ServerProcess(remote.python, tmp_path / "gateway", {"upstream": f"127.0.0.1:{remote.ports['port']}"})
+    gateway.start()
+    try:
+        gateway.wait_until_ready()
+        services = services_of(gateway, remote.base_path)
+        pipeline.deploy(pipeline.model("first"), services=services)
+        pipeline.deploy(pipeline.model("second"), services=services, canary_percent=25)
+        assert remote.available(name) == [1, 2]
+        hook = connect(monkeypatch, gateway)
+        assert hook.get_traffic(name).percents == {1: 75, 2: 25}
+        with hook.address.client() as client:
+            client.predict(name, ROWS)  # asks for the signature first, which is dealt to a version too
+            answered = [client.predict(name, ROWS).version for _ in range(100)]
+        assert (answered.count(1), answered.count(2)) == (75, 25)
+        assert decide(pipeline, services, "set_traffic", percents={"1": 50, "2": 50})["changed"] is True
+        assert hook.get_traffic(name).percents == {1: 50, 2: 50}
+        assert decide(pipeline, services, "promote", version=None)["traffic"] == {"2": 100}
+        wait_for(lambda: hook.predict(name, ROWS).version == 2, "all to the promoted")
+        assert hook.predict(name, ROWS, label="stable").version == 2
+    finally:
+        gateway.stop()
+
+
+def test_versions_in_an_object_store_appear_whole_and_once(object_store: ArtifactStore, tmp_path: Path) -> None:
+    from airflow_hops.runtime.model_server.version_folders import RemoteFolders
+
+    def model(name: str) -> Path:
+        folder = tmp_path / name
+        (folder / "variables").mkdir(parents=True)
+        (folder / "saved_model.pb").write_text(name)
+        (folder / "variables" / "variables.index").write_text(f"{name}'s variables")
+        return folder
+
+    base_path = f"{object_store.root}/models"
+    folders = RemoteFolders(base_path, object_store.storage_options)
+    fs = object_store._fs()
+    half = f"{base_path}/flights/1"
+    fs.pipe_file(f"{half}/variables/variables.data", b"of a try that was killed")  # and never wrote saved_model.pb
+    assert not folders.has("flights", 1)
+    assert folders.publish(model("first"), "flights", 1, "f" * 64) is True
+    assert folders.publish(tmp_path / "first", "flights", 1, "f" * 64) is False
+    root = fs._strip_protocol(half)
+    assert sorted(path.removeprefix(f"{root}/") for path in fs.find(root)) == [
+        "assets.extra/hops.json",
+        "saved_model.pb",
+        "variables/variables.index",
+    ]
+    with pytest.raises(BadInput, match="holds another model"):
+        folders.publish(model("second"), "flights", 1, "e" * 64)
+    assert fs.cat_file(f"{half}/saved_model.pb") == b"first"
+    folders.unpublish("flights", 1)
+    assert not folders.has("flights", 1)
+    assert fs.find(root) == []
+
+
+def test_lease_of_an_object_store_is_held_by_one_and_outlives_nobody(
+    object_store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_hops.runtime.model_server import locks
+
+    monkeypatch.setattr(locks, "_STORE_POLL_S", 0.02)
+    folder = object_store.uri("_serving", "flights.lock")
+    inside, most = [], []
+
+    def work(number: int) -> None:
+        for _ in range(3):
+            with locks.store_lease(object_store, folder, "flights", 60):
+                inside.append(number)
+                most.append(len(inside))
+                inside.remove(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 12
+    # A holder that died: nobody beats any more, and its lease was never released.
+    (newest,) = object_store.names(folder)
+    object_store.write_text(f"{folder}/{newest}", "held by the dead")
+    held = pytest.raises(HopsError, match=rf"flights: another task has held .*/{newest} for 0\.1 s")
+    with held, locks.store_lease(object_store, folder, "flights", 0.1):
+        pass
+    monkeypatch.setattr(locks, "_STALE_S", 0.2)
+    with locks.store_lease(object_store, folder, "flights", 60):
+        assert object_store.names(folder) == [str(int(newest) + 1)]
