@@ -151,3 +151,18 @@ def test_a_canary_that_live_labels_speak_against_is_rolled_back(pipeline: Pipeli
     (finding,) = (f for f in pipeline.record()["history"][-1]["findings"] if f["what"] == "labels")
     assert (finding["numbers"]["stable_accuracy"], finding["numbers"]["canary_accuracy"]) == (1.0, 0.0)
     assert finding["numbers"]["canary_rows"] == finding["numbers"]["stable_rows"] == 60
+
+
+def test_shares_can_be_set_over_rest(pipeline: Pipeline) -> None:
+    """As of a gateway whose files the worker does not see."""
+    services = {"serving_traffic_file": ""}
+    pipeline.deploy(pipeline.model("first"), services=services)
+    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=40, services=services)
+    assert shares(pipeline) == {1: 60, 2: 40}, "in effect before the answer"
+    pipeline.server.ask(pipeline.name, 100)
+    plan: dict[str, Any] = {"steps": [70, 100], "services": services}
+    assert "gets 70%" in pipeline.look(deployment, **plan)["waiting"]["text"]
+    assert shares(pipeline) == {1: 30, 2: 70}
+    pipeline.server.ask(pipeline.name, 50)
+    assert pipeline.rollout(deployment, **plan).properties["decision"] == "promoted"
+    assert shares(pipeline) == {2: 100}
