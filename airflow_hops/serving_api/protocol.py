@@ -357,6 +357,7 @@ PredictShapes: Any = _CLASSES["PredictShapes"]
 ResponseSpec: Any = _CLASSES["ResponseSpec"]
 """The ``model_spec`` of a response to Predict, Classify or Regress: what answered."""
 TensorProto: Any = _CLASSES["TensorProto"]
+TensorShapeProto: Any = _CLASSES["TensorShapeProto"]
 SignatureDefMap: Any = _CLASSES["SignatureDefMap"]
 PredictRequest: Any = _CLASSES["PredictRequest"]
 PredictResponse: Any = _CLASSES["PredictResponse"]

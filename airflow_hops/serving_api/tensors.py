@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+from airflow_hops.serving_api.protocol import TensorProto, TensorShapeProto
 
 # A few bytes of proto can ask for a tensor of any size, as the last value of a typed field fills what is missing.
 MAX_TENSOR_BYTES = 2**31
 
 # Up to so many numbers a list is quicker than the bytes of a packed field.
 _FEW = 16
+_LONG_SHAPE_BYTES = 256
 MAX_FILLED_BYTES = 2**26
 
 
@@ -109,9 +113,7 @@ def from_proto(proto: Any) -> np.ndarray:
     tensor_type = BY_NUMBER.get(proto.dtype)
     if tensor_type is None:
         raise TensorError(f"dtype number {proto.dtype} is not supported")
-    shape = tuple([dim.size for dim in proto.tensor_shape.dim])
-    if proto.tensor_shape.unknown_rank or (shape and min(shape) < 0):
-        raise TensorError(f"shape {list(shape)} is not fully known")
+    shape = _shape_of(proto)
     count = math.prod(shape)
     if count * tensor_type.numpy.itemsize > MAX_TENSOR_BYTES:
         raise TensorError(f"shape {list(shape)} of {tensor_type.name} is larger than {MAX_TENSOR_BYTES} bytes")
@@ -132,6 +134,32 @@ def from_proto(proto: Any) -> np.ndarray:
     return array
 
 
+def _shape_of(proto: Any) -> tuple[int, ...]:
+    encoded = proto.tensor_shape.SerializeToString()
+    # Few shapes come again and again; a client that sends many, or a long one, must not fill the memory with them.
+    return _read_shape(encoded) if len(encoded) < _LONG_SHAPE_BYTES else _read_shape.__wrapped__(encoded)
+
+
+@lru_cache(1024)
+def _read_shape(encoded: bytes) -> tuple[int, ...]:
+    message = TensorShapeProto.FromString(encoded)
+    shape = tuple([dim.size for dim in message.dim])
+    if message.unknown_rank or (shape and min(shape) < 0):
+        raise TensorError(f"shape {list(shape)} is not fully known")
+    return shape
+
+
+@lru_cache(1024)
+def _head(number: int, shape: tuple[int, ...]) -> bytes:
+    """The beginning of a serialized TensorProto: dtype and shape."""
+    message = TensorProto(dtype=number)
+    message.tensor_shape.SetInParent()
+    for size in shape:
+        message.tensor_shape.dim.add(size=size)
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
 def _from_values(proto: Any, tensor_type: TensorType, count: int) -> np.ndarray:
     values = getattr(proto, tensor_type.field)
     array = _from_packed(proto, tensor_type, len(values)) if tensor_type.packed_tag else None
@@ -142,6 +170,8 @@ def _from_values(proto: Any, tensor_type: TensorType, count: int) -> np.ndarray:
         return array
     if given > count:
         raise TensorError(f"{given} values for {count} elements")
+    if count * tensor_type.numpy.itemsize > MAX_FILLED_BYTES:
+        raise TensorError(f"{given} values for {count} elements, too many to fill in")
     if not given:
         array = np.full(1, b"", object) if tensor_type is STRING else np.zeros(1, tensor_type.numpy)
     filled: np.ndarray = np.concatenate([array, np.full(count - len(array), array[-1], tensor_type.numpy)])
@@ -218,27 +248,26 @@ def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> No
         TensorError: The dtype cannot be sent.
     """
     tensor_type = type_of(array)
-    proto.dtype = tensor_type.number
-    proto.tensor_shape.SetInParent()
-    for size in array.shape:
-        proto.tensor_shape.dim.add().size = size
-    flat = array.ravel()
+    head = _head(tensor_type.number, array.shape)
     if tensor_type is STRING:
-        strings = [value if type(value) is bytes else _as_bytes(value) for value in flat.tolist()]
+        strings = [value if type(value) is bytes else _as_bytes(value) for value in array.ravel().tolist()]
+        proto.MergeFromString(head)
         if as_content:
             proto.tensor_content = b"".join([*(_varint(len(value)) for value in strings), *strings])
         else:
             proto.string_val.extend(strings)
     elif as_content:
-        proto.tensor_content = np.ascontiguousarray(flat, tensor_type.numpy).tobytes()
-    elif tensor_type.packed_tag and (flat.size > _FEW or tensor_type.numpy.kind == "c"):
+        proto.MergeFromString(head)
+        proto.tensor_content = np.ascontiguousarray(array, tensor_type.numpy).tobytes()
+    elif tensor_type.packed_tag:
         # A packed field of fixed-width numbers is the array's own bytes: no number becomes a Python object.
-        content = np.ascontiguousarray(flat, tensor_type.numpy).tobytes()
-        proto.MergeFromString(bytes((tensor_type.packed_tag,)) + _varint(len(content)) + content)
-    elif tensor_type.field == "half_val":
-        proto.half_val.extend(flat.view(np.uint16).tolist())
+        content = np.ascontiguousarray(array, tensor_type.numpy).tobytes()
+        proto.MergeFromString(b"%b%c%b%b" % (head, tensor_type.packed_tag, _varint(len(content)), content))
     else:
-        getattr(proto, tensor_type.field).extend(flat.tolist())
+        proto.MergeFromString(head)
+        flat = array.ravel()
+        values = flat.view(np.uint16) if tensor_type.field == "half_val" else flat
+        getattr(proto, tensor_type.field).extend(values.tolist())
 
 
 def _as_bytes(value: Any) -> bytes:
