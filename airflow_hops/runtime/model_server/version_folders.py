@@ -20,7 +20,8 @@ from airflow_hops.artifacts import BadInput
 _MARKER = "assets.extra/hops.json"
 """Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
 
-_GRAPHS = ("saved_model.pb", "saved_model.pbtxt")
+_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "model.tflite", "model.skops", "model.pkl", "model.joblib")
+"""What the bundled server knows a model by; ``tensorflow_model_server`` loads SavedModels and TensorFlow Lite's."""
 
 
 class VersionFolders(Protocol):
@@ -67,7 +68,7 @@ class LocalFolders:
     def has(self, model_name: str, version: int) -> bool:
         """Whether a version is there."""
         folder = Path(self.uri(model_name, version))
-        return any((folder / name).is_file() for name in _GRAPHS)
+        return any((folder / name).is_file() for name in _MODEL_FILES)
 
     def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Copies a SavedModel beside its place, and renames it into it."""
@@ -123,7 +124,7 @@ class RemoteFolders:
     def has(self, model_name: str, version: int) -> bool:
         """Whether a whole version is there."""
         self._fs.invalidate_cache()
-        return any(self._fs.exists(f"{self.uri(model_name, version)}/{name}") for name in _GRAPHS)
+        return any(self._fs.exists(f"{self.uri(model_name, version)}/{name}") for name in _MODEL_FILES)
 
     def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Uploads a SavedModel, the file that makes it one last."""
@@ -138,8 +139,8 @@ class RemoteFolders:
         self._clear(folder, () if found != marker else {*files, _MARKER})
         self._fs.makedirs(folder, exist_ok=True)
         self._write(f"{folder}/{_MARKER}", marker.encode())
-        for name in sorted(files, key=lambda name: name in _GRAPHS):
-            if name in _GRAPHS:
+        for name in sorted(files, key=lambda name: name in _MODEL_FILES):
+            if name in _MODEL_FILES:
                 self._write(f"{folder}/{name}", files[name].read_bytes())
             elif name != _MARKER:
                 self._fs.makedirs(f"{folder}/{PurePosixPath(name).parent}", exist_ok=True)
@@ -150,7 +151,7 @@ class RemoteFolders:
     def unpublish(self, model_name: str, version: int) -> None:
         """Removes the file that makes it a version, then the others."""
         folder = self.uri(model_name, version)
-        for name in _GRAPHS:
+        for name in _MODEL_FILES:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(f"{folder}/{name}")
         self._clear(folder, ())
@@ -189,13 +190,13 @@ class RemoteFolders:
 
 
 def check_saved_model(folder: Path) -> None:
-    """Checks that a folder holds a SavedModel's first file; whether it loads is for the server to say.
+    """Checks that a folder holds a file that makes it a model's; whether it loads is for the server to say.
 
     Raises:
         BadInput: it does not.
     """
-    if not any((folder / name).is_file() for name in _GRAPHS):
-        raise BadInput(f"{folder}: not a SavedModel (neither saved_model.pb nor saved_model.pbtxt is in it)")
+    if not any((folder / name).is_file() for name in _MODEL_FILES):
+        raise BadInput(f"{folder}: not a SavedModel, nor another model (none of {', '.join(_MODEL_FILES)} is in it)")
 
 
 def _marker(version: int, fingerprint: str) -> str:
