@@ -17,7 +17,6 @@ from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.protocol import StepResult
-from airflow_hops.triggers.rollout import RolloutTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -166,6 +165,8 @@ class RolloutOperator(HopsOperator):
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Looks, and waits for the next look, until it is decided; or writes the artifact where nothing is to be."""
+        from airflow_hops.triggers.rollout import RolloutTrigger  # it would cost every DAG file what it imports
+
         if (result := self._already_champion(hook, context)) is not None:
             return result
         while True:
