@@ -110,11 +110,13 @@ def load(server: Server, clients: int = 8) -> Iterator[Counter[tuple[int, float]
 
 @pytest.fixture(scope="module")
 def server(runtime_python: Path, saved_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two workers a version: flights (versions 1 and 2, half of the requests each), vectors, fragile."""
+    """Two workers a version: flights (versions 1 and 2, half of the requests each), vectors, fragile (in batches)."""
     from tests.serving.conftest import Server
 
     folder = tmp_path_factory.mktemp("workers")
-    (folder / "models.config").write_text(f"model_config_list {{ {config(saved_models)} }}")
+    shutil.copytree(saved_models / "fragile", folder / "fragile")
+    (folder / "fragile" / "1" / "batching_params.pbtxt").write_text("batch_timeout_micros { value: 1000 }")
+    (folder / "models.config").write_text(f"model_config_list {{ {models(saved_models, folder)} }}")
     (folder / "traffic.json").write_text(json.dumps({"models": {"flights": {"1": 50, "2": 50}}}))
     (folder / "monitoring.config").write_text("prometheus_config { enable: true }")
     flags = {
@@ -122,24 +124,34 @@ def server(runtime_python: Path, saved_models: Path, tmp_path_factory: pytest.Te
         "model_config_file": folder / "models.config",
         "traffic_config_file": folder / "traffic.json",
         "monitoring_config_file": folder / "monitoring.config",
+        "enable_batching": True,
+        "enable_per_model_batching_parameters": True,
     }
     started = Server(runtime_python, folder, flags).wait_until_ready()
     yield started
     started.close()
 
 
-def config(saved_models: Path, flights: tuple[int, ...] = (1, 2), more: str = "") -> str:
+def models(saved_models: Path, folder: Path, flights: tuple[int, ...] = (1, 2), more: str = "") -> str:
     return (
         model("flights", saved_models / "flights", versions(*flights))
         + model("vectors", saved_models / "vectors")
-        + model("fragile", saved_models / "fragile")
+        + model("fragile", folder / "fragile")
         + more
     )
 
 
-def reload(server: Server, models: str) -> None:
+def reload(server: Server, saved_models: Path, **changes: Any) -> None:
+    """Sets the config that the server started with, or a change of it."""
+    config = models(saved_models, server.ready_file.parent, **changes)
     with ModelServerClient(server.address, timeout_s=60) as client:
-        client.reload_config(parse_config(f"model_config_list {{ {models} }}", "test"))
+        client.reload_config(parse_config(f"model_config_list {{ {config} }}", "test"))
+
+
+def metrics(server: Server) -> str:
+    with urllib.request.urlopen(server.url + "/monitoring/prometheus/metrics") as response:
+        text: str = response.read().decode()
+    return text
 
 
 def test_answers_and_errors_are_those_of_a_server_without_workers(
@@ -223,10 +235,9 @@ def test_no_request_fails_when_workers_are_killed(server: Server) -> None:
     found = {version: workers(server, "flights", version) for version in (1, 2)}
     assert [found[1]["restarts"] - before[1], found[2]["restarts"] - before[2]] == [4, 2]
     assert found[1]["last_end"] == "signal 9 (SIGKILL)"
-    with urllib.request.urlopen(server.url + "/monitoring/prometheus/metrics") as response:
-        metrics = response.read().decode()
-    assert 'hops_serving_workers{model_name="flights",version="1"} 2\n' in metrics
-    assert f'hops_serving_worker_restarts_total{{model_name="flights",version="1"}} {found[1]["restarts"]}' in metrics
+    shown = metrics(server)
+    assert 'hops_serving_workers{model_name="flights",version="1"} 2\n' in shown
+    assert f'hops_serving_worker_restarts_total{{model_name="flights",version="1"}} {found[1]["restarts"]}' in shown
     assert "ended with signal 9 (SIGKILL)" in server.log()
 
 
@@ -256,19 +267,24 @@ def test_request_that_ends_its_workers_is_refused_and_takes_no_other_with_it(ser
     ask(-2.0, 500)
     assert not failures
     assert workers(server, "fragile", 1)["restarts"] == restarts
+    # What is counted in a worker is shown by the server.
+    batches = (
+        ':tensorflow:serving:batching_session:processed_batch_size_count{model_name="fragile",version="1",worker="'
+    )
+    assert batches in metrics(server)
 
 
 def test_reload_under_load_ends_the_processes_of_an_unloaded_version(server: Server, saved_models: Path) -> None:
     gone = pids(server, "flights", 1)
     with load(server) as answers:
-        reload(server, config(saved_models, flights=(2, 3)))
+        reload(server, saved_models, flights=(2, 3))
         wait_until(lambda: not any(alive(pid) for pid in gone), server)
         so_far = answers[2, 2005.0]
         wait_until(lambda: answers[2, 2005.0] > so_far + 100, server)
     assert {version for version, _ in answers} == {1, 2}
     assert server.predict("flights/versions/3", ROW)["predictions"][0]["score"] == [3005.0]
     assert server.call("/v1/workers")[1]["models"]["flights"].keys() == {"2", "3"}
-    reload(server, config(saved_models))
+    reload(server, saved_models)
 
 
 def test_version_that_does_not_load_says_why_and_leaves_no_process(
@@ -277,8 +293,8 @@ def test_version_that_does_not_load_says_why_and_leaves_no_process(
     folder = tmp_path / "broken" / "1"
     shutil.copytree(saved_models / "vectors" / "7", folder)
     (folder / "saved_model.pb").write_bytes(b"no model")
-    with pytest.raises(ModelServerError, match="Model broken version 1 did not load: Could not load SavedModel"):
-        reload(server, config(saved_models, more=model("broken", tmp_path / "broken")))
+    with pytest.raises(ModelServerError, match=r"broken version: 1\} due to error: NOT_FOUND: Could not load"):
+        reload(server, saved_models, more=model("broken", tmp_path / "broken"))
     status, answer = server.call("/v1/models/broken/versions/1")
     assert status == 200
     error = answer["model_version_status"][0]["status"]
@@ -286,7 +302,7 @@ def test_version_that_does_not_load_says_why_and_leaves_no_process(
     assert str(folder / "saved_model.pb") in error["error_message"]
     assert "broken" not in server.call("/v1/workers")[1]["models"]
     wait_until(lambda: forked(server) == processes(server), server)
-    reload(server, config(saved_models))
+    reload(server, saved_models)
 
 
 def test_deadline_ends_a_request_and_its_worker_goes_on(server: Server) -> None:
