@@ -145,6 +145,26 @@ def test_keys_move_only_from_shares_that_shrink_to_shares_that_grow(in_runtime: 
                 assert new.get(taker, 0) > old.get(taker, 0)
 
 
+def test_every_share_is_met_exactly_by_a_hundred_requests(in_runtime: Callable[..., Any]) -> None:
+    assert (
+        in_runtime(
+            """
+        from collections import Counter
+        from airflow_hops.serving.gateway.traffic import TrafficTable
+        result = []
+        for percent in range(1, 100):
+            table = TrafficTable(None)
+            table.set_split("m", {1: percent, 2: 100 - percent})
+            split = table.split("m", {1: None, 2: None})
+            dealt = Counter(table.choose("m", split, None) for _ in range(100))
+            if dealt != {1: percent, 2: 100 - percent}:
+                result.append([percent, dealt[1]])
+        """
+        )
+        == []
+    )
+
+
 def test_two_versions_are_dealt_after_a_restart_as_before(in_runtime: Callable[..., Any]) -> None:
     assert in_runtime(
         """

@@ -46,9 +46,9 @@ class Split:
             return None
         return cls(versions, tuple(itertools.accumulate(percents[version] for version in versions)), slots)
 
-    def at(self, point: float) -> int:
-        """Returns the version at a point from 0 (inclusive) to 1 (exclusive)."""
-        return self.versions[bisect_right(self.bounds, point * self.bounds[-1])]
+    def at(self, point: int, of: int) -> int:
+        """Returns the version at a point from 0 to ``of``, exclusive; in whole numbers, so that shares are exact."""
+        return self.versions[bisect_right(self.bounds, point * self.bounds[-1] // of)]
 
     def of_key(self, model: str, key: str) -> int:
         """Returns the version of a sticky key: its slot's, or another's while that is not loaded."""
@@ -56,7 +56,7 @@ class Split:
         version = self.slots[int.from_bytes(digest[:8], "big") % _SLOTS]
         if version in self.versions:
             return version
-        return self.at(int.from_bytes(digest[8:], "big") / 2**64)
+        return self.at(int.from_bytes(digest[8:], "big"), 2**64)
 
     def percents(self) -> dict[int, float]:
         """The shares in effect, in percent."""
@@ -193,7 +193,7 @@ class TrafficTable:
         counter = self._counters.get(model)
         if counter is None:
             counter = self._counters.setdefault(model, itertools.count())
-        return split.at(next(counter) * _STRIDE % 100 / 100)
+        return split.at(next(counter) * _STRIDE % 100, 100)
 
     def _set(self, write: Callable[..., Any], section: str, model: str, percents: Mapping[Any, int] | None) -> None:
         with self._lock:
