@@ -35,7 +35,12 @@ PROVIDER_INFO: dict[str, Any] = {
     ],
     "operators": [{"integration-name": "Hops", "python-modules": ["airflow_hops.operators"]}],
     "sensors": [{"integration-name": "Hops", "python-modules": ["airflow_hops.sensors.model_version"]}],
-    "triggers": [{"integration-name": "Hops", "python-modules": ["airflow_hops.triggers.model_version"]}],
+    "triggers": [
+        {
+            "integration-name": "Hops",
+            "python-modules": ["airflow_hops.triggers.model_version", "airflow_hops.triggers.rollout"],
+        }
+    ],
     "hooks": [
         {
             "integration-name": "Hops",
@@ -77,7 +82,7 @@ PROVIDER_INFO: dict[str, Any] = {
             "ui-field-behaviour": {
                 "hidden-fields": ["schema", "login"],
                 "relabeling": {"port": "gRPC port", "password": "Control token"},
-                "placeholders": {"host": "127.0.0.1", "port": "8500"},
+                "placeholders": {"host": "127.0.0.1", "port": "8500", "password": "none"},
             },
             "conn-fields": {
                 "kind": {
