@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,13 @@ def object_store(request: pytest.FixtureRequest) -> ArtifactStore:
 
 def connect(monkeypatch: pytest.MonkeyPatch, server: ServerProcess, **extra: Any) -> ModelServerHook:
     """A hook of a connection to a server."""
-    connection = {"conn_type": "model_server", "host": "127.0.0.1", "port": server.ports["port"], "extra": extra}
+    connection = {
+        "conn_type": "model_server",
+        "host": "127.0.0.1",
+        "port": server.ports["port"],
+        "password": extra.pop("token", None),
+        "extra": extra,
+    }
     monkeypatch.setenv("AIRFLOW_CONN_MODEL_SERVER_DEFAULT", json.dumps(connection))
     return ModelServerHook()
 
@@ -180,20 +187,39 @@ def test_remote_server_is_steered_by_reloads_of_a_config_that_outlives_it(
     assert remote.available(name) == []
 
 
+def secured(folder: Path) -> dict[str, Path]:
+    """Flags of a server with TLS that asks for a token."""
+    folder.mkdir()
+    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=gateway"
+    files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(["openssl", *request.split(), *files], check=True, capture_output=True)
+    key, cert = (json.dumps((folder / name).read_text()) for name in ("key.pem", "cert.pem"))
+    (folder / "ssl.config").write_text(f"server_key: {key}\nserver_cert: {cert}\nclient_verify: false\n")
+    (folder / "token").write_text("open-sesame\n")
+    return {"ssl_config_file": folder / "ssl.config", "control_token_file": folder / "token"}
+
+
 @pytest.mark.runtime
 def test_gateway_splits_the_traffic_of_a_remote_server(
     pipeline: Pipeline, remote: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = pipeline.name
-    gateway = ServerProcess(remote.python, tmp_path / "gateway", {"upstream": f"127.0.0.1:{remote.ports['port']}"})
+    flags = {"upstream": f"127.0.0.1:{remote.ports['port']}", **secured(tmp_path / "secured")}
+    ca_file = str(tmp_path / "secured" / "cert.pem")
+    gateway = ServerProcess(remote.python, tmp_path / "gateway", flags)
     gateway.start()
     try:
         gateway.wait_until_ready()
-        services = services_of(gateway, remote.base_path)
+        services = services_of(gateway, remote.base_path, ca_file=ca_file, token="open-sesame")
+        with pytest.raises(StepFailed, match="the model server refuses: UNAUTHENTICATED") as caught:
+            pipeline.deploy(pipeline.model("first"), services={**services, "serving_token": ""})
+        assert not caught.value.retryable
         pipeline.deploy(pipeline.model("first"), services=services)
         pipeline.deploy(pipeline.model("second"), services=services, canary_percent=25)
         assert remote.available(name) == [1, 2]
-        hook = connect(monkeypatch, gateway)
+        with pytest.raises(BadInput, match="UNAUTHENTICATED"):
+            connect(monkeypatch, gateway, ca_file=ca_file).set_traffic(name, {1: 100})
+        hook = connect(monkeypatch, gateway, ca_file=ca_file, token="open-sesame")
         assert hook.get_traffic(name).percents == {1: 75, 2: 25}
         with hook.address.client() as client:
             client.predict(name, ROWS)  # asks for the signature first, which is dealt to a version too
