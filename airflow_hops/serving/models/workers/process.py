@@ -54,6 +54,8 @@ def run_worker(job: Job, control: socket.socket) -> None:
         format=f"%(asctime)s %(levelname)s %(name)s: worker %(process)d of {who}: %(message)s",
         stream=sys.stderr,
     )
+    with contextlib.suppress(OSError):  # short of memory, the kernel shall end a worker, which is replaced
+        Path("/proc/self/oom_score_adj").write_text("500")
     with contextlib.suppress(PeerGone):
         try:
             servable = open_model(job.model, job.version, job.folder, job.options)

@@ -39,7 +39,9 @@ class Supervisor:
         threads = max(1, len(os.sched_getaffinity(0)) // scaling.bounds.maximum)
         self._options = replace(options, intra_op_threads=options.intra_op_threads or threads)
         self._scaling = scaling
-        self._launcher = Launcher({"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"})
+        openmp = os.environ.get("OMP_NUM_THREADS", str(threads))
+        # OpenBLAS starts its threads when it is imported, and workers are forked from a process that has only one.
+        self._launcher = Launcher({"OMP_NUM_THREADS": openmp, "OPENBLAS_NUM_THREADS": "1"})
         self._lock = threading.Lock()
         self._servables: list[WorkerServable] = []
         self._stopped = threading.Event()
