@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from served_models import Pipeline, Processes, ServerProcess, wait_for
 from test_store import s3_endpoint, s3_store  # noqa: F401
 
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.sensors.model_version import ModelVersionSensor
 from airflow_hops.store import ArtifactStore
 
 ROWS = {"carrier": ["UA", "AA"], "distance": [250.0, 750.0], "scheduled_at": [1, 2]}
@@ -84,6 +89,41 @@ def test_hook_asks_and_steers_by_grpc_and_rest(pipeline: Pipeline, monkeypatch: 
         hook.predict("nobody", ROWS)
     with pytest.raises(BadInput, match="does not parse as a ModelServerConfig"):
         hook.reload_config("nonsense")
+
+
+@pytest.mark.runtime
+def test_sensor_waits_for_version_and_label_here_and_in_the_triggerer(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = pipeline.name
+    pipeline.deploy(pipeline.model("first"))
+    connect(monkeypatch, pipeline.server)
+
+    def sensor(**arguments: Any) -> ModelVersionSensor:
+        given = {"model_name": name, "model_server_conn_id": "model_server_default", "poke_interval": 0.1}
+        return ModelVersionSensor(task_id="ready", **{**given, **arguments})
+
+    assert sensor(version="1", label="stable", deferrable=False).execute({}) == 1
+    assert sensor().poke({}).xcom_value == 1
+    for waits in ({"version": 2}, {"version": 1, "label": "canary"}, {"model_name": "nobody"}):
+        assert not sensor(**waits).poke({}).is_done
+    with pytest.raises(AirflowFailException, match="version is 'two'; expected a version's number"):
+        sensor(version="two").execute({})
+
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(version=2, label="canary", deferrable=True).execute({})
+    path, arguments = deferred.value.trigger.serialize()
+    assert "serving_token" not in json.dumps(arguments)
+    module, _, kind = path.rpartition(".")
+    trigger = getattr(importlib.import_module(module), kind)(**json.loads(json.dumps(arguments)))
+
+    async def first_event() -> Any:
+        return await anext(trigger.run())
+
+    with ThreadPoolExecutor(1) as triggerer:
+        event = triggerer.submit(asyncio.run, first_event())
+        pipeline.deploy(pipeline.model("second"))
+        assert sensor().resume({}, event.result(60).payload) == 2
 
 
 def test_server_that_is_away_and_fields_that_are_wrong_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
