@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from google.protobuf import text_format
 
@@ -30,6 +30,8 @@ from airflow_hops.serving_api.protocol import ModelServerConfig
 
 PathLike = str | os.PathLike[str]
 Traffic = dict[str, dict[int, int]]
+_Target = TypeVar("_Target", int, int | str)
+_Result = TypeVar("_Result")
 Shadow = dict[str, dict[int | str, int]]
 
 _TRAFFIC_FORM = (
@@ -312,14 +314,16 @@ def _section(document: Mapping[str, Any], name: str, source: str) -> list[tuple[
     return list(section.items())
 
 
-def _replace(section: dict[str, dict[Any, int]], model: str, percents: Mapping[Any, int] | None) -> Any:
+def _replace(
+    section: dict[str, dict[_Target, int]], model: str, percents: Mapping[_Target, int] | None
+) -> dict[_Target, int] | None:
     previous = section.pop(model, None)
     if percents is not None:
         section[model] = dict(percents)
     return previous
 
 
-def _change_traffic(traffic_file: PathLike, change: Callable[[TrafficConfig], Any]) -> Any:
+def _change_traffic(traffic_file: PathLike, change: Callable[[TrafficConfig], _Result]) -> _Result:
     with _locked(traffic_file):
         traffic = read_traffic_config(traffic_file)
         result = change(traffic)

@@ -93,8 +93,9 @@ class Load:
 class Operations:
     """What is done to the server meanwhile."""
 
-    def __init__(self, load: Load, folder: str, config_file: str) -> None:
+    def __init__(self, load: Load, folder: str, config_file: str, has_workers: bool) -> None:
         self._load, self._folder, self._config_file = load, folder, config_file
+        self._has_workers = has_workers
         self.done: list[str] = []
 
     def run(self) -> None:
@@ -160,6 +161,8 @@ class Operations:
         self.done.append(f"split {percents}")
 
     def _kill_worker(self) -> None:
+        if not self._has_workers:
+            return
         versions = self._get("/v1/workers")["models"]["flights"]
         pid = next(iter(versions.values()))["workers"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
@@ -179,9 +182,9 @@ class Operations:
             return json.load(response)
 
 
-def main(address: str, url: str, folder: str, config_file: str, requests: str) -> None:
+def main(address: str, url: str, folder: str, config_file: str, workers: str, requests: str) -> None:
     load = Load(address, url, int(requests))
-    operations = Operations(load, folder, config_file)
+    operations = Operations(load, folder, config_file, has_workers=workers != "0")
     thread = threading.Thread(target=operations.run)
     started_s = time.monotonic()
     thread.start()
