@@ -233,7 +233,7 @@ def test_server_batches_clients_and_keeps_their_rows_apart(
     waited = float(metrics[':tensorflow:serving:batching_session:queuing_latency_count{thread_pool_name="batches"}'])
     batches = float(metrics[":tensorflow:serving:batching_session:processed_batch_size_count"])
     rows = float(metrics[":tensorflow:serving:batching_session:processed_batch_size_sum"])
-    assert waited == 16 * 6 * 2 + 2
+    assert waited == 16 * 6 * 2 + 1
     assert batches < waited / 2
     assert rows % 8 == 0
 

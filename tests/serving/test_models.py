@@ -67,6 +67,29 @@ def test_folder_without_a_saved_model_or_with_another_name_is_no_version(
     (base_path / "latest").mkdir()
     server = start_server(model_name="flights", model_base_path=base_path, file_system_poll_wait_seconds=0.1)
     assert server.versions("flights") == {1: "AVAILABLE"}
+    assert f"Could not find SavedModel .pb or .pbtxt at supplied export directory path: {base_path}/3." in server.log()
+
+
+def test_version_that_is_still_being_written_waits(
+    start_server: Callable[..., Server], publish: Callable[..., Path], tmp_path: Path
+) -> None:
+    base_path = tmp_path / "flights"
+    publish("flights", 1, base_path)
+    server = start_server(model_name="flights", model_base_path=base_path, file_system_poll_wait_seconds=0.1)
+    whole = publish("flights", 2, tmp_path / "elsewhere")
+    # Everything that the loader asks for is there from the start; an asset grows for longer than a look takes.
+    vocabulary = base_path / "2" / "assets" / "vocabulary.txt"
+    vocabulary.parent.mkdir(parents=True)
+    for name in ("saved_model.pb", "variables"):
+        copy = shutil.copytree if (whole / name).is_dir() else shutil.copy
+        copy(whole / name, base_path / "2" / name)
+    for _ in range(20):
+        with vocabulary.open("a") as file:
+            file.write("word\n")
+        assert server.versions("flights") == {1: "AVAILABLE"}
+        time.sleep(0.1)
+    assert "Version 2 of servable flights is still being written; it is loaded after" in server.log()
+    server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
 
 
 def test_half_copied_version_is_loaded_once_the_copy_is_complete(
@@ -253,3 +276,79 @@ def test_wait_until_available_tells_the_servers_own_load_error(
     assert "Cannot parse file" in answers[1]
     assert "not available" in answers[2]
     assert "Could not find version 5 of model flights" in answers[2]
+
+
+def test_config_that_came_by_rpc_is_kept_for_the_next_start(
+    start_server: Callable[..., Server], saved_models: Path, in_runtime: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "models.config", model_config("flights", saved_models / "flights"))
+    flags = {"model_config_file": config, "write_back_model_config": "true"}
+    server = start_server(**flags)
+    refused = in_runtime(
+        """
+        import grpc
+        from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
+        service = model_service_pb2_grpc.ModelServiceStub(grpc.insecure_channel(address))
+        request = model_management_pb2.ReloadConfigRequest()
+        model = request.config.model_config_list.config.add(name="flights", base_path=flights)
+        model.model_version_policy.specific.versions.extend([1, 2])
+        service.HandleReloadConfigRequest(request)
+        model.version_labels.update({"stable": 1})
+        service.HandleReloadConfigRequest(request)
+        model.version_labels.update({"stable": 9})
+        try:
+            service.HandleReloadConfigRequest(request)
+        except grpc.RpcError as error:
+            result = error.details()
+        """,
+        address=server.address,
+        flights=saved_models / "flights",
+    )
+    assert "Request to assign label stable to version 9" in refused
+    server.process.kill()
+    again = start_server(**flags)
+    assert again.versions("flights") == {1: "AVAILABLE", 2: "AVAILABLE"}
+    assert again.predict("flights/labels/stable", ROW)["predictions"][0]["score"] == [1000.0]
+
+
+def test_memory_after_a_hundred_reloads_is_that_after_twenty(
+    saved_models: Path, in_runtime: Callable[..., Any]
+) -> None:
+    sizes = in_runtime(
+        """
+        import functools, logging, time
+        from pathlib import Path
+        import psutil
+        from airflow_hops.serving.gateway.traffic import TrafficTable
+        from airflow_hops.serving.models.catalog import Catalog
+        from airflow_hops.serving.models.formats import ModelOptions, open_model
+        from airflow_hops.serving.models.loader import Loader, LoaderOptions
+        from airflow_hops.serving_api.protocol import ModelServerConfig
+
+        def config(version):
+            made = ModelServerConfig()
+            model = made.model_config_list.config.add(name="flights", base_path=base_path)
+            model.model_version_policy.specific.versions.append(version)
+            return made
+
+        catalog = Catalog(TrafficTable(None))
+        loader = Loader(catalog, functools.partial(open_model, options=ModelOptions()), LoaderOptions(), config(1))
+        loader.start()
+        sizes = {}
+        for reload in range(101):
+            version = 1 + reload % 2
+            loader.reload(config(version))
+            while list(catalog.views["flights"].servables) != [version] or (
+                reload and catalog.statuses("flights", 3 - version)[0].state != 50
+            ):
+                time.sleep(0.002)
+            if reload in (20, 100):
+                time.sleep(0.5)
+                sizes[reload] = psutil.Process().memory_info().rss
+        loader.stop()
+        result = [sizes[20] / 2**20, sizes[100] / 2**20]
+        """,
+        base_path=saved_models / "flights",
+    )
+    # A version's graph and session are about 1 MB here: eighty kept would show.
+    assert sizes[1] - sizes[0] < 16
