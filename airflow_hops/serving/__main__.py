@@ -16,6 +16,8 @@ from airflow_hops.serving.monitoring import logs
 def main() -> int:
     """Runs the server; returns its exit status."""
     flags, notes = parse_flags(sys.argv[1:])
+    for note in notes:
+        print(note, file=sys.stderr, flush=True)
     if flags.version:
         print(f"airflow-hops model server: {__version__}\nTensorFlow Library: {version('tensorflow')}")
         return 0
@@ -24,8 +26,6 @@ def main() -> int:
     except OSError as error:
         print(f"airflow_hops.serving: --log_file={flags.log_file}: {error.strerror}", file=sys.stderr)
         return 1
-    for note in notes:
-        print(note, file=sys.stderr, flush=True)
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
     if not (flags.upstream or flags.workers):

@@ -63,7 +63,7 @@ def model_source(flags: Flags, catalog: Catalog, config: Any, open_version: Open
         config_poll_s=flags.model_config_file_poll_wait_seconds,
         traffic_poll_s=traffic_poll_s,
         max_load_retries=flags.max_num_load_retries,
-        retry_interval_s=flags.load_retry_interval_micros / 1e6,
+        retry_interval_s=max(0, flags.load_retry_interval_micros) / 1e6,
         load_threads=flags.num_load_threads or 2,
         unload_threads=flags.num_unload_threads or 2,
         labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,

@@ -67,9 +67,15 @@ def test_port_of_another_model_server_is_not_shared(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--model_base_path and --model_config_file are both empty"),
+        ([], "--model_base_path, --model_config_file and --upstream are all empty"),
         (["--model_base_path=relative"], "Expected model default to have an absolute path or URI"),
         (["--port=http", "--model_base_path=/m"], "argument --port: value is 'http'; expected a port from 0 to 65535"),
+        (["--port=7", "--rest_api_port=7", "--model_base_path=/m"], "--rest_api_port cannot be same as --port."),
+        (["--grpc_channel_arguments=a", "--model_base_path=/m"], "value is 'a'; expected name=value"),
+        (
+            ["--batching_parameters_file=/b", "--model_base_path=/m"],
+            "server_options.batching_parameters_file is set without setting server_options.enable_batching to true.",
+        ),
         (["--port=70000", "--model_base_path=/m"], "value is '70000'; expected a port from 0 to 65535"),
         (["--capture_mode=some", "--model_base_path=/m"], "--capture_mode: invalid choice: 'some'"),
         (["--capture_sampling_percent=101", "--model_base_path=/m"], "expected a percent from 0 to 100"),
@@ -96,22 +102,43 @@ def test_config_file_that_is_missing_or_wrong_is_one_line(
     assert f"{wrong}: does not parse as a ModelServerConfig in protobuf text format: 1:36" in unparsed.stderr
 
 
+# Every flag of TensorFlow Serving's 2.16 that its specification names.
+TENSORFLOW_SERVING_FLAGS = """
+    allow_version_labels_for_unavailable_models batching_parameters_file enable_batching
+    enable_grpc_healthcheck_service enable_model_warmup enable_per_model_batching_parameters enable_profiler
+    enable_serialization_as_tensor_content enable_signature_method_name_check file_system_poll_wait_seconds
+    flush_filesystem_caches grpc_channel_arguments grpc_max_threads grpc_socket_path load_retry_interval_micros
+    max_num_load_retries mixed_precision model_base_path model_config_file model_config_file_poll_wait_seconds
+    model_name monitoring_config_file num_load_threads num_request_iterations_for_warmup
+    num_tflite_interpreters_per_pool num_tflite_pools num_unload_threads per_process_gpu_memory_fraction
+    platform_config_file port prefer_tflite_model remove_unused_fields_from_bundle_metagraph
+    rest_api_enable_cors_support rest_api_num_threads rest_api_port rest_api_timeout_in_ms saved_model_tags
+    skip_initialize_tpu ssl_config_file tensorflow_inter_op_parallelism tensorflow_intra_op_parallelism
+    tensorflow_session_config_file tensorflow_session_parallelism thread_pool_factory_config_file use_alts_credentials
+    use_tflite_model version xla_cpu_compilation_enabled
+"""
+
+
 def test_version_and_help(run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     version = run("--version")
     assert version.returncode == 0
     assert "TensorFlow Library: 2." in version.stdout
     usage = run("--help")
     assert usage.returncode == 0
-    assert "--model_config_file_poll_wait_seconds" in usage.stdout
+    not_shown = [name for name in TENSORFLOW_SERVING_FLAGS.split() if f"  --{name}" not in usage.stdout]
     assert "--traffic_config_file" in usage.stdout
+    # One that has no effect here is not in the help, and says why when it is given.
+    given = run(*(f"--{name}=1" for name in not_shown), "--version")
+    lines = given.stderr.splitlines()
+    assert [line.partition(" has no effect here: ")[0] for line in lines] == [f"flag --{name}" for name in not_shown]
 
 
 def test_unknown_flag_is_printed_and_ignored(start_server: Callable[..., Server], saved_models: Path) -> None:
     server = start_server(
-        model_name="vectors", model_base_path=saved_models / "vectors", no_such_flag=1, enable_batching="true"
+        model_name="vectors", model_base_path=saved_models / "vectors", no_such_flag=1, num_tflite_pools=4
     )
     assert "unknown argument: --no_such_flag=1" in server.log()
-    assert "flag --enable_batching is TensorFlow Serving's; this server does not act on it yet" in server.log()
+    assert "flag --num_tflite_pools has no effect here: a request thread has an interpreter" in server.log()
     assert server.versions("vectors") == {7: "AVAILABLE"}
 
 
@@ -119,7 +146,7 @@ def test_empty_config_serves_nothing_and_is_ready(start_server: Callable[..., Se
     config = tmp_path / "models.config"
     config.write_text("")
     server = start_server(model_config_file=config)
-    assert server.call("/readyz") == (200, {"ready": True, "models": {}})
+    assert server.call("/readyz") == (200, {"ready": True, "models": {}, "unavailable": []})
     assert server.terminate() == 0
 
 
