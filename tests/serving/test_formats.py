@@ -238,7 +238,9 @@ def test_flags_change_what_is_trusted_and_how_answers_are_written(
     assert fields == {"float64": [16, True], "string": [304, True], "bool": [1, True]}
 
 
-def test_a_version_folder_is_made_whole_or_not_at_all(tmp_path: Path, in_runtime: Callable[..., Any]) -> None:
+def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(
+    tmp_path: Path, in_runtime: Callable[..., Any]
+) -> None:
     errors = in_runtime(
         """
         import operator
@@ -249,6 +251,7 @@ def test_a_version_folder_is_made_whole_or_not_at_all(tmp_path: Path, in_runtime
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import FunctionTransformer
         from airflow_hops.hops import scikit_learn
+        from airflow_hops.runtime.model_server.version_folders import LocalFolders, check_saved_model
 
         x = np.arange(8.0).reshape(4, 2)
         fitted = LinearRegression().fit(x, x.sum(axis=1))
@@ -261,6 +264,9 @@ def test_a_version_folder_is_made_whole_or_not_at_all(tmp_path: Path, in_runtime
                 result.append(str(error).replace(folder, "…"))
 
         path = Path(folder)
+        check_saved_model(scikit_learn.save(fitted, path / "model", x))
+        LocalFolders(path / "served").publish(path / "model", "m", 3, "fingerprint")
+        result.append(LocalFolders(path / "served").has("m", 3))
         scikit_learn.save(fitted, path / "good" / "1", x)
         refused(fitted, path / "good" / "1", x)
         refused(fitted, path / "bad" / "1", x[:, :1])
@@ -271,9 +277,15 @@ def test_a_version_folder_is_made_whole_or_not_at_all(tmp_path: Path, in_runtime
         """,
         folder=tmp_path,
     )
-    assert errors[0] == "…/good/1: exists already; a version is written once"
-    assert "X has 1 features, but LinearRegression is expecting 2 features" in errors[1]
-    assert errors[2] == "the sample has shape [2]; expected a data frame, or a matrix [rows, width]"
-    assert errors[3].startswith("column 'when' of the sample: dtype datetime64[ns] has no TensorFlow type")
-    assert errors[4].startswith("Pipeline holds types that skops does not trust: _operator.neg; name them")
-    assert errors[5] == ["good/1/model.skops", "good/1/signature.json"]
+    assert errors[0] is True
+    assert errors[1] == "…/good/1: exists already; a version is written once"
+    assert "X has 1 features, but LinearRegression is expecting 2 features" in errors[2]
+    assert errors[3] == "the sample has shape [2]; expected a data frame, or a matrix [rows, width]"
+    assert errors[4].startswith("column 'when' of the sample: dtype datetime64[ns] has no TensorFlow type")
+    assert errors[5].startswith("Pipeline holds types that skops does not trust: _operator.neg; name them")
+    assert [name for name in errors[6] if not name.startswith("served")] == [
+        "good/1/model.skops",
+        "good/1/signature.json",
+        "model/model.skops",
+        "model/signature.json",
+    ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import gzip
+import re
+import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +128,17 @@ ROW = ROWS[0]
             400,
             "Unable to base64 decode",
         ),
+        (
+            "vectors",
+            {"signature_name": "strings", "inputs": [{"b64": "YQ==", "more": 1}]},
+            400,
+            "not formatted correctly for base64 data",
+        ),
+        ("flights", {"signature_name": 1, "instances": [ROW]}, 400, "'signature_name' key must be a string value."),
+        ("flights", {"inputs": [1]}, 400, "inputs is a plain value/list, but expecting an object"),
+        ("vectors", {"inputs": [[1, 2, 3], [1, 2]]}, 400, "Encountered list at unexpected size: 2 at level: 1"),
+        ("vectors", {"inputs": [[1, 2, 3], 1]}, 400, "JSON Value: 1 found at incorrect level: 2 in the JSON DOM."),
+        ("vectors", {"inputs": [1, [2]]}, 400, "Encountered list at unexpected level: 1 expected < 1"),
     ],
 )
 def test_wrong_rest_request_gets_tensorflow_servings_message(
@@ -149,8 +162,52 @@ def test_other_paths_are_malformed_requests(shared_server: Server, method: str, 
     assert shared_server.error(path, body, method=method) == (400, f"Malformed request: {method} {path}")
 
 
-def test_classify_is_unimplemented(shared_server: Server) -> None:
-    assert shared_server.error("/v1/models/flights:classify", {})[0] == 501
+def test_paths_and_verbs_are_read_in_any_case(shared_server: Server) -> None:
+    assert shared_server.call("/V1/Models/vectors:PREDICT", {"instances": [[1, 2, 3]]})[0] == 200
+    assert shared_server.call("/V1/MODELS/flights/Versions/1/MetaData")[1]["model_spec"]["version"] == "1"
+
+
+def test_numbers_are_written_in_their_shortest_form_and_whole_floats_with_a_decimal_point(
+    shared_server: Server,
+) -> None:
+    body = b'{"inputs": [[0.1, 3e20, 1e-7], [2, -0.0, 16777215]], "signature_name": "serving_default"}'
+    request = urllib.request.Request(f"{shared_server.url}/v1/models/vectors:predict", body)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        text = response.read().decode()
+        assert response.headers["Content-Type"].startswith("application/json")
+    written = re.findall(r"[-+0-9.eE]+(?=[,\]])", text)
+    assert [float(number) for number in written] == [0.2, 6e20, 2e-7, 4.0, 0.0, 33554430.0]
+    assert all("." in number or "e" in number for number in written)
+    assert written[0] == "0.2"
+    answer = shared_server.predict("flights", {"instances": ROWS[:1]})["predictions"][0]
+    assert (answer["carrier_id"], type(answer["carrier_id"])) == (1, int)
+
+
+def test_each_status_code_has_its_http_status(in_runtime: Callable[..., Any]) -> None:
+    found = in_runtime(
+        """
+        import grpc
+        from airflow_hops.serving.errors import ServingError
+        result = {code.name: ServingError(code, "").http_status for code in grpc.StatusCode}
+        """
+    )
+    others = dict.fromkeys(["CANCELLED", "UNKNOWN", "INTERNAL", "DATA_LOSS"])
+    assert {code: status for code, status in found.items() if code not in others} == {
+        "OK": 200,
+        "INVALID_ARGUMENT": 400,
+        "FAILED_PRECONDITION": 400,
+        "OUT_OF_RANGE": 400,
+        "UNAUTHENTICATED": 401,
+        "PERMISSION_DENIED": 403,
+        "NOT_FOUND": 404,
+        "ALREADY_EXISTS": 409,
+        "ABORTED": 409,
+        "RESOURCE_EXHAUSTED": 429,
+        "UNIMPLEMENTED": 501,
+        "UNAVAILABLE": 503,
+        "DEADLINE_EXCEEDED": 504,
+    }
+    assert all(found[code] >= 499 for code in others)
 
 
 def test_messages_are_cut_at_1024_characters(shared_server: Server) -> None:
@@ -213,6 +270,9 @@ def test_a_client_of_tensorflow_servings_own_stubs_is_served(
         described = prediction.GetModelMetadata(metadata)
         signatures = get_model_metadata_pb2.SignatureDefMap()
         described.metadata["signature_def"].Unpack(signatures)
+        labelled = get_model_status_pb2.GetModelStatusRequest()
+        labelled.model_spec.name = "flights"
+        labelled.model_spec.version_label = "stable"
         many = {**inputs, "odd": hour}
         misnamed = {"carrier": carrier, "distance": distance, "odd": hour}
         result = {
@@ -225,6 +285,10 @@ def test_a_client_of_tensorflow_servings_own_stubs_is_served(
             ],
             "label": prediction.Predict(request(label="stable", **inputs)).model_spec.version.value,
             "filtered": sorted(prediction.Predict(request(output_filter=["score"], **inputs)).outputs),
+            "status label": [
+                entry.version for entry in models.GetModelStatus(labelled).model_version_status
+            ],
+            "cut": len(refused(prediction.Predict, request(signature="s" * 5000, **inputs))[1]),
             "statuses": [
                 [entry.version, entry.state] for entry in models.GetModelStatus(status).model_version_status
             ],
@@ -255,6 +319,8 @@ def test_a_client_of_tensorflow_servings_own_stubs_is_served(
         "spec": ["flights", "serving_default", 2],
         "label": 1,
         "filtered": ["score"],
+        "status label": [2, 1],
+        "cut": 1024,
         "statuses": [[2, 30], [1, 30]],
         "signatures": ["divide", "serving_default", "slow", "strings"],
         "no spec": ["INVALID_ARGUMENT", "Missing ModelSpec"],
@@ -311,4 +377,7 @@ def test_health_over_grpc_and_http(shared_server: Server, in_runtime: Callable[.
     )
     assert health == [1, 1]
     assert shared_server.call("/healthz")[0] == 200
-    assert shared_server.call("/readyz") == (200, {"ready": True, "models": {"flights": [1, 2], "vectors": [7]}, "unavailable": []})
+    assert shared_server.call("/readyz") == (
+        200,
+        {"ready": True, "models": {"flights": [1, 2], "vectors": [7]}, "unavailable": []},
+    )
