@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from airflow_hops.serving.errors import MAX_MESSAGE_CHARS, ServingError
+from airflow_hops.serving.errors import ServingError, invalid_argument
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +27,13 @@ def unary(answer: Callable[[Any, grpc.ServicerContext], Any], request_class: Any
             response: bytes = answer(request_class.FromString(message), context).SerializeToString()
             return response
         except ServingError as error:
-            context.abort(error.code, error.message)
+            refused = error
         except DecodeError:
-            name = request_class.DESCRIPTOR.name
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"The message does not parse as a {name}")
+            refused = invalid_argument(f"The message does not parse as a {request_class.DESCRIPTOR.name}")
         except Exception as error:
             log.exception("%s failed", request_class.DESCRIPTOR.name)
-            context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"[:MAX_MESSAGE_CHARS])
+            refused = ServingError(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+        context.abort(refused.code, refused.message)
+        raise AssertionError("abort does not return")
 
     return grpc.unary_unary_rpc_method_handler(call)
