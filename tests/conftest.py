@@ -110,7 +110,7 @@ class StepRunner:
         self.store = ArtifactStore(root)
         self.runtime = runtime
         self.lines: list[Any] = []
-        self._count = 0
+        self.count = 0
 
     def __call__(
         self,
@@ -132,12 +132,12 @@ class StepRunner:
         from airflow_hops.hooks.runtime import RuntimeHook
         from airflow_hops.protocol import Output, StepSpec
 
-        self._count += 1
+        self.count += 1
         hook = RuntimeHook()
         settings = replace(hook.settings, store=self.store.root)
         settings = replace(settings, services={**settings.services, **(services or {})})
         hook.__dict__["settings"] = settings
-        run_id = run_id or f"run-{self._count}"
+        run_id = run_id or f"run-{self.count}"
         producer = Producer("tests", run_id, task_id or entry.rpartition(".")[2].replace(":", "-"))
         self.last_uri = self.store.address(producer, kind) if kind else None
         spec = StepSpec(

@@ -1,4 +1,4 @@
-"""Batch predictions: real SavedModels on real Spark, with a trained model and with one that serves."""
+"""Batch predictions: real SavedModels on real Spark; a model that serves is in test_serving_operators.py."""
 
 from __future__ import annotations
 
@@ -92,16 +92,6 @@ def test_every_row_is_predicted_once_beside_the_columns_asked_for(
     assert not list(pipeline.store.local(found).glob("*/.part-*"))
     assert [a.uri for a in pipeline.store.manifest(found.uri).inputs["model"]] == [model.uri]
     assert any(line.progress is not None for line in pipeline.runner.lines)
-
-
-def test_model_that_serves_predicts_by_name(pipeline: Pipeline, predict: Callable[..., Artifact]) -> None:
-    examples, first = write_examples(pipeline), pipeline.model("first")
-    pipeline.deploy(first)
-    found = predict(examples, model_name=pipeline.name, version="champion", splits=["train"])
-    assert (found.properties["version"], found.properties["model"]) == (1, first.uri)
-    assert found.properties["splits"] == ["train"]
-    assert list(read(pipeline, found, "train").columns) == ["flight_id", "probability"]
-    assert [a.fingerprint for a in pipeline.store.manifest(found.uri).inputs["model"]] == [first.fingerprint]
 
 
 def test_what_does_not_go_together_is_named(pipeline: Pipeline, predict: Callable[..., Artifact]) -> None:

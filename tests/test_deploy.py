@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException
+from conftest import StepRunner
 from served_models import Pipeline, wait_for
 
 from airflow_hops.hooks.runtime import StepFailed
@@ -86,6 +89,24 @@ def test_second_model_becomes_a_canary_and_a_retry_changes_nothing(pipeline: Pip
     wait_for(lambda: pipeline.server.available(pipeline.name) == [1, 3], "the superseded canary's end")
     assert pipeline.events()[-2:] == [("rolled_back", 2), ("canary", 3)]
     assert "superseded by version 3" in pipeline.record()["history"][-2]["why"]
+
+
+def test_two_tasks_at_once_publish_and_record_once(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    second = pipeline.model("second")
+
+    def deploy(run: int) -> Any:
+        task = replace(pipeline, runner=StepRunner(pipeline.store.root, pipeline.runner.runtime))
+        task.runner.count = 100 * run
+        deployed = task.deploy(second)
+        return json.loads((pipeline.store.local(deployed) / "deployment.json").read_text())
+
+    with ThreadPoolExecutor(2) as workers:
+        both = list(workers.map(deploy, (1, 2)))
+    assert [document["version"] for document in both] == [2, 2]
+    assert sorted(document["published"] for document in both) == [False, True]
+    assert pipeline.events() == [("deployed", 1), ("canary", 2)]
+    assert [entry["version"] for entry in pipeline.registry("versions")] == [1, 2]
 
 
 def test_model_that_the_server_cannot_load_leaves_everything_as_it_was(pipeline: Pipeline) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from served_models import Pipeline, wait_for
+from test_batch_predict import write_examples
 
+from airflow_hops.artifacts import RowCounts
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
@@ -142,10 +144,18 @@ def test_operators_decide_in_a_dag(
     extra = {**services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
     connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(extra.pop("serving_port")), "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
-    run = run_dag("serving_decisions", {"model_name": pipeline.name, "canary": 2, "percents": {"1": 50, "2": 50}})
+    conf = {"model_name": pipeline.name, "canary": 2, "percents": {"1": 50, "2": 50}}
+    run = run_dag("serving_decisions", {**conf, "examples": write_examples(pipeline).to_dict()})
     assert {ti.task_id: ti.state for ti in run.get_task_instances()} == dict.fromkeys(
-        ("ready", "half", "promote", "roll_back", "undeploy"), "success"
+        ("ready", "half", "promote", "predict", "roll_back", "undeploy"), "success"
     )
+    predictions = pipeline.store.manifest(pipeline.store.uri("serving_decisions", run.run_id, "predict", "predictions"))
+    assert predictions.rows == {"train": RowCounts(1000, 1000)}
+    assert (predictions.properties["version"], predictions.properties["columns"]) == (2, ["flight_id"])
+    assert {role: [a.kind for a in found] for role, found in predictions.inputs.items()} == {
+        "examples": ["examples"],
+        "model": ["model"],
+    }
     history = pipeline.record()["history"]
     assert [(e["event"], e["version"]) for e in history[2:]] == [
         ("traffic", 2),
