@@ -238,6 +238,36 @@ def test_slow_clients_hold_no_thread_and_are_let_go(strict_server: Server) -> No
     assert sorted(answer[:12] for answer in answers) == [""] * 10 + ["HTTP/1.1 504"] * 30
 
 
+def test_more_in_flight_than_may_be_is_refused_when_it_comes(
+    start_server: Callable[..., Server], saved_models: Path
+) -> None:
+    server = start_server(
+        model_name="vectors", model_base_path=saved_models / "vectors", max_in_flight=2, grpc_max_threads=1
+    )
+    slow = protocol.PredictRequest()
+    slow.model_spec.name, slow.model_spec.signature_name = "vectors", "slow"
+    slow.inputs["rounds"].CopyFrom(protocol.TensorProto(dtype=9, int64_val=[400], tensor_shape={}))
+    with grpc.insecure_channel(server.address) as channel:
+        predict = channel.unary_unary(str(protocol.Method.PREDICT))
+        # One runs, one waits, and the others do not wait to be refused.
+        calls = [predict.future(slow.SerializeToString()) for _ in range(6)]
+        assert calls[5].code() is grpc.StatusCode.UNAVAILABLE
+        assert not calls[0].done()
+        refused = [call for call in calls if call.code() is grpc.StatusCode.UNAVAILABLE]
+        assert {call.details() for call in refused} == {"Too many requests in flight"}
+        assert [call.code() for call in calls if call not in refused] == [grpc.StatusCode.OK] * 2
+        assert len(refused) == 4
+    clients = [slow_predict(server, 400) for _ in range(2)]
+    in_flight(server, clients[0][0])
+    while (answer := server.call("/v1/models/vectors"))[0] == 200:
+        assert all(client.is_alive() for client, _ in clients)
+    assert answer == (503, {"error": "Too many requests in flight"})
+    assert server.call("/readyz")[0] == 200
+    for client, answers in clients:
+        client.join()
+        assert answers[0][0] == 200
+
+
 def slow_predict(server: Server, rounds: int) -> tuple[threading.Thread, list[Any]]:
     answers: list[Any] = []
     body = {"signature_name": "slow", "inputs": rounds}

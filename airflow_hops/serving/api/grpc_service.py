@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +56,9 @@ class GrpcServer:
 
     def __init__(self, options: GrpcOptions) -> None:
         self._pool = ThreadPoolExecutor(options.max_threads, "grpc")
-        self._max_waiting = max(0, options.max_in_flight - options.max_threads) if options.max_in_flight else math.inf
+        self._max_in_flight = options.max_in_flight
+        if options.max_in_flight:
+            self._pool = _CountingPool(options.max_threads, "grpc")
         arguments: dict[str, int | str] = {
             # gRPC would share a taken port with whoever holds it, and half the requests would go astray.
             "grpc.so_reuseport": 0,
@@ -78,7 +81,7 @@ class GrpcServer:
         """
         self.server.add_generic_rpc_handlers(
             (
-                _PredictionService(handler, self._refuse_overload).handlers(),
+                self._limited(_PredictionService(handler).handlers()),
                 _ModelService(handler.catalog, control).handlers(),
                 traffic_service(control),
                 health_service(lifecycle),
@@ -86,18 +89,58 @@ class GrpcServer:
             )
         )
 
-    def _refuse_overload(self) -> None:
-        """Raises ServingError while more wait for a thread than may: those that waited longest go first."""
-        if self._pool._work_queue.qsize() > self._max_waiting:
-            raise ServingError(grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
+    def _limited(self, handlers: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
+        if not isinstance(self._pool, _CountingPool):
+            return handlers
+        return _Limited(handlers, self._pool, self._max_in_flight)
+
+
+class _CountingPool(ThreadPoolExecutor):
+    """Threads that know how much runs or waits for them."""
+
+    def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
+        super().__init__(max_workers, thread_name_prefix)
+        self._count_lock = threading.Lock()
+        self.in_flight = 0
+
+    def submit(self, *arguments: Any, **keywords: Any) -> Future[Any]:
+        future = super().submit(*arguments, **keywords)
+        self._count(1)
+        future.add_done_callback(lambda done: self._count(-1))
+        return future
+
+    def _count(self, change: int) -> None:
+        with self._count_lock:
+            self.in_flight += change
+
+
+class _Limited(grpc.GenericRpcHandler):
+    """Refuses requests beyond a number in flight when they arrive, in a thread that no request waits for."""
+
+    def __init__(self, handlers: grpc.GenericRpcHandler, pool: _CountingPool, max_in_flight: int) -> None:
+        self._handlers = handlers
+        self._pool = pool
+        self._max_in_flight = max_in_flight
+
+        def refuse(message: bytes, context: grpc.ServicerContext) -> bytes:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
+            raise AssertionError("abort does not return")
+
+        refuse.experimental_thread_pool = ThreadPoolExecutor(1, "refuse")  # type: ignore[attr-defined]
+        self._refusal = grpc.unary_unary_rpc_method_handler(refuse)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        found = self._handlers.service(handler_call_details)
+        if found is not None and self._pool.in_flight >= self._max_in_flight:
+            return self._refusal
+        return found
 
 
 class _PredictionService:
     """The methods of ``PredictionService``, from bytes to bytes: what a request holds is for the model to decode."""
 
-    def __init__(self, handler: RequestHandler, refuse_overload: Callable[[], None]) -> None:
+    def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
-        self._refuse_overload = refuse_overload
 
     def handlers(self) -> Any:
         """What a gRPC server takes."""
@@ -110,7 +153,6 @@ class _PredictionService:
             left_s = context.time_remaining()
             deadline_s = math.inf if left_s is None else time.monotonic() + left_s
             try:
-                self._refuse_overload()
                 call = Call(method, message, deadline_s)
                 target = target_of(method, message)
                 request_id, sticky_key = _keys(context, self._handler.sticky_header)

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import re
+from array import array as packed_array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -254,6 +255,32 @@ def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | N
 
 
 def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
+    numbers = _read_numbers(flat, tensor_type) if tensor_type.numpy.kind in "fiu" and flat else None
+    return _read_checked(flat, rank, tensor_type) if numbers is None else numbers
+
+
+def _read_numbers(flat: list[Any], tensor_type: TensorType) -> np.ndarray | None:
+    """Reads numbers that plainly are of the type, several times as fast; None leaves them to be looked at each."""
+    is_float = tensor_type.numpy.kind == "f"
+    try:
+        wide: np.ndarray = np.frombuffer(
+            packed_array("d" if is_float else "q", flat), np.float64 if is_float else np.int64
+        )
+    except (TypeError, OverflowError):
+        return None
+    # True and False pass as 1 and 0.
+    if any(type(flat[index]) is bool for index in np.flatnonzero((wide == 0) | (wide == 1)).tolist()):
+        return None
+    if is_float:
+        # Below, no integer loses its last digits; NaN fails the comparison.
+        plain = np.abs(wide).max() < _INTEGERS_KEPT[tensor_type.name]
+    else:
+        limits = np.iinfo(tensor_type.numpy)
+        plain = wide.min() >= limits.min and wide.max() <= limits.max
+    return wide.astype(tensor_type.numpy) if plain else None
+
+
+def _read_checked(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
     kinds = set(map(type, flat))
     if list in kinds:
         raise invalid_argument(f"Encountered list at unexpected level: {rank} expected < {rank}")
@@ -271,8 +298,8 @@ def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndar
         for value in flat:
             if not limits.min <= value <= limits.max:
                 raise _type_error(value, tensor_type)
-    array: np.ndarray = np.array(flat, tensor_type.numpy)
-    return array
+    read: np.ndarray = np.array(flat, tensor_type.numpy)
+    return read
 
 
 def _read_floats(flat: list[Any], has_integers: bool, tensor_type: TensorType) -> np.ndarray:
