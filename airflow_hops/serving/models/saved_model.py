@@ -74,8 +74,8 @@ class SavedModelServable(LocalServable):
     def _run(
         self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
     ) -> Sequence[np.ndarray]:
-        run = self._callables.get((signature.name, aliases)) or self._callable(signature, aliases)
         try:
+            run = self._callables.get((signature.name, aliases)) or self._callable(signature, aliases)
             # A string without dimensions is the one value that does not come as NumPy's.
             return [np.array(value, object) if type(value) is bytes else value for value in run(*feeds)]
         except tf.errors.OpError as error:
