@@ -1,0 +1,171 @@
+"""Rollouts under a real Airflow whose scheduler, triggerer and workers are killed, and a person who is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from served_models import Pipeline, ServerProcess, wait_for
+
+from airflow_hops.artifacts import Artifact
+from airflow_hops.operators.rollout import APPROVE
+from demo.services import Stack, free_port
+
+pytestmark = pytest.mark.runtime
+TESTS = Path(__file__).parent
+
+
+def command_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+class Airflow(Stack):
+    """Airflow alone, with the model server and the store that the tests share."""
+
+    server: ServerProcess
+    store_uri: str
+    tracking_uri: str
+    port = 0
+
+    def airflow_environment(self, port: int) -> dict[str, str]:
+        self.port = port
+        extra = {"store": self.store_uri, "runtime": str(self.runtime), "tracking_uri": self.tracking_uri}
+        services = {name: value for name, value in self.server.services.items() if name.startswith("serving_")}
+        host, grpc_port = services.pop("serving_host"), int(services.pop("serving_port"))
+        connection = {"conn_type": "hops", "host": host, "port": grpc_port, "extra": {**extra, **services}}
+        return {
+            **super().airflow_environment(port),
+            "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "4",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+            "PYTHONPATH": str(TESTS.parent),
+        }
+
+    def kill_and_start(self, component: str) -> None:
+        """Kills a component of Airflow with all its processes, and starts another."""
+        (airflow,) = (service for service in self.services if service.name == "Airflow")
+        found = [
+            process
+            for process in psutil.Process(airflow.process.pid).children(recursive=True)
+            if component in command_of(process)
+        ]
+        assert found, f"no process of the {component}"
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                children = process.children(recursive=True)
+                for each in (process, *children):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
+        environment = {
+            **self.airflow_environment(self.port),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": f"{free_port()}",
+        }
+        self._launch(component, [sys.executable, "-m", "airflow", component], environment)
+
+
+@pytest.fixture
+def airflow(pipeline: Pipeline, runtime: Path, tmp_path: Path) -> Iterator[Any]:
+    home = tmp_path / "stack"
+    (home / "logs").mkdir(parents=True)
+    (home / "dags").mkdir()
+    shutil.copy(TESTS / "dags" / "rollout.py", home / "dags")
+    stack = Airflow(home, runtime, home / "dags")
+    stack.server, stack.store_uri, stack.tracking_uri = pipeline.server, pipeline.store.root, pipeline.tracking_uri
+    with stack:
+        yield stack
+
+
+def canary(pipeline: Pipeline) -> Artifact:
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=25)
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 75, 2: 25}, "the canary's share")
+    return deployment
+
+
+def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_all_the_traffic(
+    airflow: Airflow, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    deferred, waiting = pipeline, replace(pipeline, name=f"{pipeline.name}-2")
+    deployments = {"rollout_deferred": canary(deferred), "rollout_waiting": canary(waiting)}
+    api = airflow._start_airflow()
+    runs, pids = {}, {dag_id: tmp_path / dag_id for dag_id in deployments}
+    for dag_id, deployment in deployments.items():
+        api.wait_for_dag(dag_id)
+        runs[dag_id] = api.trigger(dag_id, {"deployment": deployment.to_dict(), "pids": str(pids[dag_id])})
+
+    def task(dag_id: str) -> dict[str, Any]:
+        (found,) = api.task_instances(dag_id, runs[dag_id])
+        return dict(found)
+
+    def log(dag_id: str) -> str:
+        return "\n".join(api.log(dag_id, runs[dag_id], "rollout", task(dag_id)["try_number"]))
+
+    def begun(model: Pipeline) -> bool:
+        return bool(model.record()["challenger"]["rollout"])
+
+    wait_for(lambda: task("rollout_deferred")["state"] == "deferred", "it waits in the triggerer", 120)
+    wait_for(lambda: begun(waiting), "the other waits in its worker", 120)
+    assert task("rollout_waiting")["state"] == "running"
+
+    (worker,) = pids["rollout_waiting"].read_text().split()
+    os.kill(int(worker), signal.SIGKILL)
+    airflow.kill_and_start("triggerer")
+    wait_for(lambda: len(pids["rollout_waiting"].read_text().split()) == 2, "the retry", 120)
+    airflow.kill_and_start("scheduler")
+    for model in (deferred, waiting):
+        assert model.server.traffic(model.name) == {1: 75, 2: 25}, "nothing was decided"
+        assert model.server.ask(model.name, 120) == 0
+
+    wait_for(lambda: deferred.events()[-1] == ("step", 2), "50% after the triggerer's and the scheduler's death", 120)
+    wait_for(lambda: deferred.server.traffic(deferred.name) == {1: 50, 2: 50}, "the decided share")
+    assert deferred.server.ask(deferred.name, 60) == 0
+    wait_for(lambda: task("rollout_deferred")["state"] == "awaiting_input", "the question", 120)
+    path = f"/dags/rollout_deferred/dagRuns/{runs['rollout_deferred']}/taskInstances/rollout/-1/hitlDetails"
+    body = api._request("GET", path)["body"]
+    assert f"Version 2 of {deferred.name} has passed 50% of the traffic, beside version 1" in body
+    assert "30 requests, 0 failed" in body
+    assert deferred.server.traffic(deferred.name) == {1: 50, 2: 50}
+
+    def answered() -> bool:
+        # A scheduler that has just taken over may start the task anew between the answer and the look: it asks again.
+        if task("rollout_deferred")["state"] == "awaiting_input":
+            with contextlib.suppress(httpx.HTTPStatusError):
+                api._request("PATCH", path, json={"chosen_options": [APPROVE], "params_input": {"note": "looks good"}})
+        return task("rollout_deferred")["state"] in ("success", "failed")
+
+    wait_for(answered, "the end", 120)
+    assert task("rollout_deferred")["state"] == "success", log("rollout_deferred")
+    assert deferred.events() == [
+        (name, 2 if n else 1) for n, name in enumerate(("deployed", "canary", "step", "approved", "step", "promoted"))
+    ]
+    approval = deferred.record()["history"][3]
+    assert (approval["by"], approval["note"]) == ("Anonymous", "looks good")
+    value = api.xcom("rollout_deferred", runs["rollout_deferred"], "rollout")
+    assert value["properties"]["decision"] == "promoted"
+
+    # The worker of the other died twice: once alone, once with the scheduler that started it.
+    wait_for(lambda: waiting.events()[-1] == ("step", 2), "the other's step", 400)
+    assert waiting.server.ask(waiting.name, 60) == 0
+    wait_for(lambda: task("rollout_waiting")["state"] in ("success", "failed"), "the other's end", 120)
+    assert task("rollout_waiting")["state"] == "success", log("rollout_waiting")
+    assert task("rollout_waiting")["try_number"] >= 2
+    assert waiting.events() == [("deployed", 1), ("canary", 2), ("step", 2), ("promoted", 2)]
+    for model in (deferred, waiting):
+        wait_for(lambda model=model: model.server.traffic(model.name) == {2: 100}, "all the traffic")
+        assert model.aliases() == {"champion": 2}
