@@ -108,7 +108,7 @@ class ConfigByRpc:
 
     def change(self, change: Callable[[Any], Any]) -> Any:
         """Writes the changed config down and sends it; what the server refuses is not left standing."""
-        with store_lock(self._store, self._lock, self.source, 60.0):
+        with store_lock(self._store, self._lock, self.source, 3 * self._load_timeout_s):
             before, changed = self.read(), self.read()
             result = change(changed)
             changed.model_config_list.SetInParent()
