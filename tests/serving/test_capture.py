@@ -59,6 +59,14 @@ def writers_of(spool_root: Path) -> list[int]:
     return found
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process holds nothing any more: it is gone, or a zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def kill_writers(spool_root: Path) -> int:
     killed = 0
     for pid in writers_of(spool_root):
@@ -127,8 +135,9 @@ def capture(runtime_python: Path, capture_path: Path, tmp_path: Path) -> Iterato
     yield start_capture
     for process in started:
         process.kill()
+    writers = writers_of(tmp_path)
     kill_writers(tmp_path)
-    wait_for(lambda: not writers_of(tmp_path), "the writers have ended")
+    wait_for(lambda: all(map(has_ended, writers)), "the writers have ended")
 
 
 def test_flush_writes_each_row_with_features_and_outputs(
