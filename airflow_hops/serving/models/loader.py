@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.memory import give_back
 from airflow_hops.serving.models.servable import Servable
-from airflow_hops.serving.models.storage import Fingerprint, StorageLog, VersionFolder, find_versions, wanted_versions
+from airflow_hops.serving.models.storage import StorageLog, find_versions, wanted_versions
+from airflow_hops.serving.models.wanted import WantedModel, WantedVersion
 from airflow_hops.serving_api.config import ConfigError, change_config, check_config, parse_config
 from airflow_hops.serving_api.protocol import ModelServerConfig
 
@@ -60,34 +61,6 @@ class LoaderOptions:
     write_back_config: bool = False
 
 
-@dataclass
-class _Version:
-    """A version that is wanted or still loaded; touched only under the loader's lock."""
-
-    folder: VersionFolder
-    wanted: bool = True
-    loading: bool = False
-    attempts: int = 0
-    next_attempt_s: float = 0.0
-    fingerprint: Fingerprint = ()
-    servable: Servable | None = None
-
-    @property
-    def is_loaded(self) -> bool:
-        return self.servable is not None and self.servable.path == str(self.folder.path)
-
-
-@dataclass
-class _Model:
-    config: Any
-    versions: dict[int, _Version] = field(default_factory=dict)
-    labels: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def loaded(self) -> dict[int, Servable]:
-        return {number: version.servable for number, version in self.versions.items() if version.servable}
-
-
 class Loader:
     """Loads and unloads versions in threads of its own.
 
@@ -116,7 +89,7 @@ class Loader:
         self._config_file = Path(config_file) if config_file else None
         self._config_text = self._config_file.read_bytes() if self._config_file else b""
         self._changed = threading.Condition()
-        self._models: dict[str, _Model] = {}
+        self._models: dict[str, WantedModel] = {}
         self._storage_log = StorageLog()
         self._scan_due_s = 0.0
         self._scans = 0
@@ -214,19 +187,8 @@ class Loader:
     def _raise_for_labels(self, config: Any) -> None:
         for wanted in config.model_config_list.config:
             model = self._models.get(wanted.name)
-            if model is None:
-                continue
-            for label, version in wanted.version_labels.items():
-                if model.labels.get(label) != version:
-                    for name in list(model.config.version_labels):
-                        if name not in model.labels:
-                            del model.config.version_labels[name]
-                    model.config.version_labels.update(model.labels)
-                    raise ServingError(
-                        grpc.StatusCode.FAILED_PRECONDITION,
-                        f"Request to assign label {label} to version {version} of model {wanted.name}, which is not "
-                        f"currently available for inference",
-                    )
+            if model is not None:
+                model.check_labels(wanted)
 
     def _raise_for_failed_models(self, config: Any) -> None:
         failed = []
@@ -257,7 +219,7 @@ class Loader:
             for name, model_config in wanted.items():
                 own = type(model_config)()
                 own.CopyFrom(model_config)
-                self._models.setdefault(name, _Model(own)).config = own
+                self._models.setdefault(name, WantedModel(own)).config = own
             for name, model in self._models.items():
                 if name not in wanted:
                     for version in model.versions.values():
@@ -340,20 +302,9 @@ class Loader:
                 continue
             self._storage_log.check(model.config, found)
             self._growing = self._growing or bool(found.growing)
-            wanted = wanted_versions(model.config, found.ready)
-            for number, version in model.versions.items():
-                version.wanted = number in wanted
-            for number, folder in wanted.items():
-                version = model.versions.setdefault(number, _Version(folder))
-                version.wanted = True
-                if version.folder.path != folder.path:
-                    version.folder, version.attempts, version.next_attempt_s = folder, 0, 0.0
-                failed = version.attempts and not version.is_loaded and not version.loading
-                if failed and folder.fingerprint() != version.fingerprint and folder.is_quiet():
-                    log.info("model %s version %d changed on disk: trying it again", model.config.name, number)
-                    version.attempts, version.next_attempt_s = 0, 0.0
+            model.want(wanted_versions(model.config, found.ready))
 
-    def _reconcile(self, name: str, model: _Model) -> None:
+    def _reconcile(self, name: str, model: WantedModel) -> None:
         now_s = time.monotonic()
         for number in sorted(model.versions, reverse=True):
             version = model.versions[number]
@@ -373,7 +324,7 @@ class Loader:
             elif wanted_ready or not any_wanted:
                 gone.append((number, version.servable))
                 del model.versions[number]
-        labels = self._labels(model)
+        labels = model.labels_in_effect(self._options.labels_for_unavailable)
         if gone or labels != model.labels:
             model.labels = labels
             self._catalog.publish(name, model.loaded, labels)
@@ -383,20 +334,7 @@ class Loader:
         if model.config is None and not model.versions:
             del self._models[name]
 
-    def _labels(self, model: _Model) -> dict[str, int]:
-        """Labels in effect: one that names a version still loading stays where it was until that is available."""
-        if model.config is None:
-            return {}
-        loaded = model.loaded
-        labels = {}
-        for label, version in model.config.version_labels.items():
-            if version in loaded or self._options.labels_for_unavailable:
-                labels[label] = version
-            elif model.labels.get(label) in loaded:
-                labels[label] = model.labels[label]
-        return labels
-
-    def _load(self, name: str, number: int, version: _Version) -> None:
+    def _load(self, name: str, number: int, version: WantedVersion) -> None:
         folder = version.folder
         fingerprint = folder.fingerprint()
         servable: Servable | None = None
@@ -422,7 +360,7 @@ class Loader:
                 log.info("model %s version %d loaded in %.2f s from %s", name, number, servable.load_s, folder.path)
                 version.servable = servable
                 model = self._models[name]
-                model.labels = self._labels(model)
+                model.labels = model.labels_in_effect(self._options.labels_for_unavailable)
                 self._catalog.publish(name, model.loaded, model.labels)
                 self._catalog.set_status(name, VersionStatus(number, State.AVAILABLE))
             elif version.wanted:
@@ -431,7 +369,7 @@ class Loader:
         if replaced is not None:
             self._unload_pool.submit(self._close, replaced)
 
-    def _record_failure(self, name: str, number: int, version: _Version, error: ServingError | None) -> None:
+    def _record_failure(self, name: str, number: int, version: WantedVersion, error: ServingError | None) -> None:
         last = version.attempts > self._options.max_load_retries
         version.next_attempt_s = _NEVER if last else time.monotonic() + self._options.retry_interval_s
         self._catalog.set_status(name, VersionStatus(number, State.END if last else State.LOADING, error))

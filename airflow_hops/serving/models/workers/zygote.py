@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import pickle
 import selectors
@@ -115,13 +114,13 @@ def main(descriptor: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+    from airflow_hops.serving.models.memory import set_imports_apart
 
     import_tensorflow()
     import airflow_hops.serving.models.saved_model
     import airflow_hops.serving.models.workers.process  # noqa: F401
 
-    gc.collect()
-    gc.freeze()  # what is shared with the workers stays shared
+    set_imports_apart()  # what is shared with the workers stays shared
     Zygote(socket.socket(fileno=descriptor)).serve()
 
 

@@ -1,0 +1,115 @@
+"""What the loader knows of each model: which versions are wanted, how far they are, and where its labels point."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.storage import Fingerprint, VersionFolder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class WantedVersion:
+    """A version that is wanted or still loaded; touched only under the loader's lock.
+
+    Attributes:
+        folder: Where it is.
+        wanted: Whether config and disk ask for it.
+        loading: Whether a thread is at it.
+        attempts: Tries so far; 0 again once its files have changed.
+        next_attempt_s: Not before this, as of ``time.monotonic()``.
+        fingerprint: Of the folder at the last try.
+        servable: What answers, once it is loaded.
+    """
+
+    folder: VersionFolder
+    wanted: bool = True
+    loading: bool = False
+    attempts: int = 0
+    next_attempt_s: float = 0.0
+    fingerprint: Fingerprint = ()
+    servable: Servable | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it is loaded from where it now is."""
+        return self.servable is not None and self.servable.path == str(self.folder.path)
+
+
+@dataclass
+class WantedModel:
+    """A model that is in the config, or has versions that are still loaded; touched only under the loader's lock.
+
+    Attributes:
+        config: Its ``ModelConfig``, or None once the config names it no more.
+        versions: By number.
+        labels: Labels in effect.
+    """
+
+    config: Any
+    versions: dict[int, WantedVersion] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def loaded(self) -> dict[int, Servable]:
+        """What answers, by version."""
+        return {number: version.servable for number, version in self.versions.items() if version.servable}
+
+    def want(self, folders: Mapping[int, VersionFolder]) -> None:
+        """Takes these versions as the wanted ones; those that failed and have changed on disk are tried again."""
+        for number, version in self.versions.items():
+            version.wanted = number in folders
+        for number, folder in folders.items():
+            version = self.versions.setdefault(number, WantedVersion(folder))
+            if version.folder.path != folder.path:
+                version.folder, version.attempts, version.next_attempt_s = folder, 0, 0.0
+            failed = version.attempts and not version.is_loaded and not version.loading
+            if failed and folder.fingerprint() != version.fingerprint and folder.is_quiet():
+                log.info("model %s version %d changed on disk: trying it again", self.config.name, number)
+                version.attempts, version.next_attempt_s = 0, 0.0
+
+    def labels_in_effect(self, for_unavailable: bool) -> dict[str, int]:
+        """Returns the labels: one that names a version still loading stays where it was until that is available.
+
+        Args:
+            for_unavailable: Whether a label may name a version that is not loaded.
+        """
+        if self.config is None:
+            return {}
+        loaded = self.loaded
+        labels = {}
+        for label, version in self.config.version_labels.items():
+            if version in loaded or for_unavailable:
+                labels[label] = version
+            elif self.labels.get(label) in loaded:
+                labels[label] = self.labels[label]
+        return labels
+
+    def check_labels(self, asked: Any) -> None:
+        """Gives up the labels of the config that are not in effect.
+
+        Args:
+            asked: The ``ModelConfig`` that a client sent.
+
+        Raises:
+            ServingError: There was one.
+        """
+        for label, version in asked.version_labels.items():
+            if self.labels.get(label) == version:
+                continue
+            if self.config is not None:
+                self.config.version_labels.clear()
+                self.config.version_labels.update(self.labels)
+            raise ServingError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"Request to assign label {label} to version {version} of model {asked.name}, which is not currently "
+                f"available for inference",
+            )
