@@ -159,6 +159,8 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         parser.error("--model_base_path, --model_config_file and --upstream are all empty; expected one of them")
     if flags.model_base_path and flags.upstream:
         parser.error("--model_base_path and --upstream are both given; a gateway loads no model itself")
+    if flags.workers and flags.upstream:
+        parser.error("--workers and --upstream are both given; a gateway runs no model itself")
     if flags.model_base_path and not Path(flags.model_base_path).is_absolute():
         parser.error(
             f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
