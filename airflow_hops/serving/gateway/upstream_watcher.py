@@ -166,16 +166,14 @@ class UpstreamWatcher:
         try:
             for model in models:
                 upstream.read_statuses(model, _ASK_TIMEOUT_S)
+            self._set_away(upstream, None)
+            for model in models:
                 self._read_signatures(upstream, model)
         except ServingError as error:
             self._set_away(upstream, error)
-            here = False
-        else:
-            self._set_away(upstream, None)
-            here = True
         for model in models:
             self._publish(model)
-        return here
+        return not upstream.is_away
 
     def _set_away(self, upstream: Upstream, error: ServingError | None) -> None:
         if error is not None and not upstream.is_away:
@@ -197,6 +195,8 @@ class UpstreamWatcher:
             except ServingError as error:
                 if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise
+                if error.code is grpc.StatusCode.NOT_FOUND:
+                    continue
                 # It answers gRPC all the same; JSON needs the types.
                 log.warning("upstream %s: no signatures of %s: %s", upstream.address, model, error)
                 definitions = b""
@@ -210,21 +210,20 @@ class UpstreamWatcher:
             if not here:
                 return
             statuses = _merged([upstream.statuses.get(model, {}).values() for upstream in here])
-            servables = self._servables.setdefault(model, {})
-            for version in servables.keys() - statuses.keys():
-                del servables[version]
             available = {
                 version: servable
-                for version, servable in servables.items()
-                if statuses[version].state is State.AVAILABLE
+                for version, servable in self._servables.get(model, {}).items()
+                if version in statuses and statuses[version].state is State.AVAILABLE
             }
+            # A version that comes back may have other signatures.
+            self._servables[model] = available
             self._catalog.set_statuses(model, list(statuses.values()))
             view = self._catalog.views.get(model)
             if available != dict(view.servables if view else {}):
                 log.info("model %s: versions %s at %s", model, sorted(available), _addresses(here))
                 self._catalog.publish(model, available, {}, functools.partial(self._by_label, model))
                 self._labels = {key: servable for key, servable in self._labels.items() if key[0] != model}
-            if not servables:
+            if not available:
                 del self._servables[model]
             if not statuses and model not in self.current_names():
                 self._models.discard(model)
