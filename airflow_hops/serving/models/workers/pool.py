@@ -56,7 +56,7 @@ class WorkerPool:
         self._waiting = 0
         self._deaths: deque[float] = deque()
         self._last_end = ""
-        self._failure: ServingError | None = None
+        self._failure = ""
         self._closed = False
         self._open()
 
@@ -183,7 +183,7 @@ class WorkerPool:
     def _wait(self, deadline_s: float) -> None:
         if self._closed:
             raise ServingError(grpc.StatusCode.UNAVAILABLE, f"{self._name} is being unloaded")
-        if self._failure is not None and not self._workers:
+        if self._failure and not self._workers:
             raise ServingError(
                 grpc.StatusCode.UNAVAILABLE, f"{self._name} has no worker; the last did not start: {self._failure}"
             )
@@ -231,15 +231,15 @@ class WorkerPool:
         while self._may_start():
             try:
                 worker = self._start(self._on_end)
-            except ServingError as error:
+            except Exception as error:
                 log.error("%s: a worker did not start: %s", self._name, error)
                 with self._changed:
-                    self._failure = error
+                    self._failure = str(error)
                     self._deaths.append(time.monotonic())
                     self._changed.notify_all()
                 continue
             with self._changed:
-                self._failure = None
+                self._failure = ""
                 if not self._closed:
                     self._starting -= 1
                     self._add(worker)
