@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import grpc
@@ -11,6 +12,9 @@ from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, j
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.feedback import read_feedback
 from airflow_hops.serving.errors import ServingError, not_found
+
+_FLUSH_S = 60.0
+_ANSWER_S = 1.0
 
 
 def add_routes(routes: Routes, capture: Capture, is_model: Callable[[str], bool]) -> None:
@@ -26,7 +30,8 @@ def add_routes(routes: Routes, capture: Capture, is_model: Callable[[str], bool]
         return json_response(capture.status())
 
     def flush(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        done = capture.flush()
+        left_s = request.deadline_s - time.monotonic() - _ANSWER_S
+        done = capture.flush(min(_FLUSH_S, max(0.0, left_s)))
         return json_response({"flushed": done, **capture.status()}, 200 if done else 503)
 
     def feedback(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
