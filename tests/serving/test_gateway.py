@@ -129,6 +129,56 @@ def test_gateway_answers_as_its_upstream_does(
             assert gateway.call(plain) == shared_server.call(plain)
 
 
+def test_classify_regress_and_multi_inference_go_through_it(
+    start_server: Callable[..., Server], formats_server: Server, in_runtime: Callable[..., Any]
+) -> None:
+    gateway = start_server(upstream=formats_server.address)
+    rows = {"examples": [{"x": 1.5}, {"x": [-0.25], "bias": 2.0}]}
+    for verb, body in (("classify", rows), ("regress", {"signature_name": "value", **rows}), ("classify", {})):
+        path = f"/v1/models/examples:{verb}"
+        assert gateway.call(path, body) == formats_server.call(path, body)
+    direct, through = in_runtime(
+        """
+        import grpc
+        import tensorflow as tf
+        from google.protobuf import text_format
+        from tensorflow_serving.apis import inference_pb2, prediction_service_pb2_grpc
+
+        def request(*signatures, version=None):
+            made = inference_pb2.MultiInferenceRequest()
+            for signature, method in signatures:
+                task = made.tasks.add(method_name=f"tensorflow/serving/{method}")
+                task.model_spec.name, task.model_spec.signature_name = "examples", signature
+                if version:
+                    task.model_spec.version.value = version
+            example = made.input.example_list.examples.add()
+            example.features.feature["x"].float_list.value.append(1.5)
+            return made
+
+        both = [("", "classify"), ("value", "regress")]
+        requests = [request(*both), request(*both, version=1), request(both[0], both[0]), request(*both, version=9)]
+
+        def ask(address):
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(address))
+            answers = []
+            for each in requests:
+                try:
+                    answers.append(text_format.MessageToString(stub.MultiInference(each, timeout=30)))
+                except grpc.RpcError as error:
+                    answers.append([error.code().name, error.details()])
+            return answers
+
+        result = [ask(address) for address in addresses]
+        """,
+        addresses=[formats_server.address, gateway.address],
+    )
+    assert through == direct
+    assert len(direct[0]) > 100
+    counted = gateway.call("/v1/stats")[1]["models"]["examples"]["versions"]["1"]
+    assert counted["codes"]["OK"] == 4
+    assert counted["rows"] == 2 + 2 + 1 + 1
+
+
 def test_gateway_holds_no_tensorflow(gateway: Server) -> None:
     gateway.predict("flights", ROW)
     assert "tensorflow" not in Path(f"/proc/{gateway.process.pid}/maps").read_text()
