@@ -71,6 +71,7 @@ def write_tf1_examples(folder: Path) -> None:
                 "wide_value": signature("regress", {"outputs": tf.cast(value, tf.float64)}),
                 "two_values": signature("regress", {"outputs": value, "more": value}),
                 "misnamed_value": signature("regress", {"y": value}),
+                "no_inputs": signature("predict", {"y": tf.constant(1.0)}, {}),
             },
         )
         builder.save()
@@ -116,6 +117,10 @@ class Ragged(tf.Module):
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)])
     def join(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         return {"text": tf.strings.reduce_join(words, axis=1, separator=" ")}
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)])
+    def lengths(self, words: tf.RaggedTensor) -> dict[str, tf.RaggedTensor]:
+        return {"words": words, "lengths": words.row_lengths()}
 
 
 def write_keras(folder: Path, library: object) -> None:
@@ -182,7 +187,9 @@ def main(folder: Path) -> None:
     types = Types()
     tf.saved_model.save(types, str(folder / "types" / "1"), types.signatures())
     ragged = Ragged()
-    tf.saved_model.save(ragged, str(folder / "ragged" / "1"), {"serving_default": ragged.join})
+    tf.saved_model.save(
+        ragged, str(folder / "ragged" / "1"), {"serving_default": ragged.join, "lengths": ragged.lengths}
+    )
     write_keras(folder / "keras" / "1", keras)
     write_keras(folder / "tf_keras" / "1", tf_keras)
     write_lite(folder)

@@ -19,6 +19,10 @@ pytestmark = pytest.mark.runtime
 def test_tensorflow_1_and_keras_models_are_served(formats_server: Server) -> None:
     body = {"signature_name": "predict", "instances": [{"x": 1.0, "bias": 0.5}]}
     assert formats_server.predict("examples", body) == {"predictions": [2.5]}
+    status, message = formats_server.error(
+        "/v1/models/examples:predict", {"signature_name": "no_inputs", "instances": [1]}
+    )
+    assert (status, message) == (400, "Failed to get input map for signature: no_inputs")
     for model in ("keras", "tf_keras"):
         assert formats_server.predict(model, {"instances": [[1, 2, 3]]}) == {"predictions": [[6.0]]}
 
@@ -26,6 +30,10 @@ def test_tensorflow_1_and_keras_models_are_served(formats_server: Server) -> Non
 def test_a_ragged_input_is_given_by_its_values_and_row_splits(formats_server: Server) -> None:
     body = {"inputs": {"words": ["a", "b", "c"], "words_1": [0, 2, 2, 3]}}
     assert formats_server.predict("ragged", body) == {"outputs": ["a b", "", "c"]}
+    # An output is a tensor or none at all: TensorFlow Serving has no form for a ragged one.
+    body["signature_name"] = "lengths"
+    status, message = formats_server.error("/v1/models/ragged:predict", body)
+    assert (status, "was not found in the Graph" in message) == (400, True)
 
 
 def test_tensors_of_every_type_go_in_and_out(formats_server: Server, in_runtime: Callable[..., Any]) -> None:

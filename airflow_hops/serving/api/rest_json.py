@@ -124,6 +124,8 @@ def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]
     Raises:
         ServingError: The values do not fit the signature.
     """
+    if not inputs:
+        raise invalid_argument(f"Failed to get input map for signature: {body.signature or 'DEFAULT'}")
     if body.format == "row":
         return _read_rows(body.values, inputs)
     return _read_columns(body.values, inputs)
