@@ -43,15 +43,17 @@ def read_request(method: Method, body: bytes) -> Any:
     else:
         examples = request.input.example_list.examples
     rows = document.get("examples")
-    shown = rest_json.shown(document)
     if "examples" not in document:
         raise invalid_argument(
-            f"JSON Value: {shown} When method is classify, key 'examples' is expected and was not found"
+            f"JSON Value: {rest_json.shown(document)} When method is classify, key 'examples' is expected and was not "
+            "found"
         )
     if not isinstance(rows, list):
-        raise invalid_argument(f"JSON Value: {shown} Expecting 'examples' value to be an list/array")
+        raise invalid_argument(
+            f"JSON Value: {rest_json.shown(document)} Expecting 'examples' value to be an list/array"
+        )
     if not rows:
-        raise invalid_argument(f"JSON Value: {shown} 'examples' value is an empty array")
+        raise invalid_argument(f"JSON Value: {rest_json.shown(document)} 'examples' value is an empty array")
     for row in rows:
         _fill_example(examples.add(), row)
     return request
