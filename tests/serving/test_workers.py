@@ -268,7 +268,8 @@ def test_request_that_ends_its_workers_is_refused_and_takes_no_other_with_it(ser
     ask(-2.0, 500)
     assert not failures
     assert workers(server, "fragile", 1)["restarts"] == restarts
-    # What is counted in a worker is shown by the server.
+    # What is counted in a worker is shown by the server, for as long as the worker lives.
+    ask(1.0, 200)
     batches = (
         ':tensorflow:serving:batching_session:processed_batch_size_count{model_name="fragile",version="1",worker="'
     )
