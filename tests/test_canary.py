@@ -19,7 +19,7 @@ import numpy as np
 from dataclasses import replace
 from airflow_hops.runtime.rollout.comparisons import *
 from airflow_hops.runtime.rollout.counts import *
-from airflow_hops.runtime.rollout.hypothesis_tests import *
+from airflow_hops.runtime.rollout.significance import *
 from airflow_hops.runtime.rollout.plan import Plan, significance_of
 from airflow_hops.runtime.rollout.progress import Progress
 

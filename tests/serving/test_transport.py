@@ -250,13 +250,15 @@ def test_more_in_flight_than_may_be_is_refused_when_it_comes(
     with grpc.insecure_channel(server.address) as channel:
         predict = channel.unary_unary(str(protocol.Method.PREDICT))
         # One runs, one waits, and the others do not wait to be refused.
+        order: list[grpc.Call] = []
         calls = [predict.future(slow.SerializeToString()) for _ in range(6)]
-        assert calls[5].code() is grpc.StatusCode.UNAVAILABLE
-        assert not calls[0].done()
-        refused = [call for call in calls if call.code() is grpc.StatusCode.UNAVAILABLE]
-        assert {call.details() for call in refused} == {"Too many requests in flight"}
-        assert [call.code() for call in calls if call not in refused] == [grpc.StatusCode.OK] * 2
-        assert len(refused) == 4
+        for call in calls:
+            call.add_done_callback(order.append)
+        codes = {call: call.code() for call in calls}
+        while len(order) < 6:
+            time.sleep(0.01)
+        assert [codes[call] for call in order] == [grpc.StatusCode.UNAVAILABLE] * 4 + [grpc.StatusCode.OK] * 2
+        assert {call.details() for call in order[:4]} == {"Too many requests in flight"}
     clients = [slow_predict(server, 400) for _ in range(2)]
     in_flight(server, clients[0][0])
     while (answer := server.call("/v1/models/vectors"))[0] == 200:
@@ -296,7 +298,7 @@ def test_drain_answers_what_is_in_flight_and_refuses_the_rest(
     channel = grpc.insecure_channel(server.address)
     watch = channel.unary_stream(WATCH, response_deserializer=protocol.HealthCheckResponse.FromString)(b"")
     assert next(watch).status == 1
-    client, answers = slow_predict(server, 1_000)
+    client, answers = slow_predict(server, 500)
     in_flight(server, client)
     server.process.send_signal(signal.SIGTERM)
     assert next(watch).status == 2

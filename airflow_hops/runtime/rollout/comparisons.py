@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.runtime.rollout.counts import Counts
-from airflow_hops.runtime.rollout.hypothesis_tests import (
+from airflow_hops.runtime.rollout.significance import (
     area_under_roc,
     binomial_at_least,
     distance_margin,
