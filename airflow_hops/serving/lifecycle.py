@@ -17,7 +17,7 @@ class Lifecycle:
     def __init__(self, models: Callable[[], dict[str, Any]]) -> None:
         self._models = models
         self._lock = threading.Lock()
-        self._watchers: set[Callable[[bool], None]] = set()
+        self._watchers: set[Callable[[bool | None], None]] = set()
         self._ready = False
         self.draining = False
 
@@ -28,14 +28,26 @@ class Lifecycle:
 
     def set_ready(self, ready: bool) -> None:
         """Tells everyone who watches."""
+        self._ready = ready
+        self._tell(ready)
+
+    def drain(self) -> None:
+        """Has new requests refused, and ends the watching, which would keep the server from its end."""
+        self.draining = True
+        self._tell(None)
+
+    def _tell(self, ready: bool | None) -> None:
         with self._lock:
-            self._ready = ready
             watchers = list(self._watchers)
         for watcher in watchers:
             watcher(ready)
 
-    def watch(self, watcher: Callable[[bool], None]) -> Callable[[], None]:
-        """Calls a function now and at every change, until the function that is returned is called."""
+    def watch(self, watcher: Callable[[bool | None], None]) -> Callable[[], None]:
+        """Calls a function now and at every change, and with None at the end.
+
+        Returns:
+            What ends the calls sooner.
+        """
         with self._lock:
             self._watchers.add(watcher)
             ready = self._ready

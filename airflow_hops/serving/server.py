@@ -134,7 +134,7 @@ class ModelServer:
             time.sleep(self._flags.drain_delay_seconds)
         log.info("draining: requests in flight are answered, new ones refused")
         until_s = time.monotonic() + self._flags.drain_seconds
-        self._lifecycle.draining = True
+        self._lifecycle.drain()
         grpc_drained = self._grpc.server.stop(self._flags.drain_seconds) if was_ready else None
         if self._rest is not None and not self._rest.drain(self._flags.drain_seconds):
             log.error("requests were not answered within --drain_seconds=%g", self._flags.drain_seconds)

@@ -298,6 +298,9 @@ def test_drain_answers_what_is_in_flight_and_refuses_the_rest(
     channel = grpc.insecure_channel(server.address)
     watch = channel.unary_stream(WATCH, response_deserializer=protocol.HealthCheckResponse.FromString)(b"")
     assert next(watch).status == 1
+    unknown = protocol.HealthCheckRequest(service="none").SerializeToString()
+    of_none = channel.unary_stream(WATCH, response_deserializer=protocol.HealthCheckResponse.FromString)(unknown)
+    assert next(of_none).status == 3
     client, answers = slow_predict(server, 500)
     in_flight(server, client)
     server.process.send_signal(signal.SIGTERM)
@@ -315,7 +318,9 @@ def test_drain_answers_what_is_in_flight_and_refuses_the_rest(
     assert error.value.code is grpc.StatusCode.UNAVAILABLE
     client.join()
     assert answers[0][0] == 200
-    assert server.process.wait(60) == 0
+    # Whoever watches is let go, and does not keep the server for its drain_seconds.
+    assert list(watch) == list(of_none) == []
+    assert server.process.wait(15) == 0
 
 
 def test_second_sigterm_ends_at_once(start_server: Callable[..., Server], saved_models: Path) -> None:

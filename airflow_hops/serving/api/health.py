@@ -29,10 +29,17 @@ def health_service(lifecycle: Lifecycle) -> Any:
         return status(lifecycle.ready)
 
     def watch(request: Any, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
-        if request.service not in _SERVICES:
+        known = request.service in _SERVICES
+        if not known:
             send(response(status=_SERVICE_UNKNOWN))
-            return
-        stop = lifecycle.watch(lambda ready: send(status(ready)))
+
+        def tell(ready: bool | None) -> None:
+            if ready is None:
+                send(None)
+            elif known:
+                send(status(ready))
+
+        stop = lifecycle.watch(tell)
         if not context.add_callback(stop):
             stop()
 
