@@ -139,6 +139,18 @@ ROW = ROWS[0]
         ("vectors", {"inputs": [[1, 2, 3], [1, 2]]}, 400, "Encountered list at unexpected size: 2 at level: 1"),
         ("vectors", {"inputs": [[1, 2, 3], 1]}, 400, "JSON Value: 1 found at incorrect level: 2 in the JSON DOM."),
         ("vectors", {"inputs": [1, [2]]}, 400, "Encountered list at unexpected level: 1 expected < 1"),
+        (
+            "vectors",
+            b'{"inputs": ' + b"[" * 900 + b"1" + b"]" * 900 + b"}",
+            400,
+            "JSON Value of 900 levels cannot be held",
+        ),
+        (
+            "vectors",
+            b'{"instances": {"a": ' + b"[" * 1000 + b"]" * 1000 + b"}}",
+            400,
+            'JSON Value: {\n    "instances": {',
+        ),
     ],
 )
 def test_wrong_rest_request_gets_tensorflow_servings_message(

@@ -217,10 +217,16 @@ def test_verbs_and_paths_are_case_insensitive(strict_server: Server) -> None:
     assert strict_server.call("/V1/Models/vectors:PREDICT", ROW) == (200, {"predictions": [[2.0, 4.0, 6.0]]})
 
 
-def test_answer_that_takes_too_long_is_504(strict_server: Server) -> None:
-    status, answer = strict_server.call("/v1/models/vectors:predict", {"signature_name": "slow", "inputs": 800})
+def test_answer_that_takes_too_long_is_504_and_its_run_ends(strict_server: Server) -> None:
+    status, answer = strict_server.call("/v1/models/vectors:predict", {"signature_name": "slow", "inputs": 10**12})
     assert (status, answer) == (504, {"error": "Timed out waiting for notification"})
     assert strict_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+    ended_s = time.monotonic() + 60
+    ticks = -100
+    while cpu_ticks(strict_server) - ticks > 10:
+        assert time.monotonic() < ended_s, "the run goes on for nobody"
+        ticks = cpu_ticks(strict_server)
+        time.sleep(0.5)
 
 
 def test_slow_clients_hold_no_thread_and_are_let_go(strict_server: Server) -> None:

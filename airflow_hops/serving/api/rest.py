@@ -19,7 +19,7 @@ from airflow_hops.serving.request_handler import RequestHandler, Target
 from airflow_hops.serving_api import protocol, tensors
 from airflow_hops.serving_api.protocol import Method
 
-_MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+_MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 
 
 def add_routes(routes: Routes, handler: RequestHandler) -> None:
@@ -34,7 +34,7 @@ def add_routes(routes: Routes, handler: RequestHandler) -> None:
     routes.add("POST", _MODEL + r":(?P<verb>classify|regress)", api.infer)
     routes.add("GET", _MODEL + r"/metadata", api.metadata)
     routes.add("GET", _MODEL, api.status)
-    routes.add("GET", r"/v1/models(?:/versions/\d+|/labels/[^/:]+)?(?:/metadata)?", api.nameless)
+    routes.add("GET", r"/v1/models(?:/versions/[0-9]+|/labels/[^/:]+)?(?:/metadata)?", api.nameless)
     routes.add("GET", r"/v1/stats", api.stats)
 
 

@@ -16,13 +16,14 @@ import grpc
 import numpy as np
 import orjson  # type: ignore[import-not-found]
 
-from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.errors import MAX_MESSAGE_CHARS, ServingError, invalid_argument
 from airflow_hops.serving_api.tensors import STRING, TensorType, type_of
 
 Format = Literal["row", "columnar"]
 InputTypes = Mapping[str, TensorType | None]
 
 _JSON_TYPE = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number", type(None): "Null"}
+_SHOWN = json.JSONEncoder(indent=4, ensure_ascii=False)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _INTEGERS_KEPT = {"float": 2**24, "double": 2**53, "half": 2**11}
 
@@ -252,7 +253,11 @@ def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | N
                     f"Encountered list at unexpected size: {len(item)} at level: {level} expected size: {size}"
                 )
         flat = list(chain.from_iterable(flat))
-    array: np.ndarray = _read_values(flat, len(shape), tensor_type).reshape(shape)
+    values = _read_values(flat, len(shape), tensor_type)
+    try:
+        array: np.ndarray = values.reshape(shape)
+    except ValueError as error:
+        raise invalid_argument(f"JSON Value of {len(shape)} levels cannot be held: {error}") from None
     return array
 
 
@@ -379,8 +384,14 @@ def type_name(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns the value as TensorFlow Serving prints it in errors, which are cut to 1,024 characters anyway."""
-    return json.dumps(value, indent=4, ensure_ascii=False)[:1024]
+    """Returns the value as TensorFlow Serving prints it in errors, as far as the longest message goes."""
+    # Piece by piece: neither a body of many megabytes nor one of a thousand levels is gone through to its end.
+    text = ""
+    for piece in _SHOWN.iterencode(value):
+        text += piece[:MAX_MESSAGE_CHARS]
+        if len(text) >= MAX_MESSAGE_CHARS:
+            break
+    return text[:MAX_MESSAGE_CHARS]
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
