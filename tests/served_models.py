@@ -248,7 +248,7 @@ class Pipeline:
     def look(
         self, deployment: Artifact, *, services: dict[str, str] | None = None, killed_before: str = "", **params: Any
     ) -> Any:
-        """Looks at the canary once; ``killed_before`` is one of ``runtime_checks/killed_rollout.py``."""
+        """Looks at the canary once; ``killed_before`` is one of ``runtime_checks/killed_step.py``."""
         given = {
             "steps": [50, 100],
             "min_requests": 20,
@@ -259,17 +259,53 @@ class Pipeline:
             "keep_versions": 2,
             "look_s": 5.0,
             "limits": {},
-            **({"before": killed_before} if killed_before else {}),
         }
-        return self.runner(
-            "killed_rollout:look" if killed_before else "airflow_hops.runtime.rollout:look",
+        return self.step(
+            "airflow_hops.runtime.rollout:look",
+            killed_before=killed_before,
             params={**given, **params},
-            code_paths=(str(Path(__file__).parent / "runtime_checks"),),
             inputs={"deployment": deployment},
             kind="rollout",
+            services=services,
+            task_id="rollout",
+        )
+
+    def decide(
+        self,
+        function: str,
+        *,
+        services: dict[str, str] | None = None,
+        run_id: str | None = None,
+        killed_before: str = "",
+        **params: Any,
+    ) -> Any:
+        """Runs a step of ``runtime/traffic.py``."""
+        return self.step(
+            f"airflow_hops.runtime.traffic:{function}",
+            killed_before=killed_before,
+            params={"model_name": self.name, "reason": "a test", **params},
+            services=services,
+            task_id=function,
+            run_id=run_id,
+        )
+
+    def step(
+        self,
+        entry: str,
+        *,
+        killed_before: str,
+        params: dict[str, Any],
+        services: dict[str, str] | None = None,
+        **given: Any,
+    ) -> Any:
+        """Runs a step on the server, or the part of it before a point of ``runtime_checks/killed_step.py``."""
+        return self.runner(
+            "killed_step:run" if killed_before else entry,
+            params={**params, **({"entry": entry, "before": killed_before} if killed_before else {})},
+            code_paths=(str(Path(__file__).parent / "runtime_checks"),),
             services={**self.server.services, "tracking_uri": self.tracking_uri, **(services or {})},
             launcher=self.launcher,
-            task_id="rollout",
+            **given,
         )
 
     def record(self) -> dict[str, Any]:

@@ -181,15 +181,6 @@ def services_of(server: ServerProcess, base_path: Path, **fields: str) -> dict[s
     }
 
 
-def decide(pipeline: Pipeline, services: dict[str, str], function: str, **params: Any) -> Any:
-    return pipeline.runner(
-        f"airflow_hops.runtime.traffic:{function}",
-        params={"model_name": pipeline.name, "reason": "a test", **params},
-        services={"tracking_uri": pipeline.tracking_uri, **services},
-        launcher=pipeline.launcher,
-    )
-
-
 @pytest.mark.runtime
 def test_remote_server_is_steered_by_reloads_of_a_config_that_outlives_it(
     pipeline: Pipeline, remote: ServerProcess
@@ -211,7 +202,9 @@ def test_remote_server_is_steered_by_reloads_of_a_config_that_outlives_it(
     deployed = pipeline.deploy(pipeline.model("second"), services=services, canary_percent=100)
     second = deployed.properties["version"]
     assert remote.available(name) == [1, second]
-    assert decide(pipeline, services, "promote", version=None)["champion"] == second
+    with pytest.raises(StepFailed, match="neither splits traffic nor counts by version; use PromoteModelOperator"):
+        pipeline.look(deployed, services=services)
+    assert pipeline.decide("promote", services=services, version=None)["champion"] == second
 
     # It was started with an empty config, and has forgotten everything; the next decision tells it again.
     remote.process.send_signal(signal.SIGKILL)
@@ -219,11 +212,11 @@ def test_remote_server_is_steered_by_reloads_of_a_config_that_outlives_it(
     remote.start()
     remote.wait_until_ready()
     assert remote.available(name) == []
-    assert decide(pipeline, services, "promote", version=second)["served"] == [1, second]
+    assert pipeline.decide("promote", services=services, version=second)["served"] == [1, second]
     assert remote.available(name) == [1, second]
-    assert decide(pipeline, services, "roll_back", to_version=None)["champion"] == 1
+    assert pipeline.decide("roll_back", services=services, to_version=None)["champion"] == 1
     assert remote.available(name) == [1]
-    assert decide(pipeline, services, "undeploy", version=None, force=True)["served"] == []
+    assert pipeline.decide("undeploy", services=services, version=None, force=True)["served"] == []
     assert remote.available(name) == []
 
 
@@ -265,9 +258,9 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
             client.predict(name, ROWS)  # asks for the signature first, which is dealt to a version too
             answered = [client.predict(name, ROWS).version for _ in range(100)]
         assert (answered.count(1), answered.count(2)) == (75, 25)
-        assert decide(pipeline, services, "set_traffic", percents={"1": 50, "2": 50})["changed"] is True
+        assert pipeline.decide("set_traffic", services=services, percents={"1": 50, "2": 50})["changed"] is True
         assert hook.get_traffic(name).percents == {1: 50, 2: 50}
-        assert decide(pipeline, services, "promote", version=None)["traffic"] == {"2": 100}
+        assert pipeline.decide("promote", services=services, version=None)["traffic"] == {"2": 100}
         wait_for(lambda: hook.predict(name, ROWS).version == 2, "all to the promoted")
         assert hook.predict(name, ROWS, label="stable").version == 2
     finally:

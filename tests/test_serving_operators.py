@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,25 +17,12 @@ from airflow_hops.hooks.runtime import StepFailed
 pytestmark = pytest.mark.runtime
 
 
-def decide(pipeline: Pipeline, function: str, *, services: dict[str, str] | None = None, **params: Any) -> Any:
-    """Runs a step of ``runtime/traffic.py``."""
-    run_id = params.pop("run_id", None)
-    return pipeline.runner(
-        f"airflow_hops.runtime.traffic:{function}",
-        params={"model_name": pipeline.name, "reason": "a test", **params},
-        services={**pipeline.server.services, "tracking_uri": pipeline.tracking_uri, **(services or {})},
-        launcher=pipeline.launcher,
-        task_id=function,
-        run_id=run_id,
-    )
-
-
 def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(pipeline: Pipeline) -> None:
     name, server = pipeline.name, pipeline.server
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
 
-    found = decide(pipeline, "set_traffic", percents={"1": 40, "2": 60})
+    found = pipeline.decide("set_traffic", percents={"1": 40, "2": 60})
     assert found == {
         "model_name": name,
         "champion": 1,
@@ -44,13 +32,13 @@ def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(p
         "changed": True,
     }
     wait_for(lambda: server.traffic(name) == {1: 40, 2: 60}, "the shares")
-    assert decide(pipeline, "set_traffic", percents={"1": 40, "2": 60})["changed"] is False
+    assert pipeline.decide("set_traffic", percents={"1": 40, "2": 60})["changed"] is False
     event = pipeline.record()["history"][-1]
     assert (event["event"], event["version"], event["why"]) == ("traffic", 2, "a test")
     assert event["traffic"] == {"1": 40, "2": 60}
     assert event["by"]["task_id"] == "set_traffic"
 
-    found = decide(pipeline, "promote", version=None)
+    found = pipeline.decide("promote", version=None)
     assert (found["champion"], found["challenger"], found["traffic"]) == (2, None, {"2": 100})
     assert pipeline.aliases() == {"champion": 2}
     wait_for(lambda: server.traffic(name) == {2: 100}, "all to the promoted")
@@ -58,10 +46,10 @@ def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(p
 
     # A former champion that was unloaded, and whose folder was removed, is published and loaded again.
     pipeline.deploy(pipeline.model("third"))
-    assert decide(pipeline, "promote", version=3, keep_versions=1)["served"] == [3]
+    assert pipeline.decide("promote", version=3, keep_versions=1)["served"] == [3]
     wait_for(lambda: server.available(name) == [3], "the former champions' end")
     (server.base_path / name / "2").rename(server.base_path / name / ".gone")
-    found = decide(pipeline, "roll_back", to_version=None)
+    found = pipeline.decide("roll_back", to_version=None)
     assert (found["champion"], found["traffic"], found["served"]) == (2, {"2": 100}, [2])
     assert pipeline.aliases() == {"champion": 2}
     wait_for(lambda: server.traffic(name) == {2: 100}, "all to the former champion")
@@ -71,36 +59,36 @@ def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(p
     assert '"stable"' in config and '"canary"' not in config
 
     with pytest.raises(StepFailed, match="version 2 is the champion, and serves") as caught:
-        decide(pipeline, "undeploy", version=None, force=False)
+        pipeline.decide("undeploy", version=None, force=False)
     assert not caught.value.retryable
-    decide(pipeline, "roll_back", to_version=1)
-    assert decide(pipeline, "undeploy", version=2, force=False)["served"] == [1]
+    pipeline.decide("roll_back", to_version=1)
+    assert pipeline.decide("undeploy", version=2, force=False)["served"] == [1]
     wait_for(lambda: server.available(name) == [1], "the undeployed version's end")
-    found = decide(pipeline, "undeploy", version=None, force=True)
+    found = pipeline.decide("undeploy", version=None, force=True)
     assert (found["champion"], found["served"], found["traffic"]) == (None, [], {})
     assert pipeline.aliases() == {}
     wait_for(lambda: server.available(name) == [], "the model's end")
     assert name not in server.traffic_file.read_text()
-    assert decide(pipeline, "undeploy", version=None, force=True)["changed"] is False
+    assert pipeline.decide("undeploy", version=None, force=True)["changed"] is False
 
 
 def test_retry_decides_nothing_anew_and_mends_what_a_crash_left_behind(pipeline: Pipeline) -> None:
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
     uri = pipeline.store.uri("_models", f"{pipeline.name}.json")
-    assert decide(pipeline, "roll_back", to_version=None, run_id="a")["champion"] == 1
+    assert pipeline.decide("roll_back", to_version=None, run_id="a")["champion"] == 1
     assert pipeline.events()[-1] == ("rolled_back", 2)
 
     # A canary again; then a promotion whose record was written before its task was killed.
     pipeline.deploy(pipeline.model("third"))
     canary = pipeline.store.read_text(uri), pipeline.server.config_file.read_text(), pipeline.server.traffic_file
     split = canary[2].read_text()
-    decide(pipeline, "promote", version=None, run_id="b")
+    pipeline.decide("promote", version=None, run_id="b")
     promoted = pipeline.store.read_text(uri)
     pipeline.registry("set_aliases", aliases={"champion": 1, "challenger": 3})
     pipeline.server.config_file.write_text(canary[1])
     pipeline.server.traffic_file.write_text(split)
-    found = decide(pipeline, "promote", version=None, run_id="b")
+    found = pipeline.decide("promote", version=None, run_id="b")
     assert (found["champion"], found["changed"]) == (3, False)
     assert pipeline.store.read_text(uri) == promoted
     assert pipeline.aliases() == {"champion": 3}
@@ -117,9 +105,58 @@ def test_retry_decides_nothing_anew_and_mends_what_a_crash_left_behind(pipeline:
     assert pipeline.deploy(pipeline.model("second"), allow_older=True).properties["mode"] == "canary"
 
 
+def test_decisions_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
+    name, server = pipeline.name, pipeline.server
+
+    def killed(function: str, *points: str, event: tuple[str, int], **params: Any) -> dict[str, Any]:
+        """What the retry says of a task that is killed at each of these points, and before its record is written."""
+        count = len(pipeline.events())
+        for point in ("record", *points):
+            with pytest.raises(StepFailed, match="SIGKILL") as caught:
+                pipeline.decide(function, run_id=function, killed_before=point, **params)
+            assert caught.value.retryable
+            if point == "record":
+                assert len(pipeline.events()) == count, "nothing was decided"
+            else:
+                assert pipeline.events()[-1] == event, point
+        written = pipeline.record()
+        found: dict[str, Any] = pipeline.decide(function, run_id=function, **params)
+        assert pipeline.record() == written, "the retry decided nothing anew"
+        assert found["changed"] is False
+        wait_for(lambda: set(server.traffic(name)) <= set(found["served"]), "traffic to what is served alone")
+        wait_for(lambda: server.available(name) == found["served"], f"the versions that {function} leaves")
+        return found
+
+    for kind in ("first", "second"):
+        pipeline.deploy(pipeline.model(kind))
+    percents = {"1": 30, "2": 70}
+    assert killed("set_traffic", "traffic", event=("traffic", 2), percents=percents)["traffic"] == percents
+    found = killed("promote", "traffic", "labels", "champion", "challenger", event=("promoted", 2), version=None)
+    assert (found["traffic"], found["served"]) == ({"2": 100}, [1, 2])
+    found = killed("roll_back", "traffic", "versions", "champion", event=("promoted", 1), to_version=None)
+    assert (found["traffic"], found["served"]) == ({"1": 100}, [1])
+    wait_for(lambda: server.traffic(name) == {1: 100}, "all to the former champion")
+
+    pipeline.deploy(pipeline.model("third"))
+    params: dict[str, Any] = {"version": 3, "force": False}
+    found = killed("undeploy", "traffic", "versions", "challenger", event=("undeployed", 3), **params)
+    assert (found["traffic"], found["served"]) == ({"1": 100}, [1])
+    assert pipeline.aliases() == {"champion": 1}
+    # What the same task would do again, had it not been done: it is not for a canary that came since.
+    pipeline.deploy(pipeline.model("third"))
+    assert pipeline.decide("undeploy", run_id="undeploy", **params)["challenger"] == 3
+
+    params = {"version": None, "force": True}
+    pipeline.decide("roll_back", to_version=None)
+    assert killed("undeploy", "withdrawal", "challenger", event=("undeployed", 1), **params)["served"] == []
+
+
 def test_what_cannot_be_is_refused_and_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     before = pipeline.record()
+    someone_elses = replace(pipeline, name=f"{pipeline.name}-by-hand")
+    with pytest.raises(StepFailed, match="by-hand' is not deployed; use DeployModelOperator first"):
+        someone_elses.decide("undeploy", version=None, force=True)
     for function, params, message in (
         ("set_traffic", {"percents": {"1": 90, "2": 20}}, "sum to 110; expected 100"),
         ("set_traffic", {"percents": {"1": 90, "7": 10}}, "percents name version 7; what can get traffic is version 1"),
@@ -129,7 +166,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(pipeline: Pipeline) -> No
         ("roll_back", {"to_version": None}, "has no champion before version 1"),
     ):
         with pytest.raises(StepFailed) as caught:
-            decide(pipeline, function, **params)
+            pipeline.decide(function, **params)
         assert message in str(caught.value)
         assert not caught.value.retryable
         assert pipeline.record() == before

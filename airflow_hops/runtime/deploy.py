@@ -174,10 +174,11 @@ class _Steps:
         others = [v for v in self.server.configured(self.model_name) if v != champion.version]
         published = self._load(champion.version, others)
         traffic = self.server.traffic(self.model_name)
-        if record.challenger is None and traffic != {champion.version: 100}:
-            traffic = {champion.version: 100}
+        if record.challenger is None:
             self.server.set_labels(self.model_name, {STABLE_LABEL: champion.version})
-            self.server.set_traffic(self.model_name, traffic)
+            if traffic != record.traffic:
+                traffic = record.traffic
+                self.server.set_traffic(self.model_name, traffic)
         return self._deployment(champion.version, "champion", traffic, champion.version, published, "already champion")
 
     def make_champion(self, record: ModelRecord, version: int) -> Deployment:

@@ -143,6 +143,9 @@ class Serving:
         """
         record, champion = self._deployed()
         challenger = record.challenger
+        if self._decided_before(record, "traffic", traffic={str(v): percent for v, percent in percents.items()}):
+            self._apply()
+            return False
         serving = {champion.version, *([challenger.version] if challenger else [])}
         if not set(percents) <= serving:
             raise BadInput(
@@ -173,10 +176,11 @@ class Serving:
             VersionRefused: the server does not load it.
         """
         record, champion = self._deployed()
+        asked_for = {} if version is None else {"version": version}
+        if self._decided_before(record, "promoted", **asked_for):
+            self._apply()
+            return False
         if version is None:
-            if self._decided_before(record, "promoted"):
-                self._apply()
-                return False
             if record.challenger is None:
                 raise BadInput(f"model {self.model_name!r} has no challenger to promote; name a version")
             version = record.challenger.version
@@ -194,7 +198,8 @@ class Serving:
             VersionRefused: the server does not load it.
         """
         record, champion = self._deployed()
-        if to_version is None and self._decided_before(record, "rolled_back"):
+        asked_for = {} if to_version is None else {"to": to_version}
+        if self._decided_before(record, "rolled_back", **asked_for):
             self._apply()
             return False
         challenger = record.challenger
@@ -217,12 +222,21 @@ class Serving:
         """Unloads a version, or the whole model where it is None or the champion.
 
         Raises:
-            BadInput: it serves, and ``force`` is not given; or a canary is undecided.
+            BadInput: it serves, and ``force`` is not given; a canary is undecided; or it was never deployed.
         """
         record = read_record(self.context.store, self.model_name)
-        champion, challenger = record.champion, record.challenger
-        if version is None or champion is None or version == champion.version:
-            return self._undeploy_model(record, version, force)
+        if record.champion is None and record.history:
+            self._withdraw()
+            return False
+        record, champion = self._deployed()
+        challenger = record.challenger
+        asked_for: dict[str, Any] = {"traffic": {}} if version is None else {"version": version}
+        if self._decided_before(record, "undeployed", **asked_for):
+            self._apply()
+            return False
+        if version is None or version == champion.version:
+            self._undeploy_model(record, champion, version, force)
+            return True
         if challenger is not None and challenger.version == version:
             record = replace(record, champion=replace(champion, traffic_percent=100), challenger=None)
             self._write(record, "undeployed", version, traffic={champion.version: 100})
@@ -335,30 +349,36 @@ class Serving:
         if not server.splits_traffic:
             server.set_traffic(name, record.traffic)
 
-    def _undeploy_model(self, record: ModelRecord, version: int | None, force: bool) -> bool:
-        server, name = self.server, self.model_name
-        champion, challenger = record.champion, record.challenger
-        if champion is not None:
-            if not force:
-                raise BadInput(
-                    f"model {name!r}: version {champion.version} is the champion, and serves; to take the model out "
-                    "all the same, give force=True"
-                )
-            if version is not None and challenger is not None:
-                raise BadInput(
-                    f"model {name!r}: version {version} is the champion, and challenger {challenger.version} is "
-                    "undecided; promote or roll it back first, or undeploy the whole model (version=None)"
-                )
-            record = replace(record, champion=None, challenger=None)
-            self._write(record, "undeployed", champion.version, traffic={})
-        if server.configured(name):
-            server.withdraw(name)
-        server.forget_traffic(name)
-        return champion is not None
+    def _undeploy_model(self, record: ModelRecord, champion: ServedVersion, version: int | None, force: bool) -> None:
+        name, challenger = self.model_name, record.challenger
+        if not force:
+            raise BadInput(
+                f"model {name!r}: version {champion.version} is the champion, and serves; to take the model out all "
+                "the same, give force=True"
+            )
+        if version is not None and challenger is not None:
+            raise BadInput(
+                f"model {name!r}: version {version} is the champion, and challenger {challenger.version} is undecided; "
+                "promote or roll it back first, or undeploy the whole model (version=None)"
+            )
+        record = replace(record, champion=None, challenger=None)
+        self._write(record, "undeployed", champion.version, traffic={})
+        self._withdraw()
 
-    def _decided_before(self, record: ModelRecord, event: str) -> bool:
-        """Whether an earlier try of this very task has decided."""
-        return any(entry["event"] == event and entry.get("by") == self._by for entry in record.history)
+    def _withdraw(self) -> None:
+        """Takes the model out of the server, once that is on record."""
+        if self.server.configured(self.model_name):
+            self.server.withdraw(self.model_name)
+        self.server.forget_traffic(self.model_name)
+
+    def _decided_before(self, record: ModelRecord, event: str, **facts: Any) -> bool:
+        """Whether an earlier try of this very task has decided this."""
+        return any(
+            entry["event"] == event
+            and entry.get("by") == self._by
+            and all(entry.get(name) == value for name, value in facts.items())
+            for entry in record.history
+        )
 
     @property
     def _by(self) -> dict[str, str]:

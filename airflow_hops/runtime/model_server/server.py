@@ -181,6 +181,15 @@ class ModelServer:
 
         return self.configs.change(put)
 
+    def serve_again(self, model_name: str) -> None:
+        """Has a server that knows no version of a model serve what it is to: one that is told by RPC forgets it.
+
+        Raises:
+            HopsError: the server does not answer.
+        """
+        if not self.status(model_name) and (versions := self.configured(model_name)):
+            self.serve(model_name, versions)
+
     def restore(self, model_name: str, previous: Any) -> None:
         """Undoes :meth:`serve` with what it returned."""
         if previous is None:

@@ -112,7 +112,8 @@ class Rollout:
         if step.record != record:
             self._write(step.record)
         try:
-            # A share that was decided, and whose traffic a crash left behind.
+            # Versions that a restart, and a share that a crash left behind.
+            self.server.serve_again(self.model_name)
             enforce(self.server, self.model_name, step.record)
             error = self.server.last_error(self.model_name, self.version)
             step = step.after(self.server.counts(self.model_name))

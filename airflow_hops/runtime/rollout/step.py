@@ -51,7 +51,7 @@ def look(
         "model_name", "version"}}``, or ``{"question": Markdown}``.
 
     Raises:
-        BadInput: a value makes no sense, or the deployment is none of this store's.
+        BadInput: a value makes no sense, the deployment is none of this store's, or the server does not split traffic.
     """
     plan = Plan.of(
         steps,
@@ -72,6 +72,12 @@ def look(
             "version, as DeployModelOperator gives them"
         ) from None
     server = ModelServer.of(context.spec.services, context.store)
+    if not server.splits_traffic:
+        raise BadInput(
+            f"model {model_name!r}: {server.address} is a tensorflow_model_server, which neither splits traffic nor "
+            "counts by version; use PromoteModelOperator, or put the bundled server in front of it (python -m "
+            f"airflow_hops.serving --upstream={server.address}) and name that one in the connection"
+        )
     rollout = Rollout(context, server, model_name, version, plan, Limits(**limits))
     outcome = rollout.look(answer)
     if isinstance(outcome, Decision):

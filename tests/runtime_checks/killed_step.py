@@ -1,15 +1,14 @@
-"""Looks at a canary in a process that is killed right before one of the things that a look does."""
+"""Runs a step of a served model in a process that is killed right before one of the things that it does."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from typing import Any
 
-from airflow_hops.artifacts import Artifact
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.model_server import ModelServer
-from airflow_hops.runtime.rollout import look as real_look
 from airflow_hops.runtime.tracking import ModelRegistry
 from airflow_hops.store import ArtifactStore, ArtifactWriter
 
@@ -18,6 +17,7 @@ POINTS: dict[str, tuple[type, str]] = {
     "traffic": (ModelServer, "set_traffic"),
     "labels": (ModelServer, "set_labels"),
     "versions": (ModelServer, "serve"),
+    "withdrawal": (ModelServer, "withdraw"),
     "champion": (ModelRegistry, "set_alias"),
     "challenger": (ModelRegistry, "delete_alias"),
     "tag": (ModelRegistry, "tag"),
@@ -25,8 +25,9 @@ POINTS: dict[str, tuple[type, str]] = {
 }
 
 
-def look(context: StepContext, *, before: str, **params: Any) -> Artifact | dict[str, Any]:
-    """The rollout's step, up to the first call of a method of :data:`POINTS`."""
+def run(context: StepContext, *, entry: str, before: str, **params: Any) -> Any:
+    """A step, up to the first call of a method of :data:`POINTS`."""
     owner, name = POINTS[before]
     setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-    return real_look(context, **params)
+    module, _, function = entry.partition(":")
+    return getattr(importlib.import_module(module), function)(context, **params)

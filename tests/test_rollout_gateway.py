@@ -1,0 +1,113 @@
+"""A rollout through a gateway: shares by RPC, versions in a server upstream, and requests all the while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_models import Pipeline, ServerProcess, wait_for
+
+pytestmark = pytest.mark.runtime
+
+
+class Upstream(ServerProcess):
+    """A server that is told by RPC what to serve, and forgets it when it ends, as TensorFlow Serving does."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        super().__init__(python, folder)
+        self.flags = {"model_config_file": self.config_file, "file_system_poll_wait_seconds": 0.1}
+
+
+class Gateway(ServerProcess):
+    """The bundled server in front of another; the connection names no file but what was captured."""
+
+    def __init__(self, python: Path, folder: Path, upstream: Upstream) -> None:
+        super().__init__(python, folder)
+        self.flags = {
+            "upstream": f"127.0.0.1:{upstream.ports['port']}",
+            "traffic_config_file": self.traffic_file,
+            "capture_base_path": self.capture_path,
+        }
+
+    @property
+    def services(self) -> dict[str, str]:
+        return {**super().services, "serving_config_file": "", "serving_traffic_file": ""}
+
+
+class Client(threading.Thread):
+    """Asks one request after another until it is stopped."""
+
+    def __init__(self, gateway: ServerProcess, model_name: str) -> None:
+        super().__init__()
+        self.gateway, self.model_name = gateway, model_name
+        self.asked = self.failed = 0
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        while not self.done.wait(0.005):
+            self.asked += 10
+            self.failed += self.gateway.ask(self.model_name, 10)
+
+    def __enter__(self) -> Client:
+        self.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.done.set()
+        self.join()
+
+
+@pytest.fixture
+def upstream(runtime_python: Path, tmp_path: Path) -> Iterator[Upstream]:
+    server = Upstream(runtime_python, tmp_path / "upstream")
+    server.start()
+    server.wait_until_ready()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def behind(pipeline: Pipeline, runtime_python: Path, upstream: Upstream, tmp_path: Path) -> Iterator[Pipeline]:
+    gateway = Gateway(runtime_python, tmp_path / "gateway", upstream)
+    gateway.start()
+    gateway.wait_until_ready()
+    yield replace(pipeline, server=gateway)
+    gateway.stop()
+
+
+def test_rollout_through_a_gateway_drops_no_request_and_outlives_gateway_and_upstream(
+    behind: Pipeline, upstream: Upstream
+) -> None:
+    name, gateway = behind.name, behind.server
+    first = behind.deploy(behind.model("first"))
+    assert first.properties["mode"] == "champion"
+    with Client(gateway, name) as client:
+        deployment = behind.deploy(behind.model("second"), canary_percent=25)
+        wait_for(lambda: gateway.traffic(name) == {1: 75, 2: 25}, "the canary's share")
+        rollout = behind.rollout(deployment)
+        assert rollout.properties["decision"] == "promoted", rollout.properties
+        wait_for(lambda: gateway.traffic(name) == {2: 100}, "all the traffic")
+    assert client.asked > 100 and client.failed == 0
+    assert behind.aliases() == {"champion": 2}
+
+    # A canary whose gateway and upstream die; the one has its shares in a file, the other is told anew.
+    deployment = behind.deploy(behind.model("third"), canary_percent=25)
+    assert gateway.ask(name, 4) == 0
+    assert "waiting" in behind.look(deployment)
+    for server in (gateway, upstream):
+        server.process.kill()
+        server.process.wait()
+    assert "waiting" in behind.look(deployment)
+    for server in (upstream, gateway):
+        server.start()
+        server.wait_until_ready()
+    assert "waiting" in behind.look(deployment)
+    wait_for(lambda: gateway.traffic(name) == {2: 75, 3: 25}, "the decided shares")
+    with Client(gateway, name) as client:
+        assert behind.rollout(deployment).properties["decision"] == "promoted"
+    assert client.failed == 0
+    assert behind.aliases() == {"champion": 3}
