@@ -185,3 +185,24 @@ def test_prediction_logs_are_read_as_they_were_written(in_runtime: Callable[...,
         path=tmp_path / "logs" / "requests",
     )
     assert result == [2, True, True, ["requests"]]
+
+
+def test_version_without_warm_up_requests_has_run_once_before_it_is_published(
+    in_runtime: Callable[..., Any], saved_models: Path
+) -> None:
+    opened = in_runtime(
+        """
+        from pathlib import Path
+        from airflow_hops.serving.models.formats import ModelOptions, open_model
+        result = {}
+        for iterations in (1, 0):
+            for model, version in (("flights", 1), ("vectors", 7)):
+                options = ModelOptions(warmup_iterations=iterations)
+                servable = open_model(model, version, Path(folder) / model / str(version), options)
+                result[f"{model} {iterations}"] = sorted({key[0] for key in servable._callables})
+        """,
+        folder=saved_models,
+    )
+    assert opened["flights 1"] == ["serving_default"]
+    assert "slow" in opened["vectors 1"], "a signature of a scalar, too"
+    assert opened["flights 0"] == opened["vectors 0"] == []

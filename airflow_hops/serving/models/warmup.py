@@ -1,15 +1,23 @@
-"""Warm-up: a version answers the requests that were exported with it before anybody else's reach it."""
+"""Warm-up: a version answers the requests that were exported with it, or made up ones, before anybody else's reach it.
+
+The first run of a signature takes up to a second, in which TensorFlow places, prunes and compiles its graph.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
 from airflow_hops.serving.models.servable import Call, Servable
+from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.prediction_log import (
     WARMUP_FILE,
     LoggedCall,
@@ -17,6 +25,7 @@ from airflow_hops.serving_api.prediction_log import (
     RecordError,
     read_prediction_logs,
 )
+from airflow_hops.serving_api.protocol import Method, PredictRequest, SignatureDefMap
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +35,12 @@ MAX_RECORDS = 1000
 # Refused by TensorFlow Serving with the number of the field; other records that are no request are passed over.
 _SESSION_RUN = ("session_run_log", 5)
 
+_REHEARSAL_S = 10.0
+_REHEARSAL_ELEMENTS = 1 << 20
+
 
 def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> int:
-    """Has a version answer the requests of its ``assets.extra/tf_serving_warmup_requests``, where it has that file.
+    """Has a version answer the requests of its ``assets.extra/tf_serving_warmup_requests``, or else made up ones.
 
     Args:
         servable: The version, not published yet.
@@ -36,13 +48,16 @@ def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> int:
         iterations: How often each request is asked; 0 leaves warm-up out.
 
     Returns:
-        The number of records.
+        The number of records; 0 where there is no file.
 
     Raises:
         ServingError: The file is damaged or holds too many records, or the version refuses one: it must not be served.
     """
     path = folder / WARMUP_FILE
-    if not iterations or not path.is_file():
+    if not iterations:
+        return 0
+    if not path.is_file():
+        rehearse(servable)
         return 0
     started_s = time.monotonic()
     count = 0
@@ -68,6 +83,48 @@ def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> int:
         time.monotonic() - started_s,
     )
     return count
+
+
+def rehearse(servable: Servable) -> int:
+    """Has a version without warm-up requests answer one of a row of zeros and empty strings for each signature.
+
+    Whether it answers or refuses is of no consequence. Signatures whose inputs' rank or type is not known, or which are
+    not for Predict, are left to their first request.
+
+    Args:
+        servable: The version, not published yet.
+
+    Returns:
+        The number of signatures that have run.
+    """
+    count = 0
+    definitions = SignatureDefMap.FromString(servable.signature_defs).signature_def
+    for name in definitions:
+        definition = definitions[name]
+        if definition.method_name in (CLASSIFY, REGRESS):
+            continue
+        request = PredictRequest()
+        request.model_spec.name = servable.model
+        request.model_spec.signature_name = name
+        if all(_fill_with_nothing(request.inputs[alias], definition.inputs[alias]) for alias in definition.inputs):
+            deadline_s = time.monotonic() + _REHEARSAL_S
+            with contextlib.suppress(ServingError):
+                servable.answer(Call(Method.PREDICT, request.SerializeToString(), deadline_s))
+                count += 1
+    return count
+
+
+def _fill_with_nothing(proto: Any, info: Any) -> bool:
+    """Makes a tensor of zeros or empty strings as a signature asks for; False where it does not say enough."""
+    tensor_type = tensors.BY_NUMBER.get(info.dtype)
+    # Open dimensions are 1; without a value, a typed field is filled with zeros or empty strings.
+    shape = [max(1, dim.size) for dim in info.tensor_shape.dim]
+    if tensor_type is None or info.tensor_shape.unknown_rank or math.prod(shape) > _REHEARSAL_ELEMENTS:
+        return False
+    proto.dtype = info.dtype
+    for size in shape:
+        proto.tensor_shape.dim.add().size = size
+    return True
 
 
 def _replay(servable: Servable, record: LoggedCall, iterations: int, where: str) -> None:
