@@ -33,9 +33,13 @@ def read_feedback(model_folder: str | Path) -> Any:
     import pyarrow.parquet as pq
 
     fs, folder = fsspec.url_to_fs(str(model_folder))
+    try:
+        paths = sorted(fs.ls(f"{folder.rstrip('/')}/{FEEDBACK_FOLDER}", detail=False))
+    except FileNotFoundError:
+        paths = []
     tables = []
-    for path in sorted(fs.glob(f"{folder.rstrip('/')}/{FEEDBACK_FOLDER}/*.parquet")):
-        if not path.rsplit("/", 1)[-1].startswith("."):
+    for path in paths:
+        if path.endswith(".parquet") and not path.rsplit("/", 1)[-1].startswith("."):
             with fs.open(path, "rb") as file:
                 tables.append(pq.read_table(file))
     if not tables:
@@ -44,7 +48,9 @@ def read_feedback(model_folder: str | Path) -> Any:
         return pa.schema(fields).empty_table()
     wide = _wide_types(tables, str(model_folder))
     return pa.concat_tables(
-        [table.cast(pa.schema([wide[name] for name in table.column_names])) for table in tables], promote=True
+        # An integer beyond 2^53 is the nearest float then.
+        [table.cast(pa.schema([wide[name] for name in table.column_names]), safe=False) for table in tables],
+        promote=True,
     )
 
 

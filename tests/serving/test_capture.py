@@ -343,6 +343,10 @@ def test_acknowledged_rows_survive_kill_9_of_the_server_and_of_both(
 def test_a_row_is_in_one_file_whenever_the_writer_is_killed(
     capture: Callable[..., CaptureProcess], capture_path: Path
 ) -> None:
+    # A spool that cannot be read, as a power cut leaves it, keeps nobody else's from being written.
+    unreadable = capture_path / ".spool" / "0123456789ab"
+    unreadable.mkdir(parents=True)
+    (unreadable / "options.json").touch()
     ask = capture(roll_seconds=3600.0)
     sent: list[list[str]] = []
     cut_short = 0
@@ -370,6 +374,42 @@ def test_a_row_is_in_one_file_whenever_the_writer_is_killed(
     counts = ask(status=True)
     assert sum(model["written_rows"] for model in counts["models"].values()) == len(sent) * 2
     assert counts["writer_restarts"] >= 1
+    assert (unreadable / "options.json").exists()
+
+
+def test_a_request_that_cannot_be_decoded_costs_no_other_its_row(in_runtime: Callable[..., Any]) -> None:
+    rows, failed, folder = in_runtime(
+        """
+        import numpy as np
+        from airflow_hops.serving.capture.options import CaptureOptions
+        from airflow_hops.serving.capture.parts import make_batch
+        from airflow_hops.serving.capture.record import CapturedCall, pack_call
+        from airflow_hops.serving_api import tensors
+        from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
+
+        model = "\u6a21" * 60  # 540 bytes as it is written in a URL, and a folder's name has 255 at most
+
+        def record(number, too_many=False):
+            request, response = PredictRequest(), PredictResponse()
+            tensors.fill_proto(request.inputs["a"], np.full((2, 3), number, np.float32))
+            tensors.fill_proto(request.inputs["b"], np.full(2, number, np.float32))
+            if too_many:
+                request.inputs["b"].float_val[:] = [1.0, 2.0, 3.0]
+            tensors.fill_proto(response.outputs["y"], np.full(2, number, np.int64))
+            messages = request.SerializeToString(), response.SerializeToString()
+            return pack_call(CapturedCall(f"r{number}", model, 1, Method.PREDICT, "grpc", number, 1.0, 2, *messages))
+
+        batch = make_batch([record(0, True), record(1), record(2, True), record(3)], CaptureOptions(base_path="/b"))
+        import pyarrow as pa, pyarrow.parquet as pq
+        tables = [pq.read_table(pa.BufferReader(part.encode())) for part in batch.parts]
+        names = ["request_id", "input.b"]
+        result = [[t.select(names).to_pylist() for t in tables], batch.failed_rows[model], batch.parts[0].folder]
+        """
+    )
+    assert rows == [[{"request_id": f"r{n}", "input.b": float(n)} for n in (1, 1, 3, 3)]]
+    assert failed == 4
+    assert folder.startswith("%E6%A8%A1%E6")
+    assert len(folder) <= 255
 
 
 def test_a_full_disk_drops_and_counts(

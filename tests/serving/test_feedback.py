@@ -17,7 +17,7 @@ pytestmark = pytest.mark.runtime
 def test_labels_are_joined_with_the_rows_that_they_are_of(
     start_server: Callable[..., Server], saved_models: Path, tmp_path: Path, in_runtime: Callable[..., Any]
 ) -> None:
-    captured = tmp_path / "captured"
+    captured = tmp_path / "captured [1]"
     server = start_server(model_name="flights", model_base_path=saved_models / "flights", capture_base_path=captured)
     row = {"carrier": "AA", "distance": [1.0], "hour": 5}
     for name in ("one", "two", "three"):
@@ -35,16 +35,21 @@ def test_labels_are_joined_with_the_rows_that_they_are_of(
     # The label that became known last is right, whenever the server was told.
     feedback({"request_id": "two", "label": {"late": True, "minutes": 17}, "at": "2026-03-01T10:00:00+00:00"})
     feedback({"request_id": "two", "label": {"minutes": 3.5}, "at": "2026-02-01T10:00:00+00:00"})
+    feedback({"request_id": "three", "label": {"minutes": 2**60 + 1}})
     feedback({"request_id": "nobody", "label": "x"}, {"request_id": "one", "label": 2.5})
     assert server.call("/v1/capture:flush", b"")[0] == 200
     counts = server.call("/v1/capture")[1]["models"]["flights"]
-    assert (counts["captured_labels"], counts["written_labels"], counts["written_rows"]) == (6, 6, 6)
+    assert (counts["captured_labels"], counts["written_labels"], counts["written_rows"]) == (7, 7, 6)
 
     for entry, words in (
         ({"model": "flights", "request_id": "one"}, "feedback 0: 'label' is null; expected a number"),
         ({"model": "flights", "label": 1}, "feedback 0: 'request_id' is null; expected a text"),
         ({"model": "flights", "request_id": "a", "label": 1, "row": -1}, "'row' is -1"),
         ({"model": "flights", "request_id": "a", "label": [1]}, "'label' is [1]"),
+        # Half of a character alone is no text that a file could hold, and must not take other labels with it.
+        (b'{"model": "flights", "request_id": "a", "label": "\\ud800"}', "'label' is \"\\ud800\""),
+        (b'{"model": "flights", "request_id": "\\ud800", "label": 1}', "'request_id' is \"\\ud800\""),
+        (b'{"model": "flights", "request_id": "a", "label": {"\\ud800": 1}}', "'label', '\\ud800' is 1"),
         ({"model": "flights", "request_id": "a", "label": 1, "at": "soon"}, "'at' is \"soon\"; expected a time"),
         ({"model": "flights", "request_id": "a", "label": 1, "lable": 1}, 'a field is "lable"'),
         ([{"model": "flights", "request_id": "a", "label": 1}, 7], "feedback 1: the entry is 7"),
@@ -53,7 +58,7 @@ def test_labels_are_joined_with_the_rows_that_they_are_of(
         status, message = server.error("/v1/feedback", entry)
         assert (status, words in message) == (400, True), message
     assert server.error("/v1/feedback", {"model": "trains", "request_id": "a", "label": 1})[0] == 404
-    assert server.call("/v1/capture")[1]["models"]["flights"]["captured_labels"] == 6
+    assert server.call("/v1/capture")[1]["models"]["flights"]["captured_labels"] == 7
 
     joined = in_runtime(
         """
@@ -85,7 +90,7 @@ def test_labels_are_joined_with_the_rows_that_they_are_of(
         {"request_id": "one", "row": 1, "label.value": 0.0, "label.late": None, "label.minutes": None},
         {"request_id": "two", "row": 0, "label.value": None, "label.late": True, "label.minutes": 17.0},
         {"request_id": "two", "row": 1, "label.value": None, "label.late": None, "label.minutes": None},
-        {"request_id": "three", "row": 0, "label.value": None, "label.late": None, "label.minutes": None},
+        {"request_id": "three", "row": 0, "label.value": None, "label.late": None, "label.minutes": 2.0**60},
         {"request_id": "three", "row": 1, "label.value": None, "label.late": None, "label.minutes": None},
     ]
     assert (added, untouched) == (3, True)

@@ -31,6 +31,7 @@ _POLL_S = 0.02
 _LOOK_EVERY_S = 0.5
 _SHORTEST_PAUSE_S = 0.02
 _RESTART_PAUSE_S = 1.0
+_LONGEST_RESTART_PAUSE_S = 30.0
 _ASK_AGAIN_S = 2.0
 _LAG_SAMPLES = 3600
 
@@ -64,6 +65,7 @@ class Capture:
         self._counts: dict[str, TakenCounts] = {}
         self._flushes = 0
         self._restarts = 0
+        self._restart_s, self._pause_s = 0.0, _RESTART_PAUSE_S / 2
         self._closing = threading.Event()
         self._ends: deque[tuple[float, Position]] = deque(maxlen=_LAG_SAMPLES)
         self._spool: Spool | None = None
@@ -72,8 +74,9 @@ class Capture:
             self._folder = _make_folder(options)
             self._server_lock = Lock(self._folder / SERVER_LOCK)
             self._server_lock.acquire()
-            WriterState.create(self._folder)
+            # First what has another server's writer find the folder, should this process be killed here.
             _write_whole(self._folder / "options.json", options.to_json())
+            WriterState.create(self._folder)
             self._spool = Spool(self._folder, options.spool_bytes, options.segment_bytes)
             self._start_writer()
             self._thread = threading.Thread(target=self._keep, name="capture", daemon=True)
@@ -215,9 +218,10 @@ class Capture:
         assert self._spool is not None
         if self._spool.end <= written:
             return 0.0
-        while self._ends and self._ends[0][1] <= written:
-            self._ends.popleft()
-        return round(time.monotonic() - self._ends[0][0], 3) if self._ends else 0.0
+        with self._lock:
+            while self._ends and self._ends[0][1] <= written:
+                self._ends.popleft()
+            return round(time.monotonic() - self._ends[0][0], 3) if self._ends else 0.0
 
     def _ask(self, number: int) -> None:
         writer = self._writer
@@ -231,20 +235,34 @@ class Capture:
     def _keep(self) -> None:
         """Keeps a segment ready, and the writer alive."""
         assert self._spool is not None
-        spool, restart_s = self._spool, 0.0
+        spool = self._spool
         while not self._closing.is_set():
             spool.wanted.wait(_LOOK_EVERY_S)
-            spool.prepare(WriterState.load(self._folder).position if spool.error else NOTHING)
+            try:
+                spool.prepare(WriterState.load(self._folder).position if spool.error else NOTHING)
+                self._keep_writer()
+            except Exception:
+                # Short of memory, processes or descriptors: there may be some soon.
+                log.exception("capture: a round failed; the next goes on")
+                self._closing.wait(_RESTART_PAUSE_S)
             end = spool.end
-            if not self._ends or self._ends[-1][1] != end:
-                self._ends.append((time.monotonic(), end))
-            if self._writer is not None and self._writer.poll() is not None and time.monotonic() > restart_s:
-                log.error("capture: the writer has ended with status %s; starting another", self._writer.returncode)
-                restart_s = time.monotonic() + _RESTART_PAUSE_S
-                self._restarts += 1
-                self._start_writer()
+            with self._lock:
+                if not self._ends or self._ends[-1][1] != end:
+                    self._ends.append((time.monotonic(), end))
             # Where there is no room, every request asks for a segment.
             self._closing.wait(_SHORTEST_PAUSE_S)
+
+    def _keep_writer(self) -> None:
+        """Starts another writer where the last one has ended: at once where it has lived, else ever later."""
+        now_s = time.monotonic()
+        if self._writer is None or self._writer.poll() is None or now_s < self._restart_s:
+            return
+        log.error("capture: the writer has ended with status %s; starting another", self._writer.returncode)
+        lived = now_s - self._restart_s > _LONGEST_RESTART_PAUSE_S
+        self._pause_s = _RESTART_PAUSE_S if lived else min(2 * self._pause_s, _LONGEST_RESTART_PAUSE_S)
+        self._restart_s = now_s + self._pause_s
+        self._start_writer()
+        self._restarts += 1
 
     def _start_writer(self) -> None:
         package = Path(__file__).resolve().parents[3]

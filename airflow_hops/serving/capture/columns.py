@@ -24,6 +24,7 @@ from airflow_hops.serving_api.tensors import STRING, TensorError, TensorType
 _DEFAULT_SIGNATURE = "serving_default"
 _ONE_EACH: tuple[tuple[int, ...], ...] = ((), (1,))
 _FEW_VALUES = 64
+_LARGEST_REPEATED_BYTES = 2**28
 # Fields whose values are the numbers themselves.
 _PLAIN_FIELDS = frozenset(
     {"float_val", "double_val", "int_val", "int64_val", "uint32_val", "uint64_val", "bool_val", "string_val"}
@@ -45,6 +46,26 @@ class _Tensor:
         inner = self.shape[1:] if self.shape and self.shape[0] == rows else self.shape
         return () if inner in _ONE_EACH else inner
 
+    def values(self, inner: tuple[int, ...], rows: int) -> list[Any] | np.ndarray:
+        """Returns the values of a request's rows, one after another: a list of few, else an array.
+
+        Raises:
+            TensorError: Shape and content disagree, or a value that belongs to every row is too large to repeat.
+        """
+        array = self.array
+        if array is None:
+            count = math.prod(self.shape)
+            if self.type.field in _PLAIN_FIELDS and count <= _FEW_VALUES and not self.proto.tensor_content:
+                few = getattr(self.proto, self.type.field)
+                if len(few) == count == rows * math.prod(inner):
+                    return list(few[:])
+            array = tensors.from_proto(self.proto)
+        if array.size != rows * math.prod(inner):
+            if rows * array.nbytes > _LARGEST_REPEATED_BYTES:
+                raise TensorError(f"{self.column}: {array.nbytes} bytes for each of {rows} rows are too many")
+            array = np.broadcast_to(array, (rows, *array.shape))
+        return np.ascontiguousarray(array).reshape(-1)
+
 
 class Column:
     """One column, filled request by request.
@@ -55,30 +76,20 @@ class Column:
 
     def __init__(self, tensor_type: TensorType) -> None:
         self._type = tensor_type
-        self._plain = tensor_type.field in _PLAIN_FIELDS
         self._few: list[Any] = []
         self._arrays: list[np.ndarray] = []
         self._inner: list[tuple[int, ...]] = []
         self._rows: list[int] = []
 
-    def add(self, tensor: _Tensor, inner: tuple[int, ...], rows: int) -> None:
-        """Adds the values of a request's rows."""
+    def add(self, values: list[Any] | np.ndarray, inner: tuple[int, ...], rows: int) -> None:
+        """Adds the values of a request's rows, each of a shape."""
         self._inner.append(inner)
         self._rows.append(rows)
-        array = tensor.array
-        if array is None:
-            proto = tensor.proto
-            count = math.prod(tensor.shape)
-            if self._plain and count <= _FEW_VALUES and not proto.tensor_content:
-                values = getattr(proto, self._type.field)
-                if len(values) == count == rows * math.prod(inner):
-                    self._few += values[:]
-                    return
-            array = tensors.from_proto(proto)
-        if array.size != rows * math.prod(inner):
-            array = np.broadcast_to(array, (rows, *array.shape))
-        self._gather()
-        self._arrays.append(np.ascontiguousarray(array).reshape(-1))
+        if isinstance(values, list):
+            self._few += values
+        else:
+            self._gather()
+            self._arrays.append(values)
 
     def to_arrow(self) -> Any:
         """Returns the column; nested lists where a row's value is no scalar."""
@@ -135,10 +146,16 @@ class RowGroup:
     rows: list[int] = field(default_factory=list)
     total_rows: int = 0
 
-    def add(self, call: CapturedCall, rows: int, found: Sequence[_Tensor], inner: Sequence[tuple[int, ...]]) -> None:
+    def add(
+        self,
+        call: CapturedCall,
+        rows: int,
+        values: Mapping[str, list[Any] | np.ndarray],
+        inner: Sequence[tuple[int, ...]],
+    ) -> None:
         """Adds a request."""
-        for tensor, shape in zip(found, inner, strict=True):
-            self.columns[tensor.column].add(tensor, shape, rows)
+        for (name, given), shape in zip(values.items(), inner, strict=True):
+            self.columns[name].add(given, shape, rows)
         self.calls.append(call)
         self.rows.append(rows)
         self.total_rows += rows
@@ -196,13 +213,15 @@ class CallTables:
             found = [*inputs, *outputs]
             inner = [tensor.inner(rows) for tensor in found]
             types = [(t.column, t.type.number, len(shape)) for t, shape in zip(found, inner, strict=True)]
+            # All values before any column takes one: a request that cannot be decoded must not cost others their rows.
+            values = {t.column: t.values(shape, rows) for t, shape in zip(found, inner, strict=True)}
             key = (call.model, call.version, signature, call.shadow, *types)
             group = self._open.get(key)
             if group is None:
                 columns = {tensor.column: Column(tensor.type) for tensor in found}
                 group = self._open[key] = RowGroup(call.model, call.version, signature, call.shadow, columns)
                 self.groups.append(group)
-            group.add(call, rows, found, inner)
+            group.add(call, rows, values, inner)
             if group.total_rows >= self._roll_rows:
                 del self._open[key]
 

@@ -42,7 +42,7 @@ def _label(entry: Any, where: str, now_us: int) -> CapturedLabel:
     if unknown:
         raise _wrong(where, "a field", min(unknown), f"one of {', '.join(sorted(_FIELDS))}")
     for name in ("model", "request_id"):
-        if not isinstance(entry.get(name), str) or not entry[name]:
+        if not isinstance(entry.get(name), str) or not entry[name] or not _is_unicode(entry[name]):
             raise _wrong(where, f"'{name}'", entry.get(name), "a text")
     row = entry.get("row", 0)
     if type(row) is not int or not 0 <= row <= _LARGEST_ROW:
@@ -62,11 +62,20 @@ def _values(given: Any, where: str) -> dict[str, Label]:
     if not values:
         raise _wrong(where, "'label'", given, "a value, or an object of values by name")
     for name, value in values.items():
-        plain = isinstance(value, (bool, int, float, str))
+        plain = isinstance(value, (bool, int, float, str)) and _is_unicode(name) and _is_unicode(value)
         if not plain or (type(value) is int and not -(2**63) <= value < 2**63):
             which = "'label'" if values is not given else f"'label', {name!r}"
             raise _wrong(where, which, value, "a number, a text, true or false")
     return dict(values)
+
+
+def _is_unicode(value: Any) -> bool:
+    """Whether a text can be written: JSON can escape one half of a character alone."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _time_us(given: Any, where: str) -> int:

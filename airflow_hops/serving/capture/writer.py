@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from urllib.parse import unquote
 
 from airflow_hops.serving.capture.files import CapturedFiles, open_files
 from airflow_hops.serving.capture.options import CaptureOptions
@@ -118,7 +119,7 @@ class SpoolWriter:
             files = self._open_files()
             for folder in files.folders():
                 removed = remove_old(files, folder, options.retention_days, options.retention_bytes)
-                counts = self.state.of(folder)
+                counts = self.state.of(unquote(folder))
                 counts.removed_files += removed.files
                 counts.removed_bytes += removed.size_bytes
             self.state.save(self.folder)
@@ -249,6 +250,7 @@ class WriterProcess:
         self._root = folder.parent
         self._own = own
         self._adopted: list[SpoolWriter] = []
+        self._unreadable: set[Path] = set()
         self._looked_s = -_ADOPT_EVERY_S
         self._commands = sys.stdin.fileno()
         self._tick_s = min(0.5, max(0.05, own.options.roll_seconds / 4))
@@ -292,7 +294,7 @@ class WriterProcess:
         return False
 
     def _siblings(self) -> list[Path]:
-        known = {self._own.folder, *(writer.folder for writer in self._adopted)}
+        known = {self._own.folder, *self._unreadable, *(writer.folder for writer in self._adopted)}
         return [path.parent for path in self._root.glob(f"*/{OPTIONS_FILE}") if path.parent not in known]
 
     def _adopt(self, now: bool) -> None:
@@ -300,7 +302,12 @@ class WriterProcess:
         if now or time.monotonic() - self._looked_s >= _ADOPT_EVERY_S:
             self._looked_s = time.monotonic()
             for folder in self._siblings():
-                writer = take(folder)
+                try:
+                    writer = take(folder)
+                except Exception as error:
+                    log.error("capture: what waits in %s cannot be read and stays: %r", folder, error)
+                    self._unreadable.add(folder)
+                    continue
                 if writer is None:
                     continue
                 if writer.look_for_server():
@@ -337,6 +344,9 @@ def take(folder: Path) -> SpoolWriter | None:
     except FileNotFoundError:
         lock.release()
         return None
+    except BaseException:
+        lock.release()
+        raise
 
 
 def main() -> int:
