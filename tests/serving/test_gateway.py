@@ -7,10 +7,12 @@ capture, stands in for one, and the gateway knows no more of it than TensorFlow 
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -302,6 +304,12 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
     assert {json.dumps(answer) for answer in answers} == {
         json.dumps((200, {"predictions": [{"carrier_id": 1, "score": [3000.0]}]}))
     }
+    # One that hangs keeps no thread of the gateway for long, however many ask for what only it could know.
+    second.process.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(16) as executor:
+        unknown = list(executor.map(gateway.error, [f"/v1/models/m{n}:predict" for n in range(16)], [ROW] * 16))
+    assert {code for code, _ in unknown} == {503}
+    second.process.send_signal(signal.SIGCONT)
     second.close()
     status, message = gateway.error("/v1/models/flights:predict", ROW)
     assert status == 503

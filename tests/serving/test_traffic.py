@@ -318,10 +318,12 @@ def test_answers_are_compared_row_by_row_within_a_tolerance(in_runtime: Callable
         returned = answer(
             score=[[1.0, 2.0], [3.0, nan], [4.0, infinity], [1e9, 0.0]],
             name=np.array([b"a", b"b", b"c", b"d"], object), count=[1, 2, 3, 4], shape=[[1.0]] * 4, gone=[1.0] * 4,
+            empty=np.zeros([0, 3]), flat=np.zeros([2, 0]),
         )
         shadow = answer(
             score=[[1.0, 2.5], [3.0, nan], [4.0, infinity], [1e9 + 10, 0.0]],
             name=np.array([b"a", b"x", b"c", b"d"], object), count=[1, 2, 4, 4], shape=[1.0] * 4, new=[1.0] * 4,
+            empty=np.zeros([0, 3]), flat=np.zeros([2, 0]),
         )
         found = compare(Method.PREDICT, returned, shadow, 1e-5)
         result = {
@@ -347,6 +349,8 @@ def test_answers_are_compared_row_by_row_within_a_tolerance(in_runtime: Callable
         "shape": [4, 4, None, 0.0],
         "gone": [4, 4, None, 0.0],
         "new": [4, 4, None, 0.0],
+        "empty": [0, 0, None, 0.0],
+        "flat": [2, 0, 0.0, 0.0],
         "value": [1, 0, 0.0, 0.0],
         "classify": [0, 1, 0.25, 0.0],
     }

@@ -90,6 +90,8 @@ def _regressions(result: Any) -> dict[str, np.ndarray]:
 def _difference(returned: np.ndarray, shadow: np.ndarray | None, tolerance: float) -> OutputDifference:
     rows = _rows(returned)
     numbers = returned.dtype.kind in "fiubc"
+    if not rows and shadow is not None and shadow.shape == returned.shape:
+        return OutputDifference(0, 0)
     if shadow is None or shadow.shape != returned.shape or (shadow.dtype.kind in "fiubc") != numbers:
         return OutputDifference(rows, rows)
     if not numbers:

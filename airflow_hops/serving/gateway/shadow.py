@@ -258,6 +258,8 @@ class Shadow:
         latency_s = time.perf_counter() - started_s
         version = reply.version or servable.version
         differences = compare(copy.call.method, copy.reply.message, reply.message, self._options.tolerance)
+        # Before it is counted: what is counted is captured, too.
+        self._keep(copy, reply, version, latency_s)
         with self._changed:
             counts = self._counts_of(copy.model, version)
             counts.by_code["OK"] = counts.by_code.get("OK", 0) + 1
@@ -266,7 +268,6 @@ class Shadow:
             counts.latency.add(latency_s)
             for name, difference in differences.items():
                 counts.outputs.setdefault(name, OutputCounts()).add(difference)
-        self._keep(copy, reply, version, latency_s)
 
     def _count_error(self, copy: ShadowCopy, number: int | str, code: str, error: Exception) -> None:
         with self._changed:

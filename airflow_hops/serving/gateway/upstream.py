@@ -96,7 +96,9 @@ class Upstream:
         request = protocol.GetModelStatusRequest()
         request.model_spec.name = model
         # One at a time: an older answer must not overwrite a newer one.
-        with self._asking:
+        if not self._asking.acquire(timeout=timeout_s):
+            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, f"{self.address} does not answer")
+        try:
             try:
                 entries = self._call(self._status, request, timeout_s).model_version_status
             except ServingError as error:
@@ -105,6 +107,8 @@ class Upstream:
                 entries = []
             statuses = {entry.version: _status(entry) for entry in entries}
             self.statuses = {**self.statuses, model: statuses} if statuses else _without(self.statuses, model)
+        finally:
+            self._asking.release()
         return statuses
 
     def is_reachable(self, timeout_s: float) -> bool:

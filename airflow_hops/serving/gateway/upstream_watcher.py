@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _POLL_S = 1.0
 _MAX_BACK_OFF_S = 8.0
 _ASK_TIMEOUT_S = 5.0
+_AWAY_TIMEOUT_S = 0.5
 _RELOAD_TIMEOUT_S = 600.0
 _MAX_LABELS = 1000
 
@@ -126,7 +127,12 @@ class UpstreamWatcher:
         Raises:
             ServingError: None of them can be reached.
         """
-        answered = [upstream for upstream in self._upstreams if self._ask(upstream, [model])]
+        # A request waits for this: for one that is away, which may hang, only as long as one that is back would take.
+        answered = [
+            upstream
+            for upstream in self._upstreams
+            if self._ask(upstream, [model], _AWAY_TIMEOUT_S if upstream.is_away else _ASK_TIMEOUT_S)
+        ]
         if not answered:
             addresses = ", ".join(upstream.address for upstream in self._upstreams)
             raise ServingError(
@@ -161,11 +167,11 @@ class UpstreamWatcher:
         while not self._stopping.wait(self._traffic_poll_s):
             self._catalog.reload_traffic()
 
-    def _ask(self, upstream: Upstream, models: Sequence[str]) -> bool:
+    def _ask(self, upstream: Upstream, models: Sequence[str], timeout_s: float = _ASK_TIMEOUT_S) -> bool:
         """Asks one upstream for models and publishes what that changes; False where it cannot be reached."""
         try:
             for model in models:
-                upstream.read_statuses(model, _ASK_TIMEOUT_S)
+                upstream.read_statuses(model, timeout_s)
             self._set_away(upstream, None)
             for model in models:
                 self._read_signatures(upstream, model)
