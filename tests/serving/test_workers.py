@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import numpy as np
 import pytest
 
 from airflow_hops.serving.flags import parse_flags
@@ -322,6 +324,43 @@ def test_deadline_ends_a_request_and_its_worker_goes_on(server: Server) -> None:
     wait_until(lambda: workers(server, "vectors", 7)["in_flight"] == 0, server)
     assert server.predict("vectors", {"instances": [[1, 2, 3]]}) == {"predictions": [[2.0, 4.0, 6.0]]}
     assert pids(server, "vectors", 7) == before
+
+
+def test_a_worker_that_lives_and_answers_no_more_is_replaced(server: Server) -> None:
+    victims = pids(server, "vectors", 7)
+    for victim in victims:
+        # Whatever asks it for more memory fails: the thread that takes a large request ends, and not the process.
+        pages = int(Path(f"/proc/{victim}/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + (8 << 20)
+        resource.prlimit(victim, resource.RLIMIT_AS, (limit, limit))
+    with ModelServerClient(server.address, timeout_s=60) as client:
+        result = client.predict("vectors", {"x": np.ones([8_000_000, 3], np.float32)})
+    assert result.outputs["y"].shape == (8_000_000, 3)
+    wait_until(lambda: not any(alive(victim) for victim in victims), server)
+    wait_until(lambda: len(pids(server, "vectors", 7)) == 2, server)
+
+
+def test_a_fork_that_the_system_refuses_ends_no_other_worker(in_runtime: Callable[..., Any]) -> None:
+    refused, reached = in_runtime(
+        """
+        import os, pickle, socket, threading
+        from airflow_hops.serving.models.workers.zygote import Zygote
+
+        def no_room():
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        os.fork = no_room
+        control = socket.socketpair()
+        socket.send_fds(ours, [pickle.dumps(("fork", 1, b"")) ], [control[1].fileno()])
+        control[1].close()
+        ours.shutdown(socket.SHUT_WR)
+        Zygote(theirs).serve()
+        result = [pickle.loads(ours.recv(65536)), control[0].recv(1).decode()]
+        """
+    )
+    assert refused == ["refused", 1, "fork: Resource temporarily unavailable"]
+    assert reached == ""  # nobody holds the worker's end any more
 
 
 def test_no_request_fails_when_the_process_that_workers_are_forked_from_is_killed(server: Server) -> None:

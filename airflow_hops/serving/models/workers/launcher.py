@@ -154,8 +154,8 @@ class Launcher:
                     zygote.running[value] = process
                     process.forked.set()
                     continue
-                process = zygote.running.pop(number)
-            process.ends(_end_of(os.waitstatus_to_exitcode(value)))
+                process = (zygote.asked if report == "refused" else zygote.running).pop(number)
+            _end(process, str(value) if report == "refused" else _end_of(os.waitstatus_to_exitcode(value)))
         end = f"the end of the process that workers are forked from: {_end_of(zygote.program.wait())}"
         with self._lock:
             self._zygote = None
@@ -164,7 +164,14 @@ class Launcher:
             if not self._closed:
                 log.error("workers end with %s", end)
         for process in orphans:
-            process.ends(end)
+            _end(process, end)
+
+
+def _end(process: Process, end: str) -> None:
+    try:
+        process.ends(end)
+    except Exception:  # the thread that learns of every worker's end must outlive what one of them leads to
+        log.exception("worker %d: %s", process.pid, end)
 
 
 def _end_of(exit_code: int) -> str:

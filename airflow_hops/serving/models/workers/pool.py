@@ -224,8 +224,9 @@ class WorkerPool:
     def _fill(self) -> None:
         """Starts the workers that are missing, each in a thread of its own."""
         for _ in range(self._wanted - len(self._serving()) - self._starting):
-            self._starting += 1
+            # It waits for the lock that is held here, and finds itself counted.
             threading.Thread(target=self._start_one, name="worker-start", daemon=True).start()
+            self._starting += 1
 
     def _start_one(self) -> None:
         while self._may_start():

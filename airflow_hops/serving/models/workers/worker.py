@@ -56,7 +56,7 @@ class Worker:
             with theirs:
                 self.process = launcher.fork(job, theirs, lambda: on_end(self))
             self.signature_defs = self._opened(job)
-        except ServingError:
+        except BaseException:
             self._control.close()
             raise
 
@@ -100,8 +100,10 @@ class Worker:
         """Closes the connections to a process that is no more."""
         with self._connecting:
             self._control.close()
-        while self._idle:
-            self._idle.pop().close()
+        # A request that was given this worker just before may be taking connections, too.
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     def _exchange(self, ask: Callable[[Connection], Reply | ServingError]) -> Reply:
         """Asks on a connection that nobody uses."""
@@ -113,7 +115,8 @@ class Worker:
             answer = ask(connection)
         except BaseException as error:
             connection.close()
-            self.gone = self.gone or isinstance(error, PeerGone)
+            if isinstance(error, PeerGone):
+                self._lose()
             raise
         self._idle.append(connection)
         if isinstance(answer, ServingError):
@@ -139,6 +142,11 @@ class Worker:
                 socket.send_fds(self._control, [b"+"], [theirs.fileno()])
             except OSError:
                 ours.close()
-                self.gone = True
+                self._lose()
                 raise PeerGone from None
         return Connection(ours)
+
+    def _lose(self) -> None:
+        """Gives the worker up: one that no longer answers, but still runs, would never be replaced."""
+        self.gone = True
+        self._launcher.kill(self.process)

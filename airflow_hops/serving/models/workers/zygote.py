@@ -6,7 +6,8 @@ holds none of the server's threads, locks or ports.
 
 Both sides speak over one socket of records, each a pickled tuple. The server sends ``("fork", number, job)`` with the
 worker's end of its control connection, and ``("kill", pid)``; it is told ``("forked", number, pid)`` and
-``("exited", pid, status)``. When the server is no more, the socket ends, and with it this process and all workers.
+``("exited", pid, status)``, or ``("refused", number, reason)`` where the system has no room for a process. When the
+server is no more, the socket ends, and with it this process and all workers.
 """
 
 from __future__ import annotations
@@ -69,7 +70,12 @@ class Zygote:
 
     def _fork(self, number: int, job: bytes, control: int) -> None:
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(control)
+            self._tell("refused", number, f"fork: {error.strerror}")
+            return
         if pid == 0:
             self._commands.close()
             os.close(self._wake_read)
