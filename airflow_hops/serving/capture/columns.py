@@ -64,7 +64,8 @@ class _Tensor:
             if rows * array.nbytes > _LARGEST_REPEATED_BYTES:
                 raise TensorError(f"{self.column}: {array.nbytes} bytes for each of {rows} rows are too many")
             array = np.broadcast_to(array, (rows, *array.shape))
-        return np.ascontiguousarray(array).reshape(-1)
+        flat: np.ndarray = np.ascontiguousarray(array).reshape(-1)
+        return flat
 
 
 class Column:
