@@ -83,11 +83,13 @@ def _add_models(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model_base_path", help="absolute folder of the versions of one model")
     group.add_argument("--model_config_file", help="ModelServerConfig in text format; beats --model_base_path")
     group.add_argument(
-        "--model_config_file_poll_wait_seconds", type=float, help="seconds between looks at it; 0 never (default 0)"
+        "--model_config_file_poll_wait_seconds",
+        type=flag_values.interval,
+        help="seconds between looks at it; 0 never (default 0)",
     )
     group.add_argument(
         "--file_system_poll_wait_seconds",
-        type=float,
+        type=flag_values.interval,
         help="seconds between looks for versions; 0 once, negative never (default 1)",
     )
     group.add_argument(
@@ -139,7 +141,9 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
 def _add_traffic(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--traffic_config_file", help="JSON: shares of the versions of a model, in percent")
     group.add_argument(
-        "--traffic_config_file_poll_wait_seconds", type=float, help="seconds between looks at it; 0 never (default 1)"
+        "--traffic_config_file_poll_wait_seconds",
+        type=flag_values.interval,
+        help="seconds between looks at it; 0 never (default 1)",
     )
     group.add_argument(
         "--upstream",

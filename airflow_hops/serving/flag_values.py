@@ -90,6 +90,11 @@ def seconds(text: str) -> float:
     return _float(text, 0, 1e9, "seconds, 0 or more")
 
 
+def interval(text: str) -> float:
+    """Seconds between looks; below 0 there is none."""
+    return _float(text, -1e9, 1e9, "seconds")
+
+
 def positive_float(text: str) -> float:
     """A number above 0."""
     return _float(text, 1e-3, 1e9, "a number above 0")

@@ -88,7 +88,9 @@ def _parse_message(text: str, message: Any, source: str) -> Any:
         return text_format.Parse(text, message)
     except text_format.ParseError as error:
         name = message.DESCRIPTOR.name
-        raise ConfigError(f"{source}: does not parse as a {name} in protobuf text format: {error}") from error
+        raise ConfigError(
+            f"Invalid protobuf file: '{source}': does not parse as a {name} in protobuf text format: {error}"
+        ) from error
 
 
 def check_config(config: Any, source: str) -> None:

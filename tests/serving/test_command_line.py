@@ -77,6 +77,7 @@ def test_port_of_another_model_server_is_not_shared(
             "server_options.batching_parameters_file is set without setting server_options.enable_batching to true.",
         ),
         (["--port=70000", "--model_base_path=/m"], "value is '70000'; expected a port from 0 to 65535"),
+        (["--file_system_poll_wait_seconds=nan", "--model_base_path=/m"], "value is 'nan'; expected seconds"),
         (["--capture_mode=some", "--model_base_path=/m"], "--capture_mode: invalid choice: 'some'"),
         (["--capture_sampling_percent=101", "--model_base_path=/m"], "expected a percent from 0 to 100"),
     ],
@@ -99,7 +100,10 @@ def test_config_file_that_is_missing_or_wrong_is_one_line(
     unparsed = run(f"--model_config_file={wrong}")
     assert (missing.returncode, unparsed.returncode) == (1, 1)
     assert missing.stderr.splitlines() == [f"airflow_hops.serving: {tmp_path}/none.config: no such file"]
-    assert f"{wrong}: does not parse as a ModelServerConfig in protobuf text format: 1:36" in unparsed.stderr
+    assert (
+        f"Invalid protobuf file: '{wrong}': does not parse as a ModelServerConfig in protobuf text format: 1:36"
+        in unparsed.stderr
+    )
 
 
 # Every flag of TensorFlow Serving's 2.16 that its specification names.

@@ -101,6 +101,8 @@ def test_metrics_and_request_log_tell_what_was_asked(server: Server, tmp_path: P
         assert total == {1: 10, 2: 4}[version]
         mean_us = samples[f"{latency}_sum{{{labels(version, entrypoint)}}}"] / total
         assert 10 < mean_us < 60e6
+    run = ':tensorflow:serving:runtime_latency_count{model_name="flights",version="1",API="Predict",runtime="TF1"}'
+    assert samples[run] == 10
     shown = server.call("/v1/stats")[1]["models"]["flights"]["versions"]["1"]
     assert (shown["requests"], shown["rows"], shown["errors"]) == (11, 20, 1)
     assert shown["codes"] == {"INVALID_ARGUMENT": 1, "OK": 10}
@@ -123,14 +125,21 @@ def test_metrics_and_request_log_tell_what_was_asked(server: Server, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prometheus_config { enable: maybe }", "does not parse as a MonitoringConfig in protobuf text format: 1:29"),
-        ('prometheus_config { enable: true path: "metrics" }', "path is 'metrics'; expected one that begins with /"),
+        (
+            "prometheus_config { enable: maybe }",
+            "Invalid protobuf file: '{path}': does not parse as a MonitoringConfig in protobuf text format: 1:29",
+        ),
+        (
+            'prometheus_config { enable: true path: "metrics" }',
+            "{path}: path is 'metrics'; expected one that begins with /",
+        ),
     ],
 )
 def test_wrong_monitoring_file_is_one_line(
     start_server: Callable[..., Server], tmp_path: Path, text: str, message: str
 ) -> None:
-    (tmp_path / "monitoring.config").write_text(text)
-    server = start_server(upstream="127.0.0.1:1", monitoring_config_file=tmp_path / "monitoring.config", wait=False)
+    path = tmp_path / "monitoring.config"
+    path.write_text(text)
+    server = start_server(upstream="127.0.0.1:1", monitoring_config_file=path, wait=False)
     assert server.process.wait(60) == 1
-    assert f"airflow_hops.serving: {tmp_path}/monitoring.config: {message}" in server.log()
+    assert f"airflow_hops.serving: {message.format(path=path)}" in server.log()

@@ -161,7 +161,7 @@ def test_polled_config_is_the_whole_truth_and_one_that_does_not_parse_changes_no
     while "model config file ignored" not in server.log():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-    assert f"{config}: does not parse as a ModelServerConfig" in server.log()
+    assert f"Invalid protobuf file: '{config}': does not parse as a ModelServerConfig" in server.log()
     assert 'no field named "nome"' in server.log()
     assert server.versions("vectors") == {7: "AVAILABLE"}
     write_config(config, model_config("flights", saved_models / "flights"))

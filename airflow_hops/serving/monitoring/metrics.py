@@ -37,6 +37,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 
+# What TensorFlow Serving calls a session.
+_RUNTIME = "TF1"
+
 Shares = Callable[[], Mapping[str, Mapping[int, float]]]
 
 
@@ -85,6 +88,7 @@ class RequestCollector(Collector):
             "histogram",
         )
         rows = Metric(":tensorflow:serving:request_example_count_total", "The total number of rows.", "counter")
+        runs: dict[tuple[str, int, str], LatencyHistogram] = {}
         for kind, counts in self._stats.counts().items():
             by_version = {"model_name": kind.model, "version": str(kind.version or "")}
             for code, count in sorted(counts.by_code.items()):
@@ -94,7 +98,10 @@ class RequestCollector(Collector):
                 labels = {**by_version, **_entry(kind)}
                 rows.add_sample(rows.name, labels, counts.rows)
                 _add_histogram(latency, labels, counts.latency)
-                _add_histogram(runtime, {**by_version, "API": kind.method, "runtime": kind.api}, counts.run)
+                runs.setdefault((kind.model, kind.version, kind.method), LatencyHistogram()).merge(counts.run)
+        for (model, version, method), run in runs.items():
+            labels = {"model_name": model, "version": str(version), "API": method, "runtime": _RUNTIME}
+            _add_histogram(runtime, labels, run)
         yield from (requests, rows, latency, runtime)
         traffic = GaugeMetricFamily(
             "hops_serving_traffic_percent",
