@@ -352,3 +352,41 @@ def test_memory_after_a_hundred_reloads_is_that_after_twenty(
     )
     # A version's graph and session are about 1 MB here: eighty kept would show.
     assert sizes[1] - sizes[0] < 16
+
+
+def test_requests_of_a_quick_model_take_turns_and_those_of_a_slow_one_do_not(in_runtime: Callable[..., Any]) -> None:
+    at_once = in_runtime(
+        """
+        import threading, time
+        from airflow_hops.serving.models.turns import Turns
+
+        def most_at_once(work_s, pause_s):
+            turns, running, most, lock = Turns(), 0, 0, threading.Lock()
+
+            def ask():
+                nonlocal running, most
+                for _ in range(60):
+                    turn = turns.begin()
+                    with lock:
+                        running += 1
+                        most = max(most, running)
+                    ends_s = time.thread_time() + work_s
+                    while time.thread_time() < ends_s:
+                        pass
+                    time.sleep(pause_s)  # without Python's lock, as a run of TensorFlow is
+                    with lock:
+                        running -= 1
+                    turns.end(turn)
+
+            threads = [threading.Thread(target=ask) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return most
+
+        result = [most_at_once(0.0, 0.0001), most_at_once(0.002, 0.001), most_at_once(0.0, 0.05)]
+        """
+    )
+    assert at_once[1] > 1, "a slow one uses several threads"
+    assert at_once[2] > 1, "nobody waits long for a turn"
