@@ -161,7 +161,7 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         parser.error("--model_base_path and --upstream are both given; a gateway loads no model itself")
     if flags.workers and flags.upstream:
         parser.error("--workers and --upstream are both given; a gateway runs no model itself")
-    if flags.model_base_path and not Path(flags.model_base_path).is_absolute():
+    if flags.model_base_path and "://" not in flags.model_base_path and not Path(flags.model_base_path).is_absolute():
         parser.error(
             f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
             f"or URI; got base_path()={flags.model_base_path}"

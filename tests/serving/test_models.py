@@ -65,9 +65,16 @@ def test_folder_without_a_saved_model_or_with_another_name_is_no_version(
     publish("flights", 2, tmp_path / "elsewhere").rename(base_path / "2.copying")
     (base_path / "3" / "variables").mkdir(parents=True)
     (base_path / "latest").mkdir()
-    server = start_server(model_name="flights", model_base_path=base_path, file_system_poll_wait_seconds=0.1)
+    # One more than a version can be.
+    publish("flights", 2, base_path, as_version=2**63)
+    server = start_server(
+        model_name="flights", model_base_path=f"file://{base_path}", file_system_poll_wait_seconds=0.1
+    )
     assert server.versions("flights") == {1: "AVAILABLE"}
-    assert f"Could not find SavedModel .pb or .pbtxt at supplied export directory path: {base_path}/3." in server.log()
+    assert (
+        f"Could not find SavedModel .pb or .pbtxt at supplied export directory path: file://{base_path}/3."
+        in server.log()
+    )
 
 
 def test_version_that_is_still_being_written_waits(

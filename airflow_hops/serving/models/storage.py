@@ -15,6 +15,9 @@ from airflow_hops.serving.models.formats import format_of
 
 log = logging.getLogger(__name__)
 
+# ModelSpec has 64 bits for a version: a folder whose number takes more is none.
+_MAX_VERSION = 2**63 - 1
+
 # A folder that was not renamed into place counts as whole once nothing in it has changed for so long.
 _QUIET_S = 1.0
 
@@ -73,7 +76,7 @@ def find_versions(base_path: str, known: Mapping[int, Path] | None = None) -> Fo
     """Looks for versions under a base path: integer-named folders.
 
     Args:
-        base_path: The folder.
+        base_path: The folder, or a ``file://`` URI of it.
         known: Versions that were whole before, by number: they are not looked at again.
 
     Raises:
@@ -81,11 +84,11 @@ def find_versions(base_path: str, known: Mapping[int, Path] | None = None) -> Fo
     """
     ready: dict[int, VersionFolder] = {}
     growing, empty = [], []
-    for entry in sorted(os.scandir(base_path), key=lambda entry: entry.name):
+    for entry in sorted(os.scandir(base_path.removeprefix("file://")), key=lambda entry: entry.name):
         if not (entry.name.isascii() and entry.name.isdigit()):
             continue
         folder = VersionFolder(int(entry.name), Path(entry.path))
-        if folder.number in ready:
+        if folder.number in ready or folder.number > _MAX_VERSION:
             continue
         try:
             if format_of(folder.path) is None:
