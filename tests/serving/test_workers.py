@@ -363,6 +363,50 @@ def test_a_fork_that_the_system_refuses_ends_no_other_worker(in_runtime: Callabl
     assert reached == ""  # nobody holds the worker's end any more
 
 
+def test_a_request_is_not_to_blame_for_workers_that_end_with_the_zygote(in_runtime: Callable[..., Any]) -> None:
+    answered, refused = in_runtime(
+        """
+        from pathlib import Path
+        from airflow_hops.serving.errors import ServingError
+        from airflow_hops.serving.models.servable import Call, Reply
+        from airflow_hops.serving.models.workers.frames import PeerDied
+        from airflow_hops.serving.models.workers.launcher import Process
+        from airflow_hops.serving.models.workers.servable import WorkerServable
+        from airflow_hops.serving_api.protocol import Method
+
+        class EndsFiveTimes:  # a worker and its pool, which dies each time that it is asked
+            signature_defs, tries = b"", 0
+
+            def __init__(self, with_zygote):
+                self.process = Process()
+                self.process.with_zygote = with_zygote
+                self.process.ends("signal 9 (SIGKILL)")
+
+            def take(self, deadline_s, alone):
+                return self
+
+            def give(self, worker):
+                self.tries += 1
+
+            def answer(self, call):
+                if self.tries < 5:
+                    raise PeerDied
+                return Reply(b"answer", 1)
+
+        def ask(with_zygote):
+            servable = WorkerServable("m", 1, Path("/m"), EndsFiveTimes(with_zygote), None)
+            try:
+                return servable.answer(Call(Method.PREDICT, b"")).message.decode()
+            except ServingError as error:
+                return error.message
+
+        result = [ask(True), ask(False)]
+        """
+    )
+    assert answered == "answer"
+    assert "The request ended 3 workers one after another" in refused
+
+
 def test_no_request_fails_when_the_process_that_workers_are_forked_from_is_killed(server: Server) -> None:
     before = server.call("/v1/workers")[1]["zygote"]
     with load(server, clients=2) as answers:

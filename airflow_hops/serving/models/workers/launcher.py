@@ -30,12 +30,14 @@ class Process:
         pid: Its number, once it has been forked.
         ended: Set when it is no more.
         end: How it ended, in words.
+        with_zygote: Whether it ended because the zygote did, which is no doing of its own.
     """
 
     def __init__(self) -> None:
         self.pid = 0
         self.ended = threading.Event()
         self.end = "still running"
+        self.with_zygote = False
         self.on_end: Callable[[], None] = lambda: None
         self.forked = threading.Event()
 
@@ -164,6 +166,7 @@ class Launcher:
             if not self._closed:
                 log.error("workers end with %s", end)
         for process in orphans:
+            process.with_zygote = True
             _end(process, end)
 
 

@@ -18,6 +18,7 @@ from airflow_hops.serving.models.workers.worker import Worker
 
 _MAX_RETRIES = 2
 _REFUSED_FOR_S = 60.0
+_END_S = 1.0
 
 
 class WorkerServable(Servable):
@@ -52,7 +53,8 @@ class WorkerServable(Servable):
             try:
                 return worker.answer(call)
             except PeerDied:
-                deaths += 1
+                worker.process.ended.wait(_END_S)
+                deaths += not worker.process.with_zygote
                 if deaths > _MAX_RETRIES:
                     raise self._fatal.add(call, worker) from None
             except PeerGone:
@@ -74,7 +76,6 @@ class _FatalRequests:
 
     def add(self, call: Call, worker: Worker) -> ServingError:
         """Takes in a request and the last worker that it ended; returns what the client is told."""
-        worker.process.ended.wait(1.0)
         message = (
             f"The request ended {_MAX_RETRIES + 1} workers one after another, the last with {worker.process.end}; "
             f"it is not tried again"
