@@ -87,7 +87,9 @@ class ModelServer:
         rest.add_routes(routes, handler)
         control.add_routes(routes, controls)
         logs.add_routes(routes)
-        capture_routes.add_routes(routes, self._capture, lambda model: model in catalog.views)
+        capture_routes.add_routes(
+            routes, self._capture, lambda model: model in catalog.views or catalog.discover(model)
+        )
         metrics.REGISTRY.register(CaptureCollector(self._capture))
         gateway_report.add_routes(routes, catalog, self._shadow, controls.check)
         metrics.REGISTRY.register(gateway_report.ShadowCollector(self._shadow))

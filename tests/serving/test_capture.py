@@ -389,7 +389,7 @@ def test_a_request_that_cannot_be_decoded_costs_no_other_its_row(in_runtime: Cal
 
         model = "\u6a21" * 60  # 540 bytes as it is written in a URL, and a folder's name has 255 at most
 
-        def record(number, too_many=False):
+        def record(number, too_many=False, rows=2):
             request, response = PredictRequest(), PredictResponse()
             tensors.fill_proto(request.inputs["a"], np.full((2, 3), number, np.float32))
             tensors.fill_proto(request.inputs["b"], np.full(2, number, np.float32))
@@ -397,13 +397,16 @@ def test_a_request_that_cannot_be_decoded_costs_no_other_its_row(in_runtime: Cal
                 request.inputs["b"].float_val[:] = [1.0, 2.0, 3.0]
             tensors.fill_proto(response.outputs["y"], np.full(2, number, np.int64))
             messages = request.SerializeToString(), response.SerializeToString()
-            return pack_call(CapturedCall(f"r{number}", model, 1, Method.PREDICT, "grpc", number, 1.0, 2, *messages))
+            return pack_call(CapturedCall(f"r{number}", model, 1, Method.PREDICT, "grpc", number, 1.0, rows, *messages))
 
         batch = make_batch([record(0, True), record(1), record(2, True), record(3)], CaptureOptions(base_path="/b"))
+        endless = make_batch([record(4, rows=10**12)], CaptureOptions(base_path="/b"))
         import pyarrow as pa, pyarrow.parquet as pq
         tables = [pq.read_table(pa.BufferReader(part.encode())) for part in batch.parts]
         names = ["request_id", "input.b"]
         result = [[t.select(names).to_pylist() for t in tables], batch.failed_rows[model], batch.parts[0].folder]
+        assert not endless.parts
+        assert endless.failed_rows == {model: 2**32 - 1}
         """
     )
     assert rows == [[{"request_id": f"r{n}", "input.b": float(n)} for n in (1, 1, 3, 3)]]

@@ -113,6 +113,10 @@ def gateway(runtime_python: Path, shared_server: Server, tmp_path_factory: pytes
 def test_gateway_answers_as_its_upstream_does(
     gateway: Server, shared_server: Server, in_runtime: Callable[..., Any]
 ) -> None:
+    # A label may be the first that a gateway hears of a model.
+    label = {"model": "vectors", "request_id": "r", "label": 1}
+    assert gateway.call("/v1/feedback", label) == (200, {"accepted": 1, "dropped": 0})
+    assert gateway.error("/v1/feedback", {**label, "model": "no-model"})[0] == 404
     gateway.call("/v1/models/flights:traffic", {"percents": None})
     direct, through = in_runtime(ASK, addresses=[shared_server.address, gateway.address])
     assert through == direct

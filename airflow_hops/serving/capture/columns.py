@@ -25,6 +25,8 @@ _DEFAULT_SIGNATURE = "serving_default"
 _ONE_EACH: tuple[tuple[int, ...], ...] = ((), (1,))
 _FEW_VALUES = 64
 _LARGEST_REPEATED_BYTES = 2**28
+# Rows of no bytes, as of the shape [10**9, 0], cost a client nothing, and a file all the more.
+_MOST_ROWS = 2**24
 # Fields whose values are the numbers themselves.
 _PLAIN_FIELDS = frozenset(
     {"float_val", "double_val", "int_val", "int64_val", "uint32_val", "uint64_val", "bool_val", "string_val"}
@@ -211,6 +213,8 @@ class CallTables:
             ValueError: They do not hold what they should.
         """
         for signature, rows, inputs, outputs in _decode(call, self._mode):
+            if rows > _MOST_ROWS:
+                raise ValueError(f"{rows} rows in one request; expected {_MOST_ROWS} at most")
             found = [*inputs, *outputs]
             inner = [tensor.inner(rows) for tensor in found]
             types = [(t.column, t.type.number, len(shape)) for t, shape in zip(found, inner, strict=True)]

@@ -20,6 +20,7 @@ _METHODS = tuple(Method)
 _METHOD_NUMBERS = {method: number for number, method in enumerate(_METHODS)}
 _APIS = ("grpc", "rest")
 _LONGEST_NAME_BYTES = 65_535
+_MOST_ROWS = 2**32 - 1
 
 
 def request_ids() -> Callable[[], str]:
@@ -92,7 +93,7 @@ def pack_call(call: CapturedCall) -> bytes:
         call.at_us,
         call.latency_ms,
         call.version,
-        call.rows,
+        min(call.rows, _MOST_ROWS),
         len(request_id),
         len(model),
         len(call.request),
