@@ -339,8 +339,8 @@ def pipeline(tmp_path: Path, runtime: Path, processes: Processes, tracking_uri: 
     return Pipeline(runner, processes.server, processes.launcher, processes.saved_models, tracking_uri, name)
 
 
-def wait_for(condition: Any, what: str, timeout_s: float = 10.0) -> None:
+def wait_for(condition: Any, what: str, timeout_s: float = 10.0, poll_s: float = 0.05) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
+        time.sleep(poll_s)

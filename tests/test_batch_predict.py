@@ -99,6 +99,10 @@ def test_what_does_not_go_together_is_named(pipeline: Pipeline, predict: Callabl
     cases = [
         ({"signature": "classify"}, "there is no signature 'classify'; there are serving_default"),
         ({"columns": ["plane"]}, "there is no column 'plane', which columns name"),
+        ({"columns": ["late", "late"]}, "columns is ['late', 'late']; expected a list of names, each once"),
+        ({"splits": []}, "splits is []; expected at least one, or None for all"),
+        ({"splits": "train"}, "splits is 'train'; expected a list of names, each once"),
+        ({"batch_rows": -5}, "batch_rows is -5; expected a whole number from 1 on, or None"),
     ]
     for params, message in cases:
         with pytest.raises(StepFailed) as caught:

@@ -124,6 +124,8 @@ def test_sensor_waits_for_version_and_label_here_and_in_the_triggerer(
         event = triggerer.submit(asyncio.run, first_event())
         pipeline.deploy(pipeline.model("second"))
         assert sensor().resume({}, event.result(60).payload) == 2
+    with pytest.raises(AirflowFailException, match="PERMISSION_DENIED"):
+        sensor().resume({}, {"error": "model server: PERMISSION_DENIED"})
 
 
 def test_server_that_is_away_and_fields_that_are_wrong_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,10 @@ pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
 
 
+_POLL_S = 1.0
+"""Seconds between questions to Airflow's API: an answer costs it some hundredths of a second of work."""
+
+
 def command_of(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.Error):
         return " ".join(process.cmdline())
@@ -53,6 +57,7 @@ class Airflow(Stack):
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "4",
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
             "PYTHONPATH": str(TESTS.parent),
         }
@@ -119,7 +124,7 @@ def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_al
     def begun(model: Pipeline) -> bool:
         return bool(model.record()["challenger"]["rollout"])
 
-    wait_for(lambda: task("rollout_deferred")["state"] == "deferred", "it waits in the triggerer", 120)
+    wait_for(lambda: task("rollout_deferred")["state"] == "deferred", "it waits in the triggerer", 120, _POLL_S)
     wait_for(lambda: begun(waiting), "the other waits in its worker", 120)
     assert task("rollout_waiting")["state"] == "running"
 
@@ -135,7 +140,7 @@ def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_al
     wait_for(lambda: deferred.events()[-1] == ("step", 2), "50% after the triggerer's and the scheduler's death", 120)
     wait_for(lambda: deferred.server.traffic(deferred.name) == {1: 50, 2: 50}, "the decided share")
     assert deferred.server.ask(deferred.name, 60) == 0
-    wait_for(lambda: task("rollout_deferred")["state"] == "awaiting_input", "the question", 120)
+    wait_for(lambda: task("rollout_deferred")["state"] == "awaiting_input", "the question", 120, _POLL_S)
     path = f"/dags/rollout_deferred/dagRuns/{runs['rollout_deferred']}/taskInstances/rollout/-1/hitlDetails"
     body = api._request("GET", path)["body"]
     assert f"Version 2 of {deferred.name} has passed 50% of the traffic, beside version 1" in body
@@ -149,7 +154,7 @@ def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_al
                 api._request("PATCH", path, json={"chosen_options": [APPROVE], "params_input": {"note": "looks good"}})
         return task("rollout_deferred")["state"] in ("success", "failed")
 
-    wait_for(answered, "the end", 120)
+    wait_for(answered, "the end", 120, _POLL_S)
     assert task("rollout_deferred")["state"] == "success", log("rollout_deferred")
     assert deferred.events() == [
         (name, 2 if n else 1) for n, name in enumerate(("deployed", "canary", "step", "approved", "step", "promoted"))
@@ -162,7 +167,7 @@ def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_al
     # The worker of the other died twice: once alone, once with the scheduler that started it.
     wait_for(lambda: waiting.events()[-1] == ("step", 2), "the other's step", 400)
     assert waiting.server.ask(waiting.name, 60) == 0
-    wait_for(lambda: task("rollout_waiting")["state"] in ("success", "failed"), "the other's end", 120)
+    wait_for(lambda: task("rollout_waiting")["state"] in ("success", "failed"), "the other's end", 120, _POLL_S)
     assert task("rollout_waiting")["state"] == "success", log("rollout_waiting")
     assert task("rollout_waiting")["try_number"] >= 2
     assert waiting.events() == [("deployed", 1), ("canary", 2), ("step", 2), ("promoted", 2)]

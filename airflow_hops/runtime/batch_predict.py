@@ -55,9 +55,10 @@ def run(
         batch_rows: Rows that are predicted at once; None for 8,192, or 256 where an input holds bytes.
 
     Raises:
-        BadInput: model and examples do not go together, or there is no such model.
+        BadInput: a value makes no sense, model and examples do not go together, or there is no such model.
         HopsError: Spark failed.
     """
+    _check_values(splits=splits, columns=columns, batch_rows=batch_rows)
     examples = context.input("examples")
     model, number = _model(context, model_name, version)
     saved_model = context.store.local(model) / "saved_model"
@@ -123,6 +124,16 @@ def _model(context: StepContext, model_name: str | None, version: int | str) -> 
 
 def _splits(folder: Path) -> list[str]:
     return sorted({path.parent.name for path in folder.glob("*/*.parquet")})
+
+
+def _check_values(*, splits: Sequence[str] | None, columns: Sequence[str] | None, batch_rows: int | None) -> None:
+    if splits is not None and not splits:
+        raise BadInput("splits is []; expected at least one, or None for all")
+    for name, given in (("splits", splits or ()), ("columns", columns or ())):
+        if isinstance(given, str) or len(set(given)) != len(given):
+            raise BadInput(f"{name} is {given!r}; expected a list of names, each once")
+    if batch_rows is not None and (isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1):
+        raise BadInput(f"batch_rows is {batch_rows!r}; expected a whole number from 1 on, or None")
 
 
 def _check(model: SignatureModel, files: Mapping[str, Sequence[Path]], columns: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import model_server_services
@@ -86,10 +86,10 @@ class ModelVersionSensor(BaseSensorOperator):
         """Takes what the trigger found.
 
         Raises:
-            AirflowException: the server refused to say.
+            AirflowFailException: the server refused to say, which no retry mends.
         """
         if "error" in event:
-            raise AirflowException(event["error"])
+            raise AirflowFailException(event["error"])
         self.log.info("Model %s version %s is available", self.model_name, event["version"])
         return int(event["version"])
 
