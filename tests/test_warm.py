@@ -48,6 +48,11 @@ def test_step_does_not_begin_before_its_client_says_so(tmp_path, runtime, warm_l
     marker = tmp_path / "ran"
     spec_path = spec_in(tmp_path, marker)
     request = {"spec": str(spec_path), "cwd": str(tmp_path), "env": step_environment(runtime, REPOSITORY)}
+    # One that has waited long for a step has ended.
+    process = warm_launcher.warm.start(spec_path, step_environment(runtime, REPOSITORY))
+    list(process.lines())
+    assert process.wait(20) == 0
+    marker.unlink()
     read_end, write_end = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(str(warm_launcher.warm.path))
