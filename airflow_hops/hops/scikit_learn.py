@@ -43,6 +43,8 @@ def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted
     if target.exists():
         raise FileExistsError(f"{target}: exists already; a version is written once")
     inputs = inputs_of(sample)
+    if not hasattr(estimator, "predict"):
+        raise ValueError(f"{type(estimator).__name__} has no method predict")
     estimator.predict(sample)
     staging = target.parent / f".staging-{target.name}-{uuid.uuid4().hex[:8]}"
     try:

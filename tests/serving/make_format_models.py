@@ -18,6 +18,7 @@ import tf_keras
 from mlflow.models import infer_signature
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
@@ -158,7 +159,7 @@ def write_lite(folder: Path) -> None:
 
 
 def write_estimators(folder: Path) -> None:
-    """``delays`` takes columns, ``matrix`` a matrix; ``logged`` and ``pickled`` are as MLflow saves them."""
+    """``delays`` takes columns, ``matrix`` a matrix; ``targets`` gives two answers; MLflow saves ``logged``, ``pickled``."""
     table = pd.DataFrame({"carrier": ["AA", "UA", "AA", "UA"] * 5, "distance": np.arange(20.0), "hour": range(20)})
     late = np.where(table.distance > 9.5, "late", "on time")
     encoder = ColumnTransformer(
@@ -169,6 +170,8 @@ def write_estimators(folder: Path) -> None:
     numbers = table[["distance", "hour"]].to_numpy()
     regressor = LinearRegression().fit(numbers, numbers.sum(axis=1))
     scikit_learn.save(regressor, folder / "matrix" / "1", numbers)
+    targets = MultiOutputClassifier(LogisticRegression(max_iter=1000)).fit(numbers, np.stack([late, table.carrier], 1))
+    scikit_learn.save(targets, folder / "targets" / "1", numbers)
     negated = make_pipeline(FunctionTransformer(operator.neg), LinearRegression()).fit(numbers, numbers.sum(axis=1))
     scikit_learn.save(negated, folder / "negated" / "1", numbers, trusted_types=["_operator.neg"])
     logged = {"signature": infer_signature(table, late), "pip_requirements": ["scikit-learn"]}

@@ -147,6 +147,9 @@ def test_an_estimator_takes_columns_and_gives_predictions_probabilities_and_clas
 
 def test_an_estimator_of_a_matrix_takes_rows(formats_server: Server) -> None:
     assert formats_server.predict("matrix", {"instances": [[1.0, 2.0], [3, 4]]})["predictions"] == pytest.approx([3, 7])
+    targets = formats_server.predict("targets", {"instances": [[1.0, 1.0], [19.0, 19.0]]})["predictions"]
+    assert [row[0] for row in targets] == ["on time", "late"]
+    assert {row[1] for row in targets} <= {"AA", "UA"}
     assert formats_server.predict("negated", {"instances": [[1.0, 2.0]]})["predictions"] == pytest.approx([3])
 
 
@@ -257,7 +260,7 @@ def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(
         import pandas as pd
         from sklearn.linear_model import LinearRegression
         from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import FunctionTransformer
+        from sklearn.preprocessing import FunctionTransformer, StandardScaler
         from airflow_hops.hops import scikit_learn
         from airflow_hops.runtime.model_server.version_folders import LocalFolders, check_saved_model
 
@@ -279,6 +282,7 @@ def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(
         refused(fitted, path / "good" / "1", x)
         refused(fitted, path / "bad" / "1", x[:, :1])
         refused(fitted, path / "bad" / "1", x[0])
+        refused(StandardScaler().fit(x), path / "bad" / "1", x)
         refused(fitted, path / "bad" / "1", pd.DataFrame({"when": pd.to_datetime(["2026-01-01"])}))
         refused(make_pipeline(FunctionTransformer(operator.neg), fitted), path / "bad" / "1", x)
         result.append(sorted(str(found.relative_to(path)) for found in path.rglob("*") if found.is_file()))
@@ -289,9 +293,10 @@ def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(
     assert errors[1] == "…/good/1: exists already; a version is written once"
     assert "X has 1 features, but LinearRegression is expecting 2 features" in errors[2]
     assert errors[3] == "the sample has shape [2]; expected a data frame, or a matrix [rows, width]"
-    assert errors[4].startswith("column 'when' of the sample: dtype datetime64[ns] has no TensorFlow type")
-    assert errors[5].startswith("Pipeline holds types that skops does not trust: _operator.neg; name them")
-    assert [name for name in errors[6] if not name.startswith("served")] == [
+    assert errors[4] == "StandardScaler has no method predict"
+    assert errors[5].startswith("column 'when' of the sample: dtype datetime64[ns] has no TensorFlow type")
+    assert errors[6].startswith("Pipeline holds types that skops does not trust: _operator.neg; name them")
+    assert [name for name in errors[7] if not name.startswith("served")] == [
         "good/1/model.skops",
         "good/1/signature.json",
         "model/model.skops",

@@ -145,10 +145,13 @@ def _signature_defs(inputs: EstimatorInputs, estimator: Any, labels: np.ndarray 
     definition.method_name = "tensorflow/serving/predict"
     for name, tensor_type, shape in inputs.specs():
         _fill_info(definition.inputs[name], name, tensor_type, shape)
-    if labels is None:
-        predictions = tensors.BY_NAME["double" if is_regressor(estimator) else "int64"]
-    else:
+    if labels is not None:
         predictions = _type_of_labels(labels)
+    elif isinstance(classes := getattr(estimator, "classes_", None), list):
+        # A classifier of several targets; labels of unequal kinds are strings in NumPy's one array as well.
+        predictions = _type_of_labels(np.concatenate([np.asarray(of_target) for of_target in classes]))
+    else:
+        predictions = tensors.BY_NAME["double" if is_regressor(estimator) else "int64"]
     _fill_info(definition.outputs[PREDICTIONS], PREDICTIONS, predictions, None if labels is None else (-1,))
     if labels is not None and hasattr(estimator, "predict_proba"):
         shape = (-1, len(labels))
