@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import socket
 import threading
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +19,7 @@ from served_models import Pipeline, wait_for
 from airflow_hops.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.operators.rollout import RolloutOperator
+from airflow_hops.triggers.rollout import RolloutTrigger
 
 pytestmark = pytest.mark.runtime
 
@@ -192,6 +197,38 @@ def test_deployment_of_another_store_is_refused(pipeline: Pipeline) -> None:
         pipeline.rollout(Artifact(f"{pipeline.store.root}/x", "deployment", "f", properties=properties))
     with pytest.raises(StepFailed, match="expected model_name and version"):
         pipeline.rollout(Artifact(f"{pipeline.store.root}/x", "deployment", "f"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\n\r\n[]",
+        b'HTTP/1.1 200 OK\r\n\r\n{"models": {"flights": {"versions": {"2": {"requests": null}}}}}',
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"",
+    ],
+    ids=["half", "list", "null", "other", "none"],
+)
+def test_trigger_waits_for_the_time_where_a_server_answers_by_half_or_is_none(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with server.accept()[0] as client:
+                        client.recv(1000)
+                        client.sendall(answer)
+
+        answering = threading.Thread(target=serve)
+        answering.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1/stats"
+        trigger = RolloutTrigger(
+            until=time.time() + 0.3, url=url, model_name="flights", version=2, requests=10, poll_s=0.05
+        )
+        assert asyncio.run(trigger.wait()) == "time"
+        server.shutdown(socket.SHUT_RDWR)
+        answering.join()
 
 
 def test_champion_needs_no_rollout_and_no_process(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import time
 import urllib.request
@@ -71,8 +72,9 @@ class RolloutTrigger(BaseTrigger):
                 answer = json.load(response)
             versions = answer["models"].get(self.model_name, {}).get("versions", {})
             asked = versions.get(str(self.version), {}).get("requests", 0)
-        except (OSError, ValueError, KeyError, AttributeError):
-            return ""
+            due = self.requests is not None and asked >= self.requests
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError):
+            return ""  # no server, half an answer, or another program's
         if self.server_since is not None and answer.get("since") != self.server_since:
             return "server"
-        return "requests" if self.requests is not None and asked >= self.requests else ""
+        return "requests" if due else ""
