@@ -132,7 +132,12 @@ def test_server_that_is_away_and_fields_that_are_wrong_are_named(monkeypatch: py
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        connection = {"conn_type": "model_server", "host": "127.0.0.1", "port": port, "extra": {"timeout": 1}}
+        connection = {
+            "conn_type": "model_server",
+            "host": "127.0.0.1",
+            "port": port,
+            "extra": {"timeout": 1, "rest_port": port},
+        }
         monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps(connection))
         answers, said = ModelServerHook("away").test_connection()
     assert not answers
@@ -157,6 +162,10 @@ def test_server_that_is_away_and_fields_that_are_wrong_are_named(monkeypatch: py
     monkeypatch.setenv("AIRFLOW_CONN_TF", json.dumps(connection))
     with pytest.raises(BadInput, match="tensorflow_model_server, which does not split traffic; put the bundled"):
         ModelServerHook("tf").set_traffic("flights", {1: 100})
+    with pytest.raises(BadInput, match="percents names version '1'; expected a positive integer"):
+        ModelServerHook("away").set_traffic("flights", {"1": 100})  # type: ignore[dict-item]
+    with pytest.raises(BadInput, match="object is not JSON serializable"):
+        ModelServerHook("away").predict("flights", {"carrier": object()}, api="rest")
 
 
 @pytest.fixture(scope="module")

@@ -161,6 +161,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(pipeline: Pipeline) -> No
         ("set_traffic", {"percents": {"1": 90, "2": 20}}, "sum to 110; expected 100"),
         ("set_traffic", {"percents": {"1": 90, "7": 10}}, "percents name version 7; what can get traffic is version 1"),
         ("set_traffic", {"percents": {"one": 100}}, "percents name version 'one'; expected a positive integer"),
+        ("set_traffic", {"percents": "{'1': 100}"}, "expected a mapping of versions to percents"),
         ("promote", {"version": None}, "has no challenger to promote"),
         ("promote", {"version": 7}, "has no version 7 in MLflow"),
         ("roll_back", {"to_version": None}, "has no champion before version 1"),

@@ -183,7 +183,13 @@ class ModelServerHook(BaseHook):
         those by :class:`~airflow_hops.operators.serving.SetTrafficOperator`.
         """
         from airflow_hops.serving_api.address import TENSORFLOW_MODEL_SERVER
+        from airflow_hops.serving_api.config import ConfigError, check_split
 
+        try:
+            if percents is not None:
+                check_split(percents, "percents")
+        except ConfigError as error:
+            raise BadInput(str(error)) from error
         if self.address.kind == TENSORFLOW_MODEL_SERVER:
             raise BadInput(
                 f"connection {self.model_server_conn_id!r}: {self.address} is a tensorflow_model_server, which does "
@@ -255,7 +261,7 @@ class ModelServerHook(BaseHook):
                     yield client
         except ModelServerError as error:
             raise (BadInput if error.code.name in _REFUSALS else HopsError)(f"model server: {error}") from error
-        except ValueError as error:  # an input that does not fit the signature's dtype
+        except (TypeError, ValueError) as error:  # an input that does not fit the signature's dtype, or is no JSON
             raise BadInput(str(error)) from error
 
     def _connection(self) -> Any:

@@ -390,6 +390,8 @@ class Serving:
 
 
 def _as_split(percents: Mapping[str, int]) -> dict[int, int]:
+    if not isinstance(percents, Mapping):
+        raise BadInput(f"percents is {percents!r}; expected a mapping of versions to percents")
     bad = [version for version in percents if not str(version).isdigit() or int(version) < 1]
     if bad:
         raise BadInput(f"percents name version {bad[0]!r}; expected a positive integer")
