@@ -14,7 +14,6 @@ from airflow_hops.serving.models import inference
 from airflow_hops.serving.models.batching import Batcher
 from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
-from airflow_hops.serving.models.turns import Turns
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import (
     ClassificationResponse,
@@ -42,8 +41,6 @@ class LocalServable(Servable):
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes, options: ModelOptions) -> None:
         super().__init__(model, version, path, signature_defs)
         self._run_one = Batcher(self._run, options.batching).run if options.batching else self._run
-        # Requests that are batched wait for each other already.
-        self._turns = None if options.batching else Turns()
         self._tensor_content = options.tensor_content
         self._examples = inference.ExampleSignatures(self.signatures, signature_defs, options.check_method_names)
         self._methods = {
@@ -74,14 +71,10 @@ class LocalServable(Servable):
 
     def answer(self, call: Call) -> Reply:
         """Answers a request."""
-        turn = self._turns.begin() if self._turns is not None else 0.0
         try:
             return self._methods[call.method](call)
         except DecodeError as error:
             raise invalid_argument(f"The message does not parse as a {call.method.label} request: {error}") from None
-        finally:
-            if self._turns is not None:
-                self._turns.end(turn)
 
     def _predict(self, call: Call) -> Reply:
         request = PredictRequest.FromString(call.message)
