@@ -159,7 +159,7 @@ def write_lite(folder: Path) -> None:
 
 
 def write_estimators(folder: Path) -> None:
-    """``delays`` takes columns, ``matrix`` a matrix; ``targets`` gives two answers; MLflow saves ``logged``, ``pickled``."""
+    """``delays`` takes columns, ``matrix`` a matrix, ``targets`` gives two answers; MLflow saves two more."""
     table = pd.DataFrame({"carrier": ["AA", "UA", "AA", "UA"] * 5, "distance": np.arange(20.0), "hour": range(20)})
     late = np.where(table.distance > 9.5, "late", "on time")
     encoder = ColumnTransformer(
