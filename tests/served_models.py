@@ -221,16 +221,18 @@ class Pipeline:
                 properties={"blessed": blessed, "reasons": [] if blessed else ["auc 0.5 is below 0.6"]},
             )
 
-    def deploy(self, model: Artifact, *, services: dict[str, str] | None = None, **params: Any) -> Artifact:
+    def deploy(
+        self, model: Artifact, *, services: dict[str, str] | None = None, killed_before: str = "", **params: Any
+    ) -> Artifact:
         """Runs the deploy step; evaluation and infra_blessing may be among the parameters."""
         roles = {role: params.pop(role) for role in ("evaluation", "infra_blessing") if role in params}
-        artifact: Artifact = self.runner(
+        artifact: Artifact = self.step(
             "airflow_hops.runtime.deploy:run",
+            killed_before=killed_before,
             params={"model_name": self.name, "canary_percent": 20, "available_timeout_s": 30.0, **params},
             inputs={"model": model, **roles},
             kind="deployment",
-            services={**self.server.services, "tracking_uri": self.tracking_uri, **(services or {})},
-            launcher=self.launcher,
+            services=services,
             task_id="deploy",
         )
         return artifact

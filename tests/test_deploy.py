@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from conftest import StepRunner
 from served_models import Pipeline, wait_for
 
+from airflow_hops.artifacts import Artifact
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.deploy import DeployModelOperator
 
@@ -89,6 +90,45 @@ def test_second_model_becomes_a_canary_and_a_retry_changes_nothing(pipeline: Pip
     wait_for(lambda: pipeline.server.available(pipeline.name) == [1, 3], "the superseded canary's end")
     assert pipeline.events()[-2:] == [("rolled_back", 2), ("canary", 3)]
     assert "superseded by version 3" in pipeline.record()["history"][-2]["why"]
+
+
+def test_deployments_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
+    def killed(model: Artifact, point: str) -> None:
+        with pytest.raises(StepFailed, match="SIGKILL") as caught:
+            pipeline.deploy(model, killed_before=point)
+        assert caught.value.retryable
+
+    def shares() -> dict[str, int] | None:
+        found: dict[str, dict[str, int]] = json.loads(pipeline.server.traffic_file.read_text())["models"]
+        return found.get(pipeline.name)
+
+    first, second = pipeline.model("first"), pipeline.model("second")
+    for point in ("folder", "versions", "record"):
+        killed(first, point)
+        with pytest.raises(FileNotFoundError):
+            pipeline.record()
+    for point in ("labels", "traffic", "champion"):
+        killed(first, point)
+        assert pipeline.events() == [("deployed", 1)]
+    assert pipeline.deploy(first).properties["mode"] == "champion"
+    assert shares() == {"1": 100}
+    assert '"stable"' in pipeline.server.config_file.read_text()
+
+    for point in ("traffic", "folder", "versions", "record"):
+        killed(second, point)
+        assert pipeline.events() == [("deployed", 1)]
+        assert shares() == {"1": 100}, "no traffic before it is on record"
+    assert pipeline.server.ask(pipeline.name, 3) == 0
+    killed(second, "labels")
+    assert pipeline.events() == [("deployed", 1), ("canary", 2)]
+    for point in ("traffic", "champion", "artifact"):
+        killed(second, point)
+        assert pipeline.events() == [("deployed", 1), ("canary", 2)]
+    assert pipeline.deploy(second).properties["traffic"] == {"1": 80, "2": 20}
+    assert shares() == {"1": 80, "2": 20}
+    assert pipeline.aliases() == {"champion": 1, "challenger": 2}
+    assert [entry["version"] for entry in pipeline.registry("versions")] == [1, 2]
+    assert sorted(p.name for p in (pipeline.server.base_path / pipeline.name).iterdir()) == [".lock", "1", "2"]
 
 
 def test_two_tasks_at_once_publish_and_record_once(pipeline: Pipeline) -> None:

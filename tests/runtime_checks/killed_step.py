@@ -13,6 +13,7 @@ from airflow_hops.runtime.tracking import ModelRegistry
 from airflow_hops.store import ArtifactStore, ArtifactWriter
 
 POINTS: dict[str, tuple[type, str]] = {
+    "folder": (ModelServer, "publish"),
     "record": (ArtifactStore, "write_text"),
     "traffic": (ModelServer, "set_traffic"),
     "labels": (ModelServer, "set_labels"),
