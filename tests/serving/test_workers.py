@@ -327,11 +327,12 @@ def test_deadline_ends_a_request_and_its_worker_goes_on(server: Server) -> None:
 
 
 def test_a_worker_that_lives_and_answers_no_more_is_replaced(server: Server) -> None:
+    server.predict("vectors", {"instances": [[1, 2, 3]]})
     victims = pids(server, "vectors", 7)
     for victim in victims:
         # Whatever asks it for more memory fails: the thread that takes a large request ends, and not the process.
         pages = int(Path(f"/proc/{victim}/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + (8 << 20)
+        limit = pages * resource.getpagesize() + (32 << 20)
         resource.prlimit(victim, resource.RLIMIT_AS, (limit, limit))
     with ModelServerClient(server.address, timeout_s=60) as client:
         result = client.predict("vectors", {"x": np.ones([8_000_000, 3], np.float32)})

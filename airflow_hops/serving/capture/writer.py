@@ -140,7 +140,9 @@ class SpoolWriter:
         # The segments first: records without a state would be written anew.
         for number in segments(self.folder):
             segment_path(self.folder, number).unlink(missing_ok=True)
-        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == WRITER_LOCK):
+        # Then, until the last moment, what another writer finds the folder by, should this one be killed here.
+        last = (OPTIONS_FILE, WRITER_LOCK)
+        for path in sorted(self.folder.iterdir(), key=lambda path: (path.name in last, path.name)):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
