@@ -318,6 +318,13 @@ class Pipeline:
     def events(self) -> list[tuple[str, int]]:
         return [(entry["event"], entry["version"]) for entry in self.record()["history"]]
 
+    def labels(self) -> dict[str, int]:
+        """Labels of the model in the server's config file."""
+        from airflow_hops.serving_api.config import read_config
+
+        models = read_config(self.server.config_file).model_config_list.config
+        return next(dict(model.version_labels) for model in models if model.name == self.name)
+
     def aliases(self) -> dict[str, int]:
         """MLflow's aliases of the model."""
         found: dict[str, int] = self.registry("aliases")
