@@ -504,9 +504,10 @@ def _specs(infos: Any) -> dict[str, TensorSpec]:
 
 
 def _as_array(alias: str, value: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
-    array: np.ndarray = np.asarray(value)
-    if array.dtype.kind in "SU":
-        array = array.astype(object)
+    try:
+        array = tensors.as_array(value)
+    except ValueError as error:
+        raise ValueError(f"input {alias!r}: {error}") from None
     if dtype is None or array.dtype == dtype:
         return array
     if "O" in (dtype.kind, array.dtype.kind) or not np.can_cast(array.dtype, dtype, "same_kind"):

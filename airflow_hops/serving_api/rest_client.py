@@ -21,6 +21,7 @@ from urllib.parse import quote
 import grpc
 import numpy as np
 
+from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.client import ModelServerError, ModelVersion, PredictResult, TrafficSplit
 
 _CODES = {
@@ -86,7 +87,7 @@ class RestClient:
         )
         found = answer["outputs"]
         outputs = found if isinstance(found, Mapping) and "b64" not in found else {"outputs": found}
-        return PredictResult({name: np.asarray(_decoded(value)) for name, value in outputs.items()}, version or 0)
+        return PredictResult({name: tensors.as_array(_decoded(value)) for name, value in outputs.items()}, version or 0)
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
         """Returns the states of a model's versions, or of one.

@@ -102,6 +102,16 @@ def type_of(array: np.ndarray) -> TensorType:
         raise TensorError(f"dtype {array.dtype} has no TensorFlow type") from None
 
 
+def as_array(value: Any) -> np.ndarray:
+    """Returns values as an array, strings as objects: NumPy's own lose the zero bytes that they end with.
+
+    Raises:
+        ValueError: Lists are of unequal lengths.
+    """
+    array: np.ndarray = np.asarray(value)
+    return np.array(value, object) if array.dtype.kind in "SU" else array
+
+
 def from_proto(proto: Any) -> np.ndarray:
     """Decodes a TensorProto.
 

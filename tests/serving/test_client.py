@@ -26,15 +26,17 @@ def test_inputs_are_converted_to_the_signatures_types(shared_server: Server, in_
                 "hour": np.array([3, 4], np.int32),
             }, version=1)
             text = client.predict("vectors", {"text": ["é"]}, signature="strings").outputs["raw_bytes"]
+            zeros = client.predict("vectors", {"text": [b"a\\0", b"\\0"]}, signature="strings").outputs["raw_bytes"]
             wide = client.predict("vectors", {"x": np.arange(300.0).reshape(100, 3)}).outputs["y"]
             result = [
                 lists.outputs["score"].tolist(), lists.version, arrays.outputs["score"].tolist(), arrays.version,
                 str(lists.outputs["score"].dtype), text[0].decode(), wide.shape, float(wide[99, 2]),
+                [value.hex() for value in zeros],
             ]
         """,
         address=shared_server.address,
     )
-    assert result == [[[2004.0], [2006.0]], 2, [[1004.0], [1006.0]], 1, "float32", "é", [100, 3], 598.0]
+    assert result == [[[2004.0], [2006.0]], 2, [[1004.0], [1006.0]], 1, "float32", "é", [100, 3], 598.0, ["6100", "00"]]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,10 @@ def test_inputs_are_converted_to_the_signatures_types(shared_server: Server, in_
     [
         ("{'carrier': ['AA'], 'distance': [['far']], 'hour': [1]}", "ValueError: input 'distance' has dtype object"),
         ("{'carrier': [1], 'distance': [[1.0]], 'hour': [1]}", "ValueError: input 'carrier' has dtype int64; the"),
+        (
+            "{'carrier': ['AA'], 'distance': [[1.0], [2.0, 3.0]], 'hour': [1]}",
+            "ValueError: input 'distance': setting an",
+        ),
         ("{'carrier': ['AA'], 'distance': [[1.0]], 'hour': [1.5]}", "ValueError: input 'hour' has dtype float64"),
         ("{'carrier': ['AA']}", "ModelServerError: INVALID_ARGUMENT from {address}: input size does not match"),
         ("{}, version=9", "ModelServerError: NOT_FOUND from {address}: Servable not found for request: Specific"),
