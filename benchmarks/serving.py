@@ -114,22 +114,51 @@ def measure_all(clients: Clients, given: argparse.Namespace, console: Console) -
     return found
 
 
-def measure_pair(
-    clients: Clients, given: argparse.Namespace, console: Console, name: str, **flags: Any
-) -> dict[str, Any]:
-    """One thing switched on against off, in turns: median ratio of the rates, and of the rates a CPU second."""
-    rates, cores = [], []
-    with server(f"{name}_off") as off, server(f"{name}_on", **flags) as on:
-        for _ in range(given.turns):
-            pair = [clients.measure(target, WORK, "flights", 1, 16, given.seconds) for target in (off, on)]
-            rates.append(pair[1].rate / pair[0].rate)
-            cores.append(pair[1].per_core / pair[0].per_core)
-            console.print(f"{name}: {rates[-1]:.3f} of the rate without, {cores[-1]:.3f} of the rate a CPU second")
-    return {
-        "rate": round(statistics.median(rates), 3),
-        "per_core": round(statistics.median(cores), 3),
-        "every_rate": [round(rate, 3) for rate in rates],
-    }
+def measure_in_turns(
+    clients: Clients, given: argparse.Namespace, console: Console, targets: Mapping[str, Target], model: str, rows: int
+) -> dict[str, dict[str, Any]]:
+    """Targets one after the other, again and again: median ratios to the first, of rates and of rates a CPU second."""
+    first = next(iter(targets))
+    turns = []
+    for _ in range(given.turns):
+        turns.append({name: clients.measure(t, WORK, model, rows, 16, given.seconds) for name, t in targets.items()})
+    found = {}
+    for name in targets:
+        rates = [turn[name].rate / turn[first].rate for turn in turns]
+        cores = [turn[name].per_core / turn[first].per_core for turn in turns]
+        found[name] = {
+            "rate": round(statistics.median(rates), 3),
+            "per_core": round(statistics.median(cores), 3),
+            "requests_a_second": round(statistics.median(turn[name].rate for turn in turns)),
+            "cpu_us": round(statistics.median(1e6 / turn[name].per_core for turn in turns)),
+            "every_per_core": [round(core, 3) for core in cores],
+        }
+        told = ", ".join(f"{key} {value}" for key, value in found[name].items() if key != "every_per_core")
+        console.print(f"{model}, {rows} rows, in turns: {name} over {first}: {told}")
+    return found
+
+
+def measure_limits(clients: Clients, given: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The server with its defaults, and set for small models, against an echo of as many threads."""
+    threads = (os.cpu_count() or 1) + 1
+    small = {"tensorflow_intra_op_parallelism": 1, "grpc_max_threads": threads}
+    found = {}
+    with (
+        Echo(WORK / "run", 4 * (os.cpu_count() or 1)) as echo,
+        server("default") as plain,
+        server("small", **small) as few,
+    ):
+        targets = {"echo": echo, "default": plain, "small": few}
+        for model in MODELS:
+            for rows in ROWS:
+                found[f"{model}-{rows}"] = measure_in_turns(clients, given, console, targets, model, rows)
+    return found
+
+
+def measure_switch(clients: Clients, given: argparse.Namespace, console: Console, **flags: Any) -> dict[str, Any]:
+    """One thing switched on against off."""
+    with server("off") as off, server("on", **flags) as on:
+        return measure_in_turns(clients, given, console, {"off": off, "on": on}, "flights", 1)["on"]
 
 
 def measure_reloads(console: Console) -> dict[str, float]:
@@ -168,20 +197,24 @@ def _wait_for_alone(url: str, version: int) -> None:
     raise RuntimeError(f"version {version} did not take over: {states}")
 
 
-def ratios_of(found: Found, in_process: Mapping[str, Mapping[str, Any]], pairs: Mapping[str, Any]) -> dict[str, float]:
+def ratios_of(
+    found: Found,
+    in_process: Mapping[str, Mapping[str, Any]],
+    limits: Mapping[str, Any],
+    switches: Mapping[str, Any],
+) -> dict[str, float]:
     """Above 1 is ahead of the peer; the limits' ratios are shares of the limit."""
     ratios: dict[str, float] = {}
-    for model in MODELS:
-        ours, echo = found["grpc", model, 1, 16], found["echo", model, 1, 16]
-        ratios[f"{model}_1_row_of_echo_per_core"] = ours.per_core / echo.per_core
-        ratios[f"{model}_1_row_of_echo_rate"] = ours.rate / echo.rate
-        for way in ("grpc", "grpc_batching"):
-            limit = in_process[f"{model}-64"]
-            per_core = found[way, model, 64, 16].per_core
-            ratios[f"{model}_64_rows_{way}_of_session_per_core"] = per_core / limit["session"]["per_core"]
-            ratios[f"{model}_64_rows_{way}_of_concrete_function_per_core"] = (
-                per_core / limit["concrete_function"]["per_core"]
-            )
+    for case, ways in limits.items():
+        model, _, rows = case.partition("-")
+        for way in ("default", "small"):
+            if rows == "1":
+                ratios[f"{model}_1_row_{way}_of_echo_per_core"] = ways[way]["per_core"]
+                ratios[f"{model}_1_row_{way}_of_echo_rate"] = ways[way]["rate"]
+            else:
+                for limit, rates in in_process[case].items():
+                    ours = 1e6 / ways[way]["cpu_us"]
+                    ratios[f"{model}_{rows}_rows_{way}_of_{limit}_per_core"] = ours / rates["per_core"]
     for peer in ("mlserver", "bentoml", "ray_serve"):
         keys = [key[1:] for key in found if key[0] == peer]
         for key in keys:
@@ -191,8 +224,9 @@ def ratios_of(found: Found, in_process: Mapping[str, Mapping[str, Any]], pairs: 
             ratios[f"rest_{name}_times_rate_of_{peer}"] = best_rate / found[(peer, *key)].rate
             ratios[f"rest_{name}_times_shorter_p99_than_{peer}"] = found[(peer, *key)].p99_ms / best_p99
             ratios[f"grpc_{name}_times_rate_of_{peer}"] = found[("grpc", *key)].rate / found[(peer, *key)].rate
-    for name, pair in pairs.items():
-        ratios[f"{name}_of_rate_without"] = pair["rate"]
+    for name, switch in switches.items():
+        ratios[f"{name}_of_rate_without"] = switch["rate"]
+        ratios[f"{name}_of_rate_without_per_core"] = switch["per_core"]
     return {name: round(ratio, 3) for name, ratio in ratios.items()}
 
 
@@ -230,19 +264,21 @@ def main() -> None:
         told = ", ".join(f"{way} {rate['per_core']:,.0f}" for way, rate in rates.items())
         console.print(f"in process: {name} rows: calls a CPU second: {told}")
     with Clients() as clients:
-        found = measure_all(clients, given, console)
-        pairs = {
-            "capture": measure_pair(clients, given, console, "capture", capture_base_path=WORK / "captured"),
-            "split": measure_pair(clients, given, console, "split", traffic_config_file=WORK / "split.json"),
+        limits = measure_limits(clients, given, console)
+        switches = {
+            "capture": measure_switch(clients, given, console, capture_base_path=WORK / "captured"),
+            "split": measure_switch(clients, given, console, traffic_config_file=WORK / "split.json"),
         }
+        found = measure_all(clients, given, console)
     memory = measure_reloads(console) if given.reloads else {}
     print_table(found, console)
-    ratios = ratios_of(found, in_process, pairs)
+    ratios = ratios_of(found, in_process, limits, switches)
     for name, ratio in ratios.items():
         console.print(f"{name}: {ratio}")
     figures = {
         "in_process": in_process,
-        "pairs": pairs,
+        "limits": limits,
+        "switches": switches,
         "memory": memory,
         "served": {"-".join(map(str, key)): {k: round(v, 3) for k, v in asdict(m).items()} for key, m in found.items()},
     }
