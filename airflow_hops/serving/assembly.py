@@ -20,8 +20,9 @@ from airflow_hops.serving.gateway.shadow import Shadow, ShadowCopy, ShadowOption
 from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
 from airflow_hops.serving.models.catalog import Catalog, ModelSource
-from airflow_hops.serving.models.formats import ModelOptions, open_model
+from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.loader import Loader, LoaderOptions
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Reply, Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
 from airflow_hops.serving.models.workers.supervisor import Supervisor

@@ -26,7 +26,8 @@ def echo(ready_file: str, threads: int) -> None:
 
 def in_process(saved_model: str, body_file: str, seconds: float, answer_file: str) -> None:
     """Calls the model in a loop: message to arrays, one run, arrays to message; by our code and by TensorFlow's."""
-    from airflow_hops.serving.models.formats import ModelOptions, open_model
+    from airflow_hops.serving.models.formats import open_model
+    from airflow_hops.serving.models.model_options import ModelOptions
     from airflow_hops.serving.models.servable import Call
     from airflow_hops.serving_api.protocol import Method
 

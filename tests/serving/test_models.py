@@ -328,7 +328,8 @@ def test_memory_after_a_hundred_reloads_is_that_after_twenty(
         import psutil
         from airflow_hops.serving.gateway.traffic import TrafficTable
         from airflow_hops.serving.models.catalog import Catalog
-        from airflow_hops.serving.models.formats import ModelOptions, open_model
+        from airflow_hops.serving.models.formats import open_model
+        from airflow_hops.serving.models.model_options import ModelOptions
         from airflow_hops.serving.models.loader import Loader, LoaderOptions
         from airflow_hops.serving_api.protocol import ModelServerConfig
 

@@ -193,7 +193,8 @@ def test_version_without_warm_up_requests_has_run_once_before_it_is_published(
     opened = in_runtime(
         """
         from pathlib import Path
-        from airflow_hops.serving.models.formats import ModelOptions, open_model
+        from airflow_hops.serving.models.formats import open_model
+        from airflow_hops.serving.models.model_options import ModelOptions
         result = {}
         for iterations in (1, 0):
             for model, version in (("flights", 1), ("vectors", 7)):

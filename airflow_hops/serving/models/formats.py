@@ -6,43 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from airflow_hops.serving.models.batching_options import BatchingOptions, version_batching
+from airflow_hops.serving.models.batching_options import version_batching
 from airflow_hops.serving.models.memory import set_imports_apart
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.warmup import warm_up
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """How models are opened, whatever they are.
-
-    Attributes:
-        tags: Tags of a SavedModel's meta graph.
-        intra_op_threads: Threads of one TensorFlow operation; 0 lets TensorFlow choose.
-        inter_op_threads: Threads over the operations of one request; 0 runs them in the request's own thread, which
-            spares a small model the hand-over (6 microseconds a call instead of 50) and loses nothing under load.
-        tensor_content: Whether Predict answers in ``tensor_content`` and not in typed fields.
-        check_method_names: Whether Classify and Regress take only signatures of that method name; TensorFlow 2 writes
-            none.
-        prefer_tflite: Whether a version with a ``model.tflite`` is served by TensorFlow Lite.
-        allow_pickled: Whether pickled models are read: a pickle runs whatever code it holds.
-        trusted_skops_types: Types that skops files may hold beyond those that skops trusts by itself.
-        batching: How requests are batched; None runs each by itself.
-        per_model_batching: Whether a version's own ``batching_params.pbtxt`` says so, and not ``batching`` for all.
-        warmup_iterations: How often a version answers each of its warm-up requests before it is available.
-    """
-
-    tags: tuple[str, ...] = ("serve",)
-    intra_op_threads: int = 0
-    inter_op_threads: int = 0
-    tensor_content: bool = False
-    check_method_names: bool = False
-    prefer_tflite: bool = False
-    allow_pickled: bool = False
-    trusted_skops_types: tuple[str, ...] = ()
-    batching: BatchingOptions | None = None
-    per_model_batching: bool = False
-    warmup_iterations: int = 1
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.models import inference
 from airflow_hops.serving.models.batching import Batcher
-from airflow_hops.serving.models.formats import ModelOptions
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import (

@@ -16,8 +16,8 @@ from tensorflow.python.framework import ops
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
 from airflow_hops.serving.errors import ServingError, code_of, invalid_argument
-from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.local import LocalServable
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
 
 tf.get_logger().setLevel("ERROR")

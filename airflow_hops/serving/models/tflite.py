@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.models.formats import ModelOptions
 from airflow_hops.serving.models.local import LocalServable
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import SignatureDefMap

@@ -15,7 +15,8 @@ from pathlib import Path
 import grpc
 
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.formats import ModelOptions, open_model
+from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Reply, Servable
 from airflow_hops.serving.models.workers.frames import PeerGone, receive_request, send_reply
 from airflow_hops.serving.monitoring.metrics import REGISTRY

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.formats import ModelOptions
+from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
 from airflow_hops.serving.models.workers.frames import PeerGone
