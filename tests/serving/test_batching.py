@@ -174,6 +174,7 @@ def test_server_batches_clients_and_keeps_their_rows_apart(
         enable_batching="true",
         batching_parameters_file=parameters,
         monitoring_config_file=tmp_path / "monitoring.config",
+        enable_model_warmup="false",
         grpc_max_threads=16,
     )
     result = in_runtime(
