@@ -52,6 +52,8 @@ def names_of(source: Path) -> set[str]:
             known |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             known.add(node.name)
+        elif isinstance(node, ast.Assign):
+            known |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return known
 
 
