@@ -106,12 +106,10 @@ def _add_models(group: argparse._ArgumentGroup) -> None:
         "--num_request_iterations_for_warmup", type=flag_values.count, help="times each of these is asked (default 1)"
     )
     group.add_argument("--saved_model_tags", help="comma-separated tags of the meta graph (default 'serve')")
-    group.add_argument(
+    _add_switch(
+        group,
         "--allow_version_labels_for_unavailable_models",
-        type=flag_values.boolean,
-        nargs="?",
-        const=True,
-        help="a label may name a version that is not loaded (default false)",
+        "a label may name a version that is not loaded (default false)",
     )
     _add_switch(group, "--use_tflite_model", "the older name of --prefer_tflite_model")
     _add_switch(group, "--prefer_tflite_model", "a version's model.tflite is served, where it has one (default false)")
@@ -219,12 +217,10 @@ def _add_workers(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_formats(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    _add_switch(
+        group,
         "--allow_pickled_models",
-        type=flag_values.boolean,
-        nargs="?",
-        const=True,
-        help="scikit-learn models in model.pkl and model.joblib are loaded: a pickle runs whatever code it holds "
+        "scikit-learn models in model.pkl and model.joblib are loaded: a pickle runs whatever code it holds "
         "(default false)",
     )
     group.add_argument(

@@ -236,8 +236,7 @@ class ModelServerClient:
             ValueError: An input cannot be converted to the signature's dtype.
         """
         request = protocol.PredictRequest()
-        _fill_spec(request.model_spec, model, version, label)
-        request.model_spec.signature_name = signature or ""
+        _fill_spec(request.model_spec, model, version, label, signature)
         for alias, value in self._converted(model, version, label, signature, inputs).items():
             tensors.fill_proto(request.inputs[alias], value)
         named = (("x-request-id", request_id), ("x-sticky-key", sticky_key))
@@ -280,9 +279,8 @@ class ModelServerClient:
             ValueError: A feature is neither of numbers nor of strings.
         """
         request = protocol.ClassificationRequest()
+        _fill_spec(request.model_spec, model, version, label, signature)
         fill_input(request.input, examples, context)
-        _fill_spec(request.model_spec, model, version, label)
-        request.model_spec.signature_name = signature or ""
         response = self._call(self._classify, request, _request_id_header(request_id))
         classes = [[(chosen.label, chosen.score) for chosen in row.classes] for row in response.result.classifications]
         return ClassifyResult(classes, response.model_spec.version.value)
@@ -300,9 +298,8 @@ class ModelServerClient:
     ) -> RegressResult:
         """Asks for the values of examples; the arguments and errors are those of :meth:`classify`."""
         request = protocol.RegressionRequest()
+        _fill_spec(request.model_spec, model, version, label, signature)
         fill_input(request.input, examples, context)
-        _fill_spec(request.model_spec, model, version, label)
-        request.model_spec.signature_name = signature or ""
         response = self._call(self._regress, request, _request_id_header(request_id))
         return RegressResult([value.value for value in response.result.regressions], response.model_spec.version.value)
 
@@ -478,8 +475,9 @@ def _request_id_header(request_id: str | None) -> tuple[tuple[str, str], ...] | 
     return (("x-request-id", request_id),) if request_id else None
 
 
-def _fill_spec(spec: Any, model: str, version: int | None, label: str | None) -> None:
+def _fill_spec(spec: Any, model: str, version: int | None, label: str | None, signature: str | None = None) -> None:
     spec.name = model
+    spec.signature_name = signature or ""
     if version is not None:
         spec.version.value = version
     elif label is not None:
