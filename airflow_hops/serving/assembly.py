@@ -171,7 +171,7 @@ def shadow(flags: Flags, catalog: Catalog, capture: Capture) -> Shadow:
         quiet_in_flight=max(1, flags.request_threads // 2),
         tolerance=flags.shadow_tolerance,
     )
-    if not (flags.capture_shadow and capture.options.enabled):
+    if not (flags.capture_shadow and capture.enabled):
         return Shadow(catalog, options)
 
     def keep(copy: ShadowCopy, reply: Reply, version: int, latency_s: float) -> None:

@@ -27,7 +27,8 @@ from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError, bind_grpc, bind_grpc_socket, bind_rest, read_credentials
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.workers import report
-from airflow_hops.serving.monitoring import logs, metrics
+from airflow_hops.serving.monitoring import logs, metrics, series
+from airflow_hops.serving.monitoring.batch_counts import BATCHES
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving_api.config import ConfigError
@@ -78,6 +79,7 @@ class ModelServer:
         self._capture = assembly.capture(flags)
         self._loader = assembly.model_source(flags, catalog, config, open_version)
         stats = RequestStats()
+        self._series = series.RequestSeries(stats, BATCHES.totals)
         self._shadow = assembly.shadow(flags, catalog, self._capture)
         handler = RequestHandler(catalog, stats, self._capture, self._shadow, flags.sticky_header)
         handler.request_log = self._request_log = assembly.request_log(flags)
@@ -85,6 +87,7 @@ class ModelServer:
         self._grpc.add_services(handler, controls, self._lifecycle, assembly.profiler(flags))
         routes = Routes()
         rest.add_routes(routes, handler)
+        series.add_routes(routes, self._series)
         control.add_routes(routes, controls)
         logs.add_routes(routes)
         capture_routes.add_routes(
@@ -109,10 +112,11 @@ class ModelServer:
             signal.signal(number, self._on_signal)
         if self._rest is not None:
             self._rest.start()
+        self._series.start()
         self._loader.start()
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
-            self._grpc.server.start()
+            self._grpc.start()
             self._lifecycle.set_ready(True)
             self._write_ready_file()
             log.info(
@@ -144,6 +148,7 @@ class ModelServer:
             grpc_drained.wait(max(0.0, until_s - time.monotonic()) + 1.0)
         if self._rest is not None:
             self._rest.stop()
+        self._series.close()
         self._shadow.close()
         self._loader.stop()
         if self._workers is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,43 +120,52 @@ def from_proto(proto: Any) -> np.ndarray:
     Raises:
         TensorError: The dtype is unknown, or shape and content disagree.
     """
-    tensor_type = BY_NUMBER.get(proto.dtype)
-    if tensor_type is None:
-        raise TensorError(f"dtype number {proto.dtype} is not supported")
-    shape = _shape_of(proto)
-    count = math.prod(shape)
-    if count * tensor_type.numpy.itemsize > MAX_TENSOR_BYTES:
-        raise TensorError(f"shape {list(shape)} of {tensor_type.name} is larger than {MAX_TENSOR_BYTES} bytes")
+    encoded_shape = proto.tensor_shape.SerializeToString()
+    # Few layouts come again and again; a client that sends many, or a long one, must not fill the memory with them.
+    read = _read_layout if len(encoded_shape) < _LONG_SHAPE_BYTES else _read_layout.__wrapped__
+    layout = read(proto.dtype, encoded_shape)
     content = proto.tensor_content
-    if content:
-        if tensor_type is STRING:
-            flat = _strings_from_content(content, count)
-        elif len(content) != count * tensor_type.numpy.itemsize:
-            raise TensorError(f"{len(content)} bytes of content for shape {list(shape)} of {tensor_type.name}")
-        else:
-            flat = np.frombuffer(content, tensor_type.numpy)
+    if not content:
+        flat = _from_values(proto, layout.type, layout.elements)
+    elif layout.type is STRING:
+        flat = _strings_from_content(content, layout.elements)
+    elif len(content) == layout.size_bytes:
+        flat = np.frombuffer(content, layout.type.numpy)
     else:
-        flat = _from_values(proto, tensor_type, count)
+        raise TensorError(f"{len(content)} bytes of content for shape {list(layout.shape)} of {layout.type.name}")
+    if len(layout.shape) == 1:
+        return flat
     try:
-        array: np.ndarray = flat.reshape(shape)
+        array: np.ndarray = flat.reshape(layout.shape)
     except ValueError as error:
-        raise TensorError(f"shape {list(shape)[:16]} of rank {len(shape)} cannot be held: {error}") from None
+        shape = list(layout.shape)
+        raise TensorError(f"shape {shape[:16]} of rank {len(shape)} cannot be held: {error}") from None
     return array
 
 
-def _shape_of(proto: Any) -> tuple[int, ...]:
-    encoded = proto.tensor_shape.SerializeToString()
-    # Few shapes come again and again; a client that sends many, or a long one, must not fill the memory with them.
-    return _read_shape(encoded) if len(encoded) < _LONG_SHAPE_BYTES else _read_shape.__wrapped__(encoded)
+class _Layout(NamedTuple):
+    """What a TensorProto says of its tensor beside the values."""
+
+    type: TensorType
+    shape: tuple[int, ...]
+    elements: int
+    size_bytes: int
 
 
 @lru_cache(1024)
-def _read_shape(encoded: bytes) -> tuple[int, ...]:
-    message = TensorShapeProto.FromString(encoded)
+def _read_layout(number: int, encoded_shape: bytes) -> _Layout:
+    tensor_type = BY_NUMBER.get(number)
+    if tensor_type is None:
+        raise TensorError(f"dtype number {number} is not supported")
+    message = TensorShapeProto.FromString(encoded_shape)
     shape = tuple([dim.size for dim in message.dim])
     if message.unknown_rank or (shape and min(shape) < 0):
         raise TensorError(f"shape {list(shape)} is not fully known")
-    return shape
+    count = math.prod(shape)
+    size_bytes = count * tensor_type.numpy.itemsize
+    if size_bytes > MAX_TENSOR_BYTES:
+        raise TensorError(f"shape {list(shape)} of {tensor_type.name} is larger than {MAX_TENSOR_BYTES} bytes")
+    return _Layout(tensor_type, shape, count, size_bytes)
 
 
 @lru_cache(1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import grpc
 import pytest
 from google.protobuf import text_format
 
+from airflow_hops.serving.monitoring.logs import LogBuffer
 from airflow_hops.serving_api import protocol
 from airflow_hops.serving_api.client import ModelServerClient, ModelServerError, TrafficSplit
 
@@ -156,3 +158,11 @@ def test_token_file_that_holds_none_is_one_line(
     server = start_server(**files, upstream="127.0.0.1:1", wait=False)
     assert server.process.wait(60) == 1
     assert f"--control_token_file={tmp_path}/token: expected one token, on one line" in server.log()
+
+
+def test_a_record_of_a_level_without_a_name_is_shown_where_no_level_is_asked_for() -> None:
+    buffer = LogBuffer()
+    for level in (logging.INFO, 25, logging.ERROR):
+        buffer.handle(logging.LogRecord("a.library", level, "", 0, str(level), None, None))
+    assert [line.message for line in buffer.tail(10)] == ["20", "25", "40"]
+    assert [line.message for line in buffer.tail(10, level=logging.ERROR)] == ["40"]

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+
+from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+from airflow_hops.serving_api import tensors
 
 if TYPE_CHECKING:
     from tests.serving.conftest import Server
@@ -151,6 +155,16 @@ def test_an_estimator_of_a_matrix_takes_rows(formats_server: Server) -> None:
     assert [row[0] for row in targets] == ["on time", "late"]
     assert {row[1] for row in targets} <= {"AA", "UA"}
     assert formats_server.predict("negated", {"instances": [[1.0, 2.0]]})["predictions"] == pytest.approx([3])
+
+
+def test_an_estimator_may_work_in_place() -> None:
+    """As ``StandardScaler(copy=False)`` does: what comes as the bytes of a message is not what it gets."""
+    message = np.arange(4.0).tobytes()
+    given = {MATRIX_INPUT: np.frombuffer(message).reshape(2, 2)}
+    matrix = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["double"]}, 2).arrange(given)
+    assert matrix.tolist() == [[0, 1], [2, 3]]
+    matrix -= 1
+    assert message == np.arange(4.0).tobytes()
 
 
 @pytest.mark.parametrize(

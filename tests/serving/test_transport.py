@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import shutil
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,6 +246,32 @@ def test_slow_clients_hold_no_thread_and_are_let_go(strict_server: Server) -> No
     assert sorted(answer[:12] for answer in answers) == [""] * 10 + ["HTTP/1.1 504"] * 30
 
 
+def test_clients_that_do_not_send_their_message_hold_no_thread(shared_server: Server) -> None:
+    done = threading.Event()
+
+    def nothing_yet() -> Iterator[bytes]:
+        done.wait()
+        yield from ()
+
+    with grpc.insecure_channel(shared_server.address) as channel:
+        begin = channel.stream_unary(str(protocol.Method.PREDICT))
+        calls = [begin.future(nothing_yet()) for _ in range(40)]
+        assert shared_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+        predict = channel.unary_unary(str(protocol.Method.PREDICT))
+        request = protocol.PredictRequest()
+        request.model_spec.name = "vectors"
+        request.inputs["x"].CopyFrom(
+            protocol.TensorProto(dtype=1, float_val=[1, 2, 3], tensor_shape={"dim": [{"size": 1}, {"size": 3}]})
+        )
+        for _ in range(20):
+            assert predict(request.SerializeToString(), timeout=30)
+        done.set()
+        assert {call.code() for call in calls} == {grpc.StatusCode.UNIMPLEMENTED}
+        assert {call.details() for call in calls} == {
+            f'"{protocol.Method.PREDICT}" requires exactly one request message.'
+        }
+
+
 def test_more_in_flight_than_may_be_is_refused_when_it_comes(
     start_server: Callable[..., Server], saved_models: Path
 ) -> None:
@@ -276,6 +304,122 @@ def test_more_in_flight_than_may_be_is_refused_when_it_comes(
         assert answers[0][0] == 200
 
 
+def raw_predict(server: Server, message: bytes, metadata: dict[bytes, bytes]) -> list[tuple[int, bytes]]:
+    """Kind and payload of each HTTP/2 frame that answers; the metadata may be what no gRPC client would send."""
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+
+    headers = {
+        **{b":method": b"POST", b":scheme": b"http", b":path": str(protocol.Method.PREDICT).encode()},
+        **{b":authority": b"test", b"te": b"trailers", b"content-type": b"application/grpc"},
+        **metadata,
+    }
+    block = b"".join(b"\0%c%b%c%b" % (len(name), name, len(value), value) for name, value in headers.items())
+    length = struct.pack(">BI", 0, len(message))
+    sent = frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, length + message)
+    host, port = server.address.split(":")
+    found: list[tuple[int, bytes]] = []
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + sent)
+        stream = connection.makefile("rb")
+        while True:
+            head = stream.read(9)
+            payload = stream.read(int.from_bytes(head[:3], "big"))
+            if head[5:] == bytes((0, 0, 0, 1)):
+                found.append((head[3], payload))
+                if head[4] & 1:
+                    return found
+
+
+@pytest.mark.parametrize("request_id", [b"r-1", "né".encode(), b"\xff\xfe", b"a\tb", b"\x7f"])
+def test_an_id_that_cannot_be_sent_back_costs_no_answer(shared_server: Server, request_id: bytes) -> None:
+    request = protocol.PredictRequest()
+    request.model_spec.name = "vectors"
+    request.inputs["x"].CopyFrom(
+        protocol.TensorProto(dtype=1, float_val=[1, 2, 3], tensor_shape={"dim": [{"size": 1}, {"size": 3}]})
+    )
+    frames = raw_predict(shared_server, request.SerializeToString(), {b"x-request-id": request_id})
+    data = b"".join(payload for kind, payload in frames if kind == 0)
+    assert list(protocol.PredictResponse.FromString(data[5:]).outputs["y"].float_val) == [2, 4, 6]
+    assert (b"x-request-id" in frames[-1][1]) is (request_id == b"r-1")
+
+
+def one_flight(model: str) -> Any:
+    request = protocol.PredictRequest()
+    request.model_spec.name = model
+    row, column = {"dim": [{"size": 1}]}, {"dim": [{"size": 1}, {"size": 1}]}
+    request.inputs["carrier"].CopyFrom(protocol.TensorProto(dtype=7, string_val=[b"AA"], tensor_shape=row))
+    request.inputs["hour"].CopyFrom(protocol.TensorProto(dtype=9, int64_val=[5], tensor_shape=row))
+    request.inputs["distance"].CopyFrom(protocol.TensorProto(dtype=1, float_val=[7], tensor_shape=column))
+    return request
+
+
+def endless(model: str) -> Any:
+    request = protocol.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = model, "slow"
+    request.inputs["rounds"].CopyFrom(protocol.TensorProto(dtype=9, int64_val=[10**12], tensor_shape={}))
+    return request
+
+
+def test_a_model_of_quick_and_long_versions_keeps_nobody_waiting(
+    start_server: Callable[..., Server], saved_models: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved_models / "flights" / "1", tmp_path / "both" / "1")
+    shutil.copytree(saved_models / "vectors" / "7", tmp_path / "both" / "2")
+    config = tmp_path / "models.config"
+    config.write_text(
+        f'''model_config_list {{ config {{
+            name: "both" base_path: "{tmp_path}/both" model_platform: "tensorflow"
+            model_version_policy {{ all {{}} }}
+        }} }}'''
+    )
+    server = start_server(model_config_file=config)
+    quick, slow = one_flight("both"), endless("both")
+    quick.model_spec.version.value, slow.model_spec.version.value = 1, 2
+    message = slow.SerializeToString()
+    # Both of one size: what is missing goes into a field that nobody knows.
+    missing = quick.ByteSize() - len(message) - 3
+    message += bytes((0xC2, 0x3E, missing)) + bytes(missing)
+    with grpc.insecure_channel(server.address) as channel:
+        predict = channel.unary_unary(str(protocol.Method.PREDICT))
+        for _ in range(200):
+            predict(quick.SerializeToString(), timeout=60)
+        runs = predict.future(message, timeout=60)
+        in_flight(server, runs)
+        assert predict(quick.SerializeToString(), timeout=50)
+        assert not runs.done()
+        runs.cancel()
+
+
+def test_a_run_that_waits_for_threads_of_tensorflow_keeps_nobody_else_waiting(
+    start_server: Callable[..., Server], saved_models: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "models.config"
+    models = "".join(
+        f'config {{ name: "{name}" base_path: "{saved_models}/{name}" model_platform: "tensorflow" }}'
+        for name in ("flights", "vectors")
+    )
+    config.write_text(f"model_config_list {{ {models} }}")
+    server = start_server(model_config_file=config, tensorflow_inter_op_parallelism=1)
+    quick, slow = one_flight("flights"), endless("vectors")
+    status = protocol.GetModelStatusRequest()
+    status.model_spec.name = "flights"
+    with grpc.insecure_channel(server.address) as channel:
+        predict = channel.unary_unary(str(protocol.Method.PREDICT))
+        ask_status = channel.unary_unary("/tensorflow.serving.ModelService/GetModelStatus")
+        for _ in range(200):
+            predict(quick.SerializeToString(), timeout=60)
+        runs = predict.future(slow.SerializeToString(), timeout=60)
+        in_flight(server, runs)
+        waits = predict.future(quick.SerializeToString(), timeout=60)
+        for _ in range(20):
+            assert ask_status(status.SerializeToString(), timeout=40)
+        assert not runs.done()
+        for call in (runs, waits):
+            call.cancel()
+
+
 def slow_predict(server: Server, rounds: int) -> tuple[threading.Thread, list[Any]]:
     answers: list[Any] = []
     body = {"signature_name": "slow", "inputs": rounds}
@@ -284,11 +428,11 @@ def slow_predict(server: Server, rounds: int) -> tuple[threading.Thread, list[An
     return client, answers
 
 
-def in_flight(server: Server, client: threading.Thread) -> None:
+def in_flight(server: Server, client: threading.Thread | grpc.Future) -> None:
     """Waits until the slow request keeps the server busy."""
     before = cpu_ticks(server)
     while cpu_ticks(server) - before < 20:
-        assert client.is_alive()
+        assert client.is_alive() if isinstance(client, threading.Thread) else client.running()
         time.sleep(0.05)
 
 

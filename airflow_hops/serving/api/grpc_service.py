@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
 from airflow_hops.serving.api.control import Control, bearer, traffic_service
+from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod
 from airflow_hops.serving.api.grpc_methods import unary
 from airflow_hops.serving.api.health import health_service
 from airflow_hops.serving.errors import ServingError, invalid_argument
@@ -35,9 +33,9 @@ class GrpcOptions:
     """Limits of the gRPC server.
 
     Attributes:
-        max_threads: Requests that run at once.
+        max_threads: Requests that run at once, beside the quick ones.
         max_request_bytes: Size of a request.
-        max_in_flight: Requests that run or wait for a thread; 0 is no limit.
+        max_in_flight: Requests that have begun and are not answered; 0 is no limit.
         channel_arguments: gRPC's own options by name.
     """
 
@@ -55,10 +53,6 @@ class GrpcServer:
     """
 
     def __init__(self, options: GrpcOptions) -> None:
-        self._pool = ThreadPoolExecutor(options.max_threads, "grpc")
-        self._max_in_flight = options.max_in_flight
-        if options.max_in_flight:
-            self._pool = _CountingPool(options.max_threads, "grpc")
         arguments: dict[str, int | str] = {
             # gRPC would share a taken port with whoever holds it, and half the requests would go astray.
             "grpc.so_reuseport": 0,
@@ -66,7 +60,13 @@ class GrpcServer:
             "grpc.max_send_message_length": -1,
             **options.channel_arguments,
         }
-        self.server = grpc.server(self._pool, options=list(arguments.items()))
+        pool = ThreadPoolExecutor(options.max_threads, "grpc-control")
+        self.server = grpc.server(pool, options=list(arguments.items()))
+        self._calls = UnaryCalls(self.server, options.max_threads, options.max_in_flight)
+
+    def start(self) -> None:
+        """Takes requests."""
+        self._calls.start()
 
     def add_services(
         self, handler: RequestHandler, control: Control, lifecycle: Lifecycle, others: Sequence[Any] = ()
@@ -79,9 +79,11 @@ class GrpcServer:
             lifecycle: What the health service reports.
             others: Generic handlers of further services.
         """
+        for method in Method:
+            self._calls.add(_inference(method, handler))
         self.server.add_generic_rpc_handlers(
             (
-                self._limited(_PredictionService(handler).handlers()),
+                _metadata_service(handler.catalog),
                 _ModelService(handler.catalog, control).handlers(),
                 traffic_service(control),
                 health_service(lifecycle),
@@ -89,97 +91,56 @@ class GrpcServer:
             )
         )
 
-    def _limited(self, handlers: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
-        if not isinstance(self._pool, _CountingPool):
-            return handlers
-        return _Limited(handlers, self._pool, self._max_in_flight)
+
+class _Received(NamedTuple):
+    """A request as it came, and whom it asks: nothing else of it is decoded here."""
+
+    message: bytes
+    target: Target | ServingError
 
 
-class _CountingPool(ThreadPoolExecutor):
-    """Threads that know how much runs or waits for them."""
+def _inference(method: Method, handler: RequestHandler) -> UnaryMethod:
+    """A method that a model answers, from bytes to bytes: what a request holds is for the model to decode."""
 
-    def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
-        super().__init__(max_workers, thread_name_prefix)
-        self._count_lock = threading.Lock()
-        self.in_flight = 0
+    def read(message: bytes) -> _Received:
+        try:
+            return _Received(message, target_of(method, message))
+        except ServingError as error:
+            return _Received(message, error)
 
-    def submit(self, *arguments: Any, **keywords: Any) -> Future[Any]:
-        future = super().submit(*arguments, **keywords)
-        self._count(1)
-        future.add_done_callback(lambda done: self._count(-1))
-        return future
+    def is_quick(received: _Received) -> bool:
+        target = received.target
+        return isinstance(target, ServingError) or handler.is_quick(target.model, method, len(received.message))
 
-    def _count(self, change: int) -> None:
-        with self._count_lock:
-            self.in_flight += change
+    def answer(received: _Received, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
+        message, target = received
+        if isinstance(target, ServingError):
+            raise target
+        call = Call(method, message, deadline_s)
+        request_id, sticky_key = _keys(metadata, handler.sticky_header)
+        answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key)
+        return answered.message, metadata_of(answered)
 
-
-class _Limited(grpc.GenericRpcHandler):
-    """Refuses requests beyond a number in flight when they arrive, in a thread that no request waits for."""
-
-    def __init__(self, handlers: grpc.GenericRpcHandler, pool: _CountingPool, max_in_flight: int) -> None:
-        self._handlers = handlers
-        self._pool = pool
-        self._max_in_flight = max_in_flight
-
-        def refuse(message: bytes, context: grpc.ServicerContext) -> bytes:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
-            raise AssertionError("abort does not return")
-
-        refuse.experimental_thread_pool = ThreadPoolExecutor(1, "refuse")  # type: ignore[attr-defined]
-        self._refusal = grpc.unary_unary_rpc_method_handler(refuse)
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        found = self._handlers.service(handler_call_details)
-        if found is not None and self._pool.in_flight >= self._max_in_flight:
-            return self._refusal
-        return found
+    return UnaryMethod(str(method), read, is_quick, answer)
 
 
-class _PredictionService:
-    """The methods of ``PredictionService``, from bytes to bytes: what a request holds is for the model to decode."""
+def _metadata_service(catalog: Catalog) -> Any:
+    """``GetModelMetadata``, which no model answers."""
 
-    def __init__(self, handler: RequestHandler) -> None:
-        self._handler = handler
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        return model_metadata(catalog, request)
 
-    def handlers(self) -> Any:
-        """What a gRPC server takes."""
-        methods = {method.label: grpc.unary_unary_rpc_method_handler(self._method(method)) for method in Method}
-        methods["GetModelMetadata"] = unary(self._metadata, protocol.GetModelMetadataRequest)
-        return grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", methods)
-
-    def _method(self, method: Method) -> Callable[[bytes, grpc.ServicerContext], bytes]:
-        def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
-            left_s = context.time_remaining()
-            deadline_s = math.inf if left_s is None else time.monotonic() + left_s
-            try:
-                call = Call(method, message, deadline_s)
-                target = target_of(method, message)
-                request_id, sticky_key = _keys(context, self._handler.sticky_header)
-                answered = self._handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key)
-            except ServingError as error:
-                context.abort(error.code, error.message)
-            except Exception as error:
-                log.exception("%s failed", method.label)
-                context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"[:1024])
-            if answered.request_id is not None:
-                context.set_trailing_metadata(metadata_of(answered))
-            return answered.message
-
-        return answer
-
-    def _metadata(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return model_metadata(self._handler.catalog, request)
+    methods = {"GetModelMetadata": unary(answer, protocol.GetModelMetadataRequest)}
+    return grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", methods)
 
 
 def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
     """Returns what an answer says beside its message: the request's id, and whether it is captured."""
-    found = []
-    if answered.request_id is not None:
-        found.append((REQUEST_ID, answered.request_id))
-    if answered.captured:
-        found.append((CAPTURED, "1"))
-    return tuple(found)
+    request_id, captured = answered.request_id, ((CAPTURED, "1"),) if answered.captured else ()
+    # gRPC and HTTP refuse an answer with other characters in it, which clients may have sent all the same.
+    if request_id is None or not (request_id.isascii() and request_id.isprintable()):
+        return captured
+    return ((REQUEST_ID, request_id), *captured)
 
 
 class _ModelService:
@@ -253,10 +214,10 @@ def _require_spec(request: Any) -> None:
         raise invalid_argument("Missing ModelSpec")
 
 
-def _keys(context: grpc.ServicerContext, sticky_header: str) -> tuple[str | None, str | None]:
+def _keys(metadata: Metadata, sticky_header: str) -> tuple[str | None, str | None]:
     """The client's id of the request, and its sticky key."""
     request_id = sticky_key = None
-    for key, value in context.invocation_metadata():
+    for key, value in metadata:
         if key == REQUEST_ID:
             request_id = _text(value)
         if key == sticky_header:

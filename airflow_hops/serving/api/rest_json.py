@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import grpc
 import numpy as np
-import orjson  # type: ignore[import-not-found]
+import orjson
 
 from airflow_hops.serving.errors import MAX_MESSAGE_CHARS, ServingError, invalid_argument
 from airflow_hops.serving_api.tensors import STRING, TensorType, type_of

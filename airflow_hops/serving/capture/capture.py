@@ -52,6 +52,9 @@ class Capture:
     Args:
         options: What and when.
 
+    Attributes:
+        enabled: Whether any request is captured.
+
     Raises:
         OSError: The base path or the spool's folder cannot be made or written.
         ImportError, ValueError: The base path is a URL that nothing here opens.
@@ -59,6 +62,7 @@ class Capture:
 
     def __init__(self, options: CaptureOptions) -> None:
         self.options = options
+        self.enabled = options.enabled
         self.new_request_id = request_ids()
         self._lock = threading.Lock()
         self._requests = 0
@@ -88,18 +92,12 @@ class Capture:
         Returns:
             Whether it is captured, and stays so when this process is killed.
         """
-        options, spool = self.options, self._spool
-        if spool is None or not options.enabled:
+        spool = self._spool
+        if spool is None or not self.enabled or (self.options.sampling_percent < 100 and not self._is_sampled()):
             return False
-        with self._lock:
-            # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
-            before = int(self._requests * options.sampling_percent / 100)
-            self._requests += 1
-            if int(self._requests * options.sampling_percent / 100) == before:
-                return False
-        if options.mode == "inputs":
+        if self.options.mode == "inputs":
             call.response = b""
-        elif options.mode == "predictions":
+        elif self.options.mode == "predictions":
             call.request = b""
         captured = spool.append(pack_call(call))
         with self._lock:
@@ -109,6 +107,13 @@ class Capture:
             else:
                 counts.dropped_rows += call.rows
         return captured
+
+    def _is_sampled(self) -> bool:
+        # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
+        with self._lock:
+            before = int(self._requests * self.options.sampling_percent / 100)
+            self._requests += 1
+            return int(self._requests * self.options.sampling_percent / 100) != before
 
     def add_labels(self, labels: Sequence[CapturedLabel]) -> int:
         """Takes labels.

@@ -1,32 +1,25 @@
-"""Captured requests as columns of Arrow tables.
+"""Captured requests as columns of an Arrow table.
 
-A table holds rows of one model, one version, one signature and one type for each column. Values are gathered request by
-request as Python's own numbers, or whole arrays where a request has many, and become columns at the end: what a small
-request costs here is the protobuf library's part of it.
+A table holds rows of one model, one version, one signature and one type for each column. Requests whose messages are
+laid out alike are decoded together (:mod:`~airflow_hops.serving.layouts`). Of the others, values are gathered
+request by request as Python's own numbers, or whole arrays where a request has many, and become columns at the end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from airflow_hops.serving.capture.examples import read_inferences
-from airflow_hops.serving.capture.options import CaptureMode
-from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.serving_api.tensors import STRING, TensorError, TensorType
 
-_DEFAULT_SIGNATURE = "serving_default"
 _ONE_EACH: tuple[tuple[int, ...], ...] = ((), (1,))
 _FEW_VALUES = 64
 _LARGEST_REPEATED_BYTES = 2**28
-# Rows of no bytes, as of the shape [10**9, 0], cost a client nothing, and a file all the more.
-_MOST_ROWS = 2**24
 # Fields whose values are the numbers themselves.
 _PLAIN_FIELDS = frozenset(
     {"float_val", "double_val", "int_val", "int64_val", "uint32_val", "uint64_val", "bool_val", "string_val"}
@@ -34,7 +27,7 @@ _PLAIN_FIELDS = frozenset(
 
 
 @dataclass(slots=True)
-class _Tensor:
+class Tensor:
     """One input or output of a request, as it came."""
 
     column: str
@@ -134,9 +127,9 @@ class RowGroup:
         version: The version that answered.
         signature: Signature name.
         shadow: Whether the answers were compared, and not returned.
-        calls: The requests, in the order in which they were answered.
-        rows: Rows of each request.
         columns: Column by name.
+        order: Where each request stood among all of its batch; rows are written in that order.
+        rows: Rows of each request.
         total_rows: Rows of all requests.
     """
 
@@ -145,30 +138,33 @@ class RowGroup:
     signature: str
     shadow: bool
     columns: dict[str, Column]
-    calls: list[CapturedCall] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     total_rows: int = 0
+    _request_ids: list[str] = field(default_factory=list)
+    _apis: list[str] = field(default_factory=list)
+    _at_us: list[int] = field(default_factory=list)
+    _latency_ms: list[float] = field(default_factory=list)
 
-    def add(
-        self,
-        call: CapturedCall,
-        rows: int,
-        values: Mapping[str, list[Any] | np.ndarray],
-        inner: Sequence[tuple[int, ...]],
-    ) -> None:
-        """Adds a request."""
-        for (name, given), shape in zip(values.items(), inner, strict=True):
-            self.columns[name].add(given, shape, rows)
-        self.calls.append(call)
-        self.rows.append(rows)
-        self.total_rows += rows
+    def add(self, calls: Calls, found: Sequence[Tensor]) -> None:
+        """Adds requests of the same number of rows each, and their values."""
+        total_rows = len(calls.order) * calls.rows
+        for tensor in found:
+            self.columns[tensor.column].add(calls.values[tensor.column], tensor.inner(calls.rows), total_rows)
+        self.order += calls.order
+        self.rows += [calls.rows] * len(calls.order)
+        self.total_rows += total_rows
+        self._request_ids += calls.request_ids
+        self._apis += [calls.api] * len(calls.order)
+        self._at_us += calls.at_us
+        self._latency_ms += calls.latency_ms
 
     def to_table(self) -> Any:
         """Returns one Arrow table with a row for each row of the requests."""
         import pyarrow as pa
 
-        calls, rows = self.calls, np.array(self.rows)
-        index = pa.array(np.repeat(np.arange(len(calls)), rows))
+        rows = np.array(self.rows)
+        index = pa.array(np.repeat(np.arange(len(rows)), rows))
         starts: np.ndarray = np.repeat(np.cumsum(rows) - rows, rows)
 
         def repeated(values: list[Any], arrow_type: Any) -> Any:
@@ -178,97 +174,53 @@ class RowGroup:
             return pa.repeat(pa.scalar(value, arrow_type), self.total_rows)
 
         columns = {
-            "request_id": repeated([call.request_id for call in calls], pa.string()),
+            "request_id": repeated(self._request_ids, pa.string()),
             "row": pa.array((np.arange(self.total_rows) - starts).astype(np.int32)),
             "model": constant(self.model, pa.string()),
             "version": constant(self.version, pa.int64()),
             "signature": constant(self.signature, pa.string()),
-            "api": repeated([call.api for call in calls], pa.string()),
-            "captured_at": repeated([call.at_us for call in calls], pa.int64()).cast(pa.timestamp("us", "UTC")),
-            "latency_ms": repeated([call.latency_ms for call in calls], pa.float64()),
+            "api": repeated(self._apis, pa.string()),
+            "captured_at": repeated(self._at_us, pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "latency_ms": repeated(self._latency_ms, pa.float64()),
         }
         if self.shadow:
             columns["shadow"] = constant(True, pa.bool_())
         columns |= {name: column.to_arrow() for name, column in self.columns.items()}
-        return pa.table(columns)
+        table = pa.table(columns)
+        order: np.ndarray = np.repeat(self.order, rows)
+        return table if np.all(order[:-1] <= order[1:]) else table.take(pa.array(np.argsort(order, kind="stable")))
 
 
-class CallTables:
-    """Sorts requests into groups of rows, each one file's.
+@dataclass
+class Calls:
+    """Decoded requests of one signature and one number of rows.
 
-    Args:
-        mode: Which of the columns ``input.*`` and ``output.*`` there are.
-        roll_rows: Rows after which a group takes no more.
+    Attributes:
+        order: Where each stands among all of its batch.
+        rows: Rows of each.
+        values: Values by column, request by request.
     """
 
-    def __init__(self, mode: CaptureMode = "all", roll_rows: int = 100_000) -> None:
-        self.groups: list[RowGroup] = []
-        self._mode, self._roll_rows = mode, roll_rows
-        self._open: dict[tuple[Any, ...], RowGroup] = {}
+    order: list[int]
+    rows: int
+    api: str
+    request_ids: list[str]
+    at_us: list[int]
+    latency_ms: list[float]
+    values: dict[str, list[Any] | np.ndarray]
 
-    def add(self, call: CapturedCall) -> None:
-        """Decodes a request and its answer, as far as they are captured.
-
-        Raises:
-            ValueError: They do not hold what they should.
-        """
-        for signature, rows, inputs, outputs in _decode(call, self._mode):
-            if rows > _MOST_ROWS:
-                raise ValueError(f"{rows} rows in one request; expected {_MOST_ROWS} at most")
-            found = [*inputs, *outputs]
-            inner = [tensor.inner(rows) for tensor in found]
-            types = [(t.column, t.type.number, len(shape)) for t, shape in zip(found, inner, strict=True)]
-            # All values before any column takes one: a request that cannot be decoded must not cost others their rows.
-            values = {t.column: t.values(shape, rows) for t, shape in zip(found, inner, strict=True)}
-            key = (call.model, call.version, signature, call.shadow, *types)
-            group = self._open.get(key)
-            if group is None:
-                columns = {tensor.column: Column(tensor.type) for tensor in found}
-                group = self._open[key] = RowGroup(call.model, call.version, signature, call.shadow, columns)
-                self.groups.append(group)
-            group.add(call, rows, values, inner)
-            if group.total_rows >= self._roll_rows:
-                del self._open[key]
-
-
-def _decode(call: CapturedCall, mode: CaptureMode) -> list[tuple[str, int, list[_Tensor], list[_Tensor]]]:
-    """Returns signature, rows, inputs and outputs; several where a request asked several signatures."""
-    with_inputs, with_outputs = mode in ("inputs", "all"), mode in ("predictions", "all")
-    if call.method is not Method.PREDICT:
-        return [
-            (
-                inference.signature or _DEFAULT_SIGNATURE,
-                inference.rows,
-                _arrays("input", inference.inputs) if with_inputs else [],
-                _arrays("output", inference.outputs) if with_outputs else [],
-            )
-            for inference in read_inferences(call)
-        ]
-    request = PredictRequest.FromString(call.request)
-    response = PredictResponse.FromString(call.response)
-    inputs = _tensors("input", request.inputs) if with_inputs else []
-    outputs = _tensors("output", response.outputs) if with_outputs else []
-    signature = response.model_spec.signature_name or request.model_spec.signature_name or _DEFAULT_SIGNATURE
-    return [(signature, call.rows, inputs, outputs)]
-
-
-def _tensors(kind: str, protos: Any) -> list[_Tensor]:
-    found = []
-    for alias in sorted(protos):
-        proto = protos[alias]
-        tensor_type = tensors.BY_NUMBER.get(proto.dtype)
-        if tensor_type is None:
-            raise TensorError(f"{kind} {alias!r}: dtype number {proto.dtype} is not supported")
-        shape = tuple([dim.size for dim in proto.tensor_shape.dim])
-        found.append(_Tensor(f"{kind}.{alias}", tensor_type, shape, proto))
-    return found
-
-
-def _arrays(kind: str, arrays: Mapping[str, np.ndarray]) -> list[_Tensor]:
-    return [
-        _Tensor(f"{kind}.{name}", tensors.type_of(arrays[name]), arrays[name].shape, None, arrays[name])
-        for name in sorted(arrays)
-    ]
+    def part(self, start: int, end: int) -> Calls:
+        """Returns some of them."""
+        each = {name: len(values) // len(self.order) for name, values in self.values.items()}
+        return Calls(
+            self.order[start:end],
+            self.rows,
+            self.api,
+            self.request_ids[start:end],
+            self.at_us[start:end],
+            self.latency_ms[start:end],
+            {name: values[start * each[name] : end * each[name]] for name, values in self.values.items()},
+        )
 
 
 def _flat(values: np.ndarray) -> Any:

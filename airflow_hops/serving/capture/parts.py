@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from airflow_hops.serving.capture.columns import CallTables
 from airflow_hops.serving.capture.files import folder_name
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack
+from airflow_hops.serving.capture.record import (
+    CapturedCall,
+    CapturedLabel,
+    is_label,
+    likeness,
+    unpack,
+    unpack_label,
+)
+from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving_api.prediction_log import to_record
-
-log = logging.getLogger(__name__)
 
 FEEDBACK_FOLDER = "_feedback"
 """Folder of labels in a model's folder; readers of captured rows do not look into it."""
@@ -72,20 +76,23 @@ def make_batch(records: Iterable[bytes], options: CaptureOptions) -> Batch:
     tables = CallTables(options.mode, options.roll_rows)
     logged: dict[tuple[str, int], list[CapturedCall]] = {}
     labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
-    for record in records:
-        found = unpack(record)
-        if isinstance(found, CapturedLabel):
-            types = tuple(sorted((name, type(value).__name__) for name, value in found.values.items()))
-            labels.setdefault((found.model, types), []).append(found)
+    alike: dict[tuple[object, ...], list[tuple[int, bytes]]] = {}
+    for order, record in enumerate(records):
+        if is_label(record):
+            label = unpack_label(record)
+            types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))
+            labels.setdefault((label.model, types), []).append(label)
             continue
-        if options.format != "parquet" and not found.shadow:
-            logged.setdefault((found.model, found.version), []).append(found)
-        if options.format != "prediction_log" or found.shadow:
-            try:
-                tables.add(found)
-            except Exception as error:
-                batch.failed_rows[found.model] = batch.failed_rows.get(found.model, 0) + found.rows
-                log.error("capture: request %r of model %s is no row: %s", found.request_id, found.model, error)
+        if options.format != "parquet":
+            call = unpack(record)
+            if not call.shadow:
+                logged.setdefault((call.model, call.version), []).append(call)
+                if options.format == "prediction_log":
+                    continue
+        alike.setdefault(likeness(record), []).append((order, record))
+    for ordered in alike.values():
+        for model, rows in tables.add_records(ordered).items():
+            batch.failed_rows[model] = batch.failed_rows.get(model, 0) + rows
     for group in tables.groups:
         folder = _folder(group.model, group.shadow)
         encode = partial(_parquet, group.to_table)

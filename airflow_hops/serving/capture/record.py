@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
+from typing import Any
+
+import numpy as np
 
 from airflow_hops.serving_api.protocol import Method
 
@@ -16,6 +19,7 @@ Label = bool | int | float | str
 _CALL_KIND, _LABEL_KIND = 1, 2
 # kind, method, api, shadow; arrival in µs, latency in ms, version, rows; bytes of request id, model and request.
 _CALL = struct.Struct("<BBBBqdqIHHI")
+_AT_US, _LATENCY_MS = 4, 12
 _METHODS = tuple(Method)
 _METHOD_NUMBERS = {method: number for number, method in enumerate(_METHODS)}
 _APIS = ("grpc", "rest")
@@ -106,16 +110,13 @@ def pack_label(label: CapturedLabel) -> bytes:
     return bytes((_LABEL_KIND,)) + json.dumps(asdict(label)).encode()
 
 
-def unpack(record: bytes) -> CapturedCall | CapturedLabel:
-    """Reads a record.
+def unpack_label(record: bytes) -> CapturedLabel:
+    """Reads the record of a label."""
+    return CapturedLabel(**json.loads(record[1:]))
 
-    Raises:
-        ValueError: It is none.
-    """
-    if record[:1] == bytes((_LABEL_KIND,)):
-        return CapturedLabel(**json.loads(record[1:]))
-    if record[:1] != bytes((_CALL_KIND,)):
-        raise ValueError(f"a record of {len(record)} bytes is of kind {record[:1]!r}")
+
+def unpack(record: bytes) -> CapturedCall:
+    """Reads the record of a request."""
     _, method, api, shadow, at_us, latency_ms, version, rows, id_bytes, model_bytes, request_bytes = _CALL.unpack_from(
         record
     )
@@ -135,6 +136,81 @@ def unpack(record: bytes) -> CapturedCall | CapturedLabel:
         response=record[response_at:],
         shadow=bool(shadow),
     )
+
+
+def is_label(record: bytes) -> bool:
+    """Returns whether a record is a label's."""
+    return record[0] == _LABEL_KIND
+
+
+def likeness(record: bytes) -> tuple[object, ...]:
+    """Returns what records of requests have in common whose parts lie at the same places.
+
+    Model, version, method, API, rows, and whether it is a shadow's; the sizes of all parts.
+    """
+    _, method, api, shadow, _, _, version, rows, id_bytes, model_bytes, request_bytes = _CALL.unpack_from(record)
+    model_at = _CALL.size + id_bytes
+    model = record[model_at : model_at + model_bytes]
+    return model, version, method, api, shadow, rows, id_bytes, request_bytes, len(record)
+
+
+@dataclass(frozen=True)
+class AlikeCalls:
+    """Requests of one likeness, undecoded.
+
+    Attributes:
+        matrix: Their records, ``[requests, bytes]``, uint8.
+    """
+
+    matrix: np.ndarray
+
+    @classmethod
+    def of(cls, records: Sequence[bytes]) -> AlikeCalls:
+        """Reads records of one likeness."""
+        return cls(np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1))
+
+    def sample(self, index: int) -> CapturedCall:
+        """Returns one of them."""
+        return unpack(self.matrix[index].tobytes())
+
+    def take(self, indexes: np.ndarray) -> AlikeCalls:
+        """Returns some of them, in order."""
+        return self if len(indexes) == len(self.matrix) else AlikeCalls(self.matrix[indexes])
+
+    @property
+    def messages(self) -> tuple[np.ndarray, np.ndarray]:
+        """Requests and responses, each ``[requests, bytes]``."""
+        *_, id_bytes, model_bytes, request_bytes = self._head
+        request_at = _CALL.size + id_bytes + model_bytes
+        response_at = request_at + request_bytes
+        return self.matrix[:, request_at:response_at], self.matrix[:, response_at:]
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Their ids."""
+        width = self._head[-3]
+        if not width:
+            return [""] * len(self.matrix)
+        ids = np.ascontiguousarray(self.matrix[:, _CALL.size : _CALL.size + width]).reshape(-1).view(f"V{width}")
+        return [each.decode(errors="replace") for each in ids.tolist()]
+
+    @property
+    def at_us(self) -> list[int]:
+        """Their arrivals."""
+        return self._numbers(_AT_US, "<i8")
+
+    @property
+    def latency_ms(self) -> list[float]:
+        """Their latencies."""
+        return self._numbers(_LATENCY_MS, "<f8")
+
+    @property
+    def _head(self) -> tuple[Any, ...]:
+        return _CALL.unpack(self.matrix[0, : _CALL.size].tobytes())
+
+    def _numbers(self, at: int, dtype: str) -> list[Any]:
+        numbers: list[Any] = np.ascontiguousarray(self.matrix[:, at : at + 8]).reshape(-1).view(dtype).tolist()
+        return numbers
 
 
 def peek(record: bytes) -> tuple[tuple[object, ...], int]:

@@ -215,9 +215,11 @@ class TrafficTable:
             **{model: deal_slots(percents, self._slots.get(model)) for model, percents in traffic.models.items()},
         }
         self._warned.clear()
-        self._traffic = traffic
-        if traffic.models or traffic.shadow:
-            log.info("traffic: %s, shadow: %s", traffic.models, traffic.shadow)
+        before, self._traffic = self._traffic, traffic
+        for what, then, now in (("traffic", before.models, traffic.models), ("shadow", before.shadow, traffic.shadow)):
+            for model in sorted(then.keys() | now.keys()):
+                if then.get(model) != now.get(model):
+                    log.info("model %s %s: %s", model, what, _in_words(now.get(model)))
 
     def _current_stamp(self) -> tuple[int, int, int] | None:
         if self._file is None:
@@ -227,3 +229,9 @@ class TrafficTable:
         except OSError:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _in_words(percents: Mapping[Any, int] | None) -> str:
+    if percents is None:
+        return "not split any more"
+    return ", ".join(f"{percent}% to {target}" for target, percent in percents.items()) or "none"

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,6 +56,11 @@ class ModelView:
     labels: Mapping[str, int] = field(default_factory=dict)
     split: Split | None = None
     by_label: Callable[[str], Servable] | None = None
+
+    @cached_property
+    def computes_here(self) -> bool:
+        """Whether whatever version is asked computes in the thread that asks."""
+        return all(servable.computes_here for servable in self.servables.values())
 
     @property
     def latest(self) -> int | None:

@@ -63,7 +63,8 @@ class EstimatorInputs:
             matrix = next(iter(inputs.values()))
             if matrix.ndim != 2 or matrix.shape[1] != self.width:
                 raise ValueError(f"input has shape {list(matrix.shape)}; expected [batch, {self.width}]")
-            return matrix
+            # An estimator may work in place; what lies in a message cannot be written to.
+            return np.require(matrix, requirements="W")
         import pandas as pd
 
         columns = {name: _column(name, inputs[name]) for name in self.columns}

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.models import inference
 from airflow_hops.serving.models.batching import Batcher
+from airflow_hops.serving.models.known_requests import Known, KnownRequests
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
 from airflow_hops.serving_api import tensors
@@ -41,8 +42,10 @@ class LocalServable(Servable):
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes, options: ModelOptions) -> None:
         super().__init__(model, version, path, signature_defs)
         self._run_one = Batcher(self._run, options.batching).run if options.batching else self._run
+        self.computes_here = not options.batching
         self._tensor_content = options.tensor_content
         self._examples = inference.ExampleSignatures(self.signatures, signature_defs, options.check_method_names)
+        self._known = KnownRequests()
         self._methods = {
             Method.PREDICT: self._predict,
             Method.CLASSIFY: self._classify,
@@ -77,17 +80,25 @@ class LocalServable(Servable):
             raise invalid_argument(f"The message does not parse as a {call.method.label} request: {error}") from None
 
     def _predict(self, call: Call) -> Reply:
-        request = PredictRequest.FromString(call.message)
-        signature = self.signature(request.model_spec.signature_name)
-        # Before anything is decoded: names cost a client less than the tensors that they stand for.
-        _check_size(signature, request.inputs.keys())
-        inputs = {alias: decode_input(alias, request.inputs[alias]) for alias in request.inputs}
-        outputs = self.predict(signature, inputs, request.output_filter, call.deadline_s)
+        signature, aliases, feeds, rows = self._known.read(call.message) or self._read(call.message)
+        arrays = self._run_one(signature, feeds, aliases, call.deadline_s)
         response = PredictResponse()
-        for alias, array in outputs.items():
+        for alias, array in zip(aliases, arrays, strict=True):
             tensors.fill_proto(response.outputs[alias], array, as_content=self._tensor_content)
         self._fill_spec(response.model_spec, signature)
-        return Reply(response.SerializeToString(), count_rows(inputs))
+        return Reply(response.SerializeToString(), rows)
+
+    def _read(self, message: bytes) -> Known:
+        request = PredictRequest.FromString(message)
+        signature = self.signature(request.model_spec.signature_name)
+        given = request.inputs
+        # Before anything is decoded: names cost a client less than the tensors that they stand for.
+        _check_size(signature, given.keys())
+        inputs = {alias: decode_input(alias, proto) for alias, proto in given.items()}
+        feeds = _feeds(signature, inputs)
+        known = Known(signature, _aliases(signature, request.output_filter), feeds, count_rows(inputs))
+        self._known.learn(message, inputs, known)
+        return known
 
     def _classify(self, call: Call) -> Reply:
         return self._infer(call, inference.CLASSIFY, ClassificationResponse())
@@ -129,32 +140,6 @@ class LocalServable(Servable):
         spec.name = self.model
         spec.signature_name = signature.name
         spec.version.value = self.version
-
-    def predict(
-        self,
-        signature: Signature,
-        inputs: Mapping[str, np.ndarray],
-        output_filter: Sequence[str] = (),
-        deadline_s: float = float("inf"),
-    ) -> dict[str, np.ndarray]:
-        """Runs the model once.
-
-        Args:
-            signature: One of this servable's signatures.
-            inputs: Alias to array.
-            output_filter: Aliases of the outputs wanted; empty for all.
-            deadline_s: When the client gives up, as of ``time.monotonic()``.
-
-        Returns:
-            Alias to array.
-
-        Raises:
-            ServingError: The inputs do not fit the signature, or the model refuses them.
-        """
-        feeds = _feeds(signature, inputs)
-        aliases = _checked_filter(signature, output_filter) if output_filter else tuple(signature.outputs)
-        values = self._run_one(signature, feeds, aliases, deadline_s)
-        return dict(zip(aliases, values, strict=True))
 
 
 def decode_input(alias: str, proto: Any) -> np.ndarray:
@@ -226,7 +211,10 @@ def _feeds(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.nd
     return feeds
 
 
-def _checked_filter(signature: Signature, output_filter: Sequence[str]) -> tuple[str, ...]:
+def _aliases(signature: Signature, output_filter: Sequence[str]) -> tuple[str, ...]:
+    """The outputs wanted: those of a filter, or all."""
+    if not output_filter:
+        return tuple(signature.outputs)
     seen: set[str] = set()
     for alias in output_filter:
         if alias not in signature.outputs:

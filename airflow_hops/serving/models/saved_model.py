@@ -73,6 +73,7 @@ class SavedModelServable(LocalServable):
                 if not name.startswith("__saved_model"):
                     definitions.signature_def[name].CopyFrom(definition)
             super().__init__(model, version, folder, definitions.SerializeToString(), options)
+            self.computes_here = self.computes_here and self._in_own_thread and not self._has_loops
         except Exception as error:
             self._session.close()
             raise _load_error(error, folder) from error

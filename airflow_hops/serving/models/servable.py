@@ -82,7 +82,13 @@ class Servable(ABC):
         version: Version number.
         path: Where it was loaded from: its folder, or an address.
         signature_defs: Its signatures, a serialized ``SignatureDefMap``.
+
+    Attributes:
+        computes_here: Whether a request is nothing but computing in the thread that asks: it waits for no other
+            request, process or server, and takes as long as others of its size.
     """
+
+    computes_here = False
 
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes) -> None:
         self.model = model

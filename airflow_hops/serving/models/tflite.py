@@ -59,6 +59,8 @@ class TfLiteServable(LocalServable):
                 grpc.StatusCode.INVALID_ARGUMENT, f"Could not load the TensorFlow Lite model at {path}: {error}"
             ) from error
         super().__init__(model, version, str(folder), definitions.SerializeToString(), options)
+        # A request waits for others where they have all interpreters.
+        self.computes_here = False
         self.load_s = time.monotonic() - started_s
 
     def _free(self) -> None:

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from airflow_hops.serving.monitoring.metrics import REGISTRY
+from airflow_hops.serving.monitoring.series import BatchTotals
 
 # TensorFlow Serving's own bounds.
 _WAIT_BOUNDS_US = tuple(100 * 1.2**power for power in range(52))
@@ -24,17 +25,27 @@ class Histogram:
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self.sum = 0.0
 
     def add(self, value: float) -> None:
         """Counts one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        """How many values."""
+        return sum(self._counts)
+
+    def rows(self) -> list[tuple[float | None, int]]:
+        """Returns ``(upper, count)`` of the bounds that have any, None for what exceeds all."""
+        bounds = (*self._bounds, None)
+        return [(bound, count) for bound, count in zip(bounds, self._counts, strict=True) if count]
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
         """Adds what was counted to a metric."""
         bounds = [*(floatToGoString(bound) for bound in self._bounds), "+Inf"]
-        family.add_metric(labels, list(zip(bounds, accumulate(self._counts), strict=True)), self._sum)
+        family.add_metric(labels, list(zip(bounds, accumulate(self._counts), strict=True)), self.sum)
 
 
 class BatchCounts(Collector):
@@ -60,6 +71,20 @@ class BatchCounts(Collector):
             for wait_s in waits_s:
                 waits_us.add(wait_s * 1e6)
             self._sizes.add(rows)
+
+    def totals(self) -> BatchTotals | None:
+        """Returns what was batched so far; None before the first batch."""
+        with self._lock:
+            if not self._waits_us:
+                return None
+            waits = self._waits_us.values()
+            return BatchTotals(
+                batches=self._sizes.count,
+                rows=int(self._sizes.sum),
+                requests=sum(wait.count for wait in waits),
+                wait_s=sum(wait.sum for wait in waits) / 1e6,
+                sizes=tuple(self._sizes.rows()),
+            )
 
     def collect(self) -> Iterable[Metric]:
         """Returns the metrics as they are now; none before the first batch."""

@@ -75,7 +75,9 @@ class LogBuffer(logging.Handler):
         except Exception:
             self.handleError(record)
 
-    def tail(self, count: int, model: str = "", version: int = 0, since_s: float = 0.0) -> list[LogLine]:
+    def tail(
+        self, count: int, model: str = "", version: int = 0, since_s: float = 0.0, level: int = 0
+    ) -> list[LogLine]:
         """Returns the newest records, oldest first.
 
         Args:
@@ -83,13 +85,18 @@ class LogBuffer(logging.Handler):
             model: Of this model alone, unless empty.
             version: Of this version alone, unless 0.
             since_s: Later than this, seconds since 1970 UTC.
+            level: At least as grave, as :mod:`logging` numbers it.
         """
         with self.lock or threading.RLock():
             lines = list(self._lines)
+        levels = logging.getLevelNamesMapping()
         found = (
             line
             for line in reversed(lines)
-            if line.at_s > since_s and model in ("", line.model) and version in (0, line.version)
+            if line.at_s > since_s
+            and model in ("", line.model)
+            and version in (0, line.version)
+            and levels.get(line.level, 0) >= level
         )
         return list(islice(found, count))[::-1]
 
@@ -114,13 +121,14 @@ def configure(log_file: str = "") -> None:
 
 
 def add_routes(routes: Routes) -> None:
-    """Adds ``GET /v1/logs?model=&version=&lines=&since=``."""
+    """Adds ``GET /v1/logs?model=&version=&level=&lines=&since=``."""
 
     def tail(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         query = request.query
         count = _number(query.get("lines") or "100", "lines")
         version = _number(query.get("version") or "0", "version")
-        lines = BUFFER.tail(count, query.get("model", ""), version, _time(query.get("since", "")))
+        since_s, level = _time(query.get("since", "")), _level(query.get("level", ""))
+        lines = BUFFER.tail(count, query.get("model", ""), version, since_s, level)
         return json_response({"lines": [_document(line) for line in lines]})
 
     routes.add("GET", r"/v1/logs", tail)
@@ -214,6 +222,13 @@ def _number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise invalid_argument(f"{name} is {text!r}; expected a whole number")
     return int(text)
+
+
+def _level(text: str) -> int:
+    levels = logging.getLevelNamesMapping()
+    if text and text.upper() not in levels:
+        raise invalid_argument(f"level is {text!r}; expected {', '.join(levels)}")
+    return levels[text.upper()] if text else 0
 
 
 def _time(text: str) -> float:

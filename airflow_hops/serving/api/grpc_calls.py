@@ -1,0 +1,224 @@
+"""Unary methods of a gRPC server, from bytes to bytes, in fewer steps than gRPC's own Python takes for them.
+
+gRPC's Python server gives each call a thread when the call begins, and the thread then waits for the call's message: a
+few slow clients hold them all, and a request wakes three threads in turn, which costs more than a small model does.
+Here a call has no thread before its message is there. A request that is known to be quick is answered by the thread
+that received it; the others go to a pool.
+
+This stands on ``grpc._cython``, which is not public, in the version that the runtime environment pins. gRPC's server
+goes on serving all other methods: its thread hands the events of these calls to the tags that they were asked for with.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc import _common, _server
+from grpc._cython import cygrpc
+
+from airflow_hops.serving.errors import ServingError
+
+log = logging.getLogger(__name__)
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_FLAGS = 0
+# What gRPC's thread expects of a tag: the call that has ended, if one has, and what to do then.
+_GOES_ON: tuple[None, tuple[()]] = (None, ())
+
+
+@dataclass(frozen=True)
+class UnaryMethod:
+    """A method of one request and one answer.
+
+    Attributes:
+        path: ``/package.Service/Method``.
+        read: Makes a request of a message, at once, whoever waits for it.
+        is_quick: Whether to answer a request in the thread that received it, which all others wait for.
+        answer: Given the request, the client's metadata and when it gives up, as of ``time.monotonic()``, returns the
+            response and trailing metadata. What it raises beside ServingError is answered as INTERNAL.
+    """
+
+    path: str
+    read: Callable[[bytes], Any]
+    is_quick: Callable[[Any], bool]
+    answer: Callable[[Any, Metadata, float], tuple[bytes, Metadata | None]]
+
+
+class UnaryCalls:
+    """Serves methods beside those of a server's own handlers.
+
+    Args:
+        server: Not started yet.
+        max_threads: Requests that run at once, beside the quick ones.
+        max_in_flight: Requests beyond which others are refused; 0 is no limit.
+    """
+
+    def __init__(self, server: grpc.Server, max_threads: int, max_in_flight: int = 0) -> None:
+        self.pool = ThreadPoolExecutor(max_threads, "grpc")
+        self._server: Any = server
+        self._max_in_flight = max_in_flight
+        self._in_flight = 0
+        self._max_threads = max_threads
+        self._in_pool = 0
+        self._lock = threading.Lock()
+        self._methods: list[UnaryMethod] = []
+
+    def add(self, method: UnaryMethod) -> None:
+        """Adds a method, before the start."""
+        self._methods.append(method)
+        self._server._cy_server.register_method(method.path)
+
+    def start(self) -> None:
+        """Starts the server, and takes calls."""
+        self._server.start()
+        for method in self._methods:
+            self.accept(method)
+
+    def accept(self, method: UnaryMethod) -> None:
+        """Asks for the method's next call, unless the server is about to stop."""
+        state = self._server._state
+        with state.lock:
+            if state.stage is not _server._ServerStage.STARTED:
+                return
+            call = _Call(self, method)
+            # gRPC's server ends when none of these is left.
+            state.rpc_states.add(call)
+            queue = state.completion_queue
+            state.server.request_registered_call(queue, queue, method.path, call.accepted)
+
+    def enter(self) -> bool:
+        """Counts a call in; False where there are too many."""
+        if not self._max_in_flight:
+            return True
+        with self._lock:
+            if self._in_flight >= self._max_in_flight:
+                return False
+            self._in_flight += 1
+            return True
+
+    def leave(self) -> None:
+        """Counts a call out."""
+        if self._max_in_flight:
+            with self._lock:
+                self._in_flight -= 1
+
+    def enter_pool(self) -> bool:
+        """Counts a request in that goes to the pool; True where it will wait for a thread."""
+        with self._lock:
+            self._in_pool += 1
+            return self._in_pool > self._max_threads
+
+    def leave_pool(self) -> None:
+        """Counts it out."""
+        with self._lock:
+            self._in_pool -= 1
+
+
+class _Call:
+    """One call: asked for, accepted, received, answered, done. gRPC's thread calls what is not private."""
+
+    __slots__ = (
+        "_calls", "_core", "_deadline_s", "_is_counted", "_is_given_up", "_is_watched", "_metadata", "_method", "_open"
+    )  # fmt: skip
+
+    def __init__(self, calls: UnaryCalls, method: UnaryMethod) -> None:
+        self._calls, self._method = calls, method
+        self._is_counted = self._is_watched = self._is_given_up = False
+        self._open = 1
+
+    def accepted(self, event: Any) -> Any:
+        """There is a call, or there will be none: the server stops."""
+        if not event.success:
+            return self, ()
+        self._core = event.call
+        self._calls.accept(self._method)
+        self._metadata = event.invocation_metadata
+        left_s = event.call_details.deadline - time.time()
+        self._deadline_s = math.inf if left_s == math.inf else time.monotonic() + left_s
+        self._is_counted = self._calls.enter()
+        if self._is_counted:
+            self._core.start_server_batch((cygrpc.ReceiveMessageOperation(_FLAGS),), self.received)
+        else:
+            self._refuse(grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
+        return _GOES_ON
+
+    def received(self, event: Any) -> Any:
+        """There is the message, or none: the client has closed or cancelled the call, or sent too much."""
+        message = event.batch_operations[0].message()
+        try:
+            if message is None:
+                details = f'"{self._method.path}" requires exactly one request message.'
+                self._refuse(grpc.StatusCode.UNIMPLEMENTED, details)
+                return _GOES_ON
+            request = self._method.read(message)
+            if self._method.is_quick(request):
+                self._answer(request)
+            else:
+                if self._calls.enter_pool():
+                    self._watch()
+                self._calls.pool.submit(self._answer_in_pool, request)
+        except Exception as error:
+            self._fail(error)
+        return _GOES_ON
+
+    def closed(self, event: Any) -> Any:
+        """The client has given up, or has the answer, of a call that had to wait for a thread."""
+        self._is_given_up = event.batch_operations[0].cancelled()
+        return self.done(event)
+
+    def done(self, event: Any) -> Any:
+        """The client has the answer, or is gone."""
+        self._open -= 1
+        if self._open:
+            return _GOES_ON
+        if self._is_counted:
+            self._calls.leave()
+        return self, ()
+
+    def _watch(self) -> None:
+        self._is_watched, self._open = True, 2
+        self._core.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_FLAGS),), self.closed)
+
+    def _answer_in_pool(self, request: Any) -> None:
+        try:
+            if self._is_given_up:
+                self._refuse(grpc.StatusCode.CANCELLED, "Given up before there was a thread for it")
+            else:
+                self._answer(request)
+        finally:
+            self._calls.leave_pool()
+
+    def _answer(self, request: Any) -> None:
+        try:
+            response, metadata = self._method.answer(request, self._metadata, self._deadline_s)
+        except ServingError as error:
+            self._refuse(error.code, error.message)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._send(
+                cygrpc.SendMessageOperation(response, _FLAGS),
+                cygrpc.SendStatusFromServerOperation(metadata, cygrpc.StatusCode.ok, b"", _FLAGS),
+            )
+
+    def _fail(self, error: Exception) -> None:
+        log.error("%s failed", self._method.path, exc_info=error)
+        self._refuse(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"[:1024])
+
+    def _refuse(self, code: grpc.StatusCode, details: str) -> None:
+        number = _common.STATUS_CODE_TO_CYGRPC_STATUS_CODE[code]
+        self._send(cygrpc.SendStatusFromServerOperation(None, number, details.encode("utf-8", "replace"), _FLAGS))
+
+    def _send(self, *operations: Any) -> None:
+        begin = cygrpc.SendInitialMetadataOperation(None, _FLAGS)
+        end = () if self._is_watched else (cygrpc.ReceiveCloseOnServerOperation(_FLAGS),)
+        self._core.start_server_batch((begin, *operations, *end), self.done)
