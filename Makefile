@@ -8,7 +8,7 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-images test lint bench docs requirements clean
+.PHONY: help setup ui demo demo-images test lint bench docs requirements clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ setup: ## make both environments, .venv and .venv-runtime, from their pins
 	done; \
 	echo "Python 3.11 is needed, and neither python3.11 nor python3 is one (Debian 12: apt-get install python3)" >&2; \
 	exit 1
+
+ui: ## build the pages of the web UI (Node.js 20.19 or newer)
+	@python3 scripts/build_ui.py
 
 demo: setup ## run the flights pipeline in a real Airflow, and leave the web UI open
 	@$(AIRFLOW_BIN)/python -m demo
@@ -36,6 +39,7 @@ lint: setup ## check style, types and import walls
 	$(AIRFLOW_BIN)/ruff format --check
 	$(AIRFLOW_BIN)/mypy
 	$(AIRFLOW_BIN)/lint-imports
+	$(AIRFLOW_BIN)/python scripts/build_ui.py check
 
 bench: setup ## run every benchmark; each prints a table, and a line of JSON last
 	@set -e; for benchmark in benchmarks/[a-z]*.py; do $(AIRFLOW_BIN)/python "$$benchmark"; done
@@ -48,4 +52,4 @@ requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the n
 	$(UV) $(COMPILE) --config-file requirements/uv.toml --group runtime --output-file requirements/runtime.txt >/dev/null
 
 clean: ## remove both environments and all that was built
-	rm -rf .uv .venv .venv-runtime .hops docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .uv .venv .venv-runtime .hops ui/node_modules airflow_hops/api/static docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -6,6 +6,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 from airflow_hops.api import URL_PREFIX
 from airflow_hops.api.lazy import LazyApp
+from airflow_hops.api.pages import react_apps
 
 
 class HopsPlugin(AirflowPlugin):
@@ -13,3 +14,4 @@ class HopsPlugin(AirflowPlugin):
 
     name = "hops"
     fastapi_apps = [{"name": "hops", "app": LazyApp(), "url_prefix": URL_PREFIX}]
+    react_apps = react_apps()

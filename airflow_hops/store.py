@@ -85,6 +85,26 @@ class ArtifactStore:
                 raise BadInput(f"store path segment {segment!r} of {'/'.join(segments)!r} would leave {self.root}")
         return "/".join([self.root, *(re.sub(r"[^\w.+@-]", "_", segment) for segment in segments)])
 
+    def file(self, uri: str, path: str) -> str:
+        """The address of a file of an artifact, for a reader who shows it to others.
+
+        Such a reader may read more than whoever made the artifact; a link must not have it read that to them.
+
+        Args:
+            uri: The artifact's address.
+            path: As its manifest names it.
+
+        Raises:
+            BadInput: it is not inside the artifact, or is a link that leads out of it.
+        """
+        self._check_inside(f"{uri}/{path}")
+        if not self.is_local:
+            return f"{uri}/{path}"
+        folder = _local_path(uri).resolve()
+        if not (folder / path).resolve().is_relative_to(folder):
+            raise BadInput(f"{uri}: {path!r} leads out of the artifact, and is not shown")
+        return f"{uri}/{path.replace('%', '%25')}"
+
     def create(
         self,
         uri: str,
@@ -354,6 +374,15 @@ class ArtifactStore:
         self._check_inside(uri)
         return self._read_bytes(uri).decode(errors=errors)
 
+    def stream(self, uri: str) -> Iterator[bytes]:
+        """The content of a file of any size, piece by piece; the file is opened at once.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        self._check_inside(uri)
+        return _pieces(_local_path(uri).open("rb") if self.is_local else self._fs().open(uri, "rb"))
+
     def _read_text(self, uri: str) -> str:
         return self._read_bytes(uri).decode()
 
@@ -476,6 +505,12 @@ class ArtifactWriter:
             fs.put_file(str(self.path / entry.path), f"{self.uri}/{entry.path}")
         fs.put_file(str(self.path / MANIFEST_NAME), f"{self.uri}/{MANIFEST_NAME}")
         fs.invalidate_cache()
+
+
+def _pieces(stream: Any) -> Iterator[bytes]:
+    with stream:
+        while piece := stream.read(1 << 20):
+            yield piece
 
 
 def kept_version(uri: str, fingerprint: str) -> str:

@@ -2,12 +2,22 @@
 #   docker build -f docker/airflow.Dockerfile -t airflow-hops .
 
 ARG RUNTIME_IMAGE=airflow-hops-runtime
+
+FROM node:22-bookworm-slim AS pages
+WORKDIR /src/ui
+COPY ui/package.json ui/package-lock.json ui/.npmrc ./
+RUN npm ci
+COPY ui ./
+RUN npm run build
+
 FROM ${RUNTIME_IMAGE}
 USER root
 WORKDIR /src
 COPY requirements requirements
 COPY airflow_hops airflow_hops
-COPY pyproject.toml README.md LICENSE ./
+COPY --from=pages /src/airflow_hops/api/static airflow_hops/api/static
+COPY scripts/build_ui.py scripts/
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 # The pins as constraints: they hold the tools of development too, which an image does not need.
 RUN pip install --no-cache-dir "$(grep '^uv==' requirements/airflow.txt)" \
     && uv venv --python /usr/local/bin/python3.11 /opt/airflow-environment \

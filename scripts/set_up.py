@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from airflow_hops.artifacts import HopsError  # noqa: E402
 from airflow_hops.environments import (  # noqa: E402
@@ -27,6 +27,7 @@ from airflow_hops.environments import (  # noqa: E402
     uv_environment,
 )
 from airflow_hops.java import find_java  # noqa: E402
+from build_ui import BuildFailed, build  # noqa: E402
 
 UV_FOLDER = ROOT / ".uv"
 AIRFLOW = ROOT / ".venv"
@@ -124,6 +125,15 @@ def make_runtime_environment() -> bool:
     return create_environment(RUNTIME, pins, uv=str(uv_program()), python=sys.executable, java=java, say=say)
 
 
+def build_pages() -> bool:
+    """The pages of the web UI, where there is Node.js: without them Airflow shows how to build them."""
+    try:
+        return build(say)
+    except BuildFailed as error:
+        say(f"the pages of the web UI are not built: {error}", indent=0)
+        return False
+
+
 def check_java() -> bool:
     """Makes sure that Spark has a Java."""
     java = find_java(RUNTIME)
@@ -136,6 +146,7 @@ def check_java() -> bool:
 STAGES = {
     "uv": bring_uv,
     "Airflow environment": make_airflow_environment,
+    "web UI": build_pages,
     "build tools": check_build_tools,
     "runtime environment": make_runtime_environment,
     "Java": check_java,

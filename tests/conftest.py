@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["served_models", "flights_models"]
+pytest_plugins = ["served_models", "flights_models", "shown_demo"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RUNTIME = Path(os.environ.get("HOPS_RUNTIME", REPOSITORY / ".venv-runtime"))
@@ -184,7 +184,9 @@ def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     from airflow_hops.launchers.warm import WarmStart, warm_command, warm_environment
 
     path = tmp_path_factory.mktemp("warm") / "socket"
-    process = subprocess.Popen(warm_command(runtime / "bin" / "python", path), env=warm_environment(), cwd="/")
+    # Minutes lie between the tests that use it: it is to end with the session, and by itself only after one that died.
+    command = [*warm_command(runtime / "bin" / "python", path), "--idle-timeout-s", "3600"]
+    process = subprocess.Popen(command, env=warm_environment(), cwd="/")
     try:
         deadline = time.monotonic() + 120
         while not path.exists() and process.poll() is None and time.monotonic() < deadline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -11,49 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-TIMEOUT_S = 1500
+from shown_demo import REPOSITORY, TIMEOUT_S, demo_environment, processes_below
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
-
-
-def demo_environment(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    return {**kept, **changes}
-
-
-def processes_below(home: Path) -> list[str]:
-    """Command lines of the processes that work in a demo's folder, and of its warm process, which works in none."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        try:
-            words = " ".join(process.info["cmdline"] or [])
-            if str(home) in words or process.cwd().startswith(str(home)) or str(home) in str(process.environ()):
-                found.append(" ".join(process.info["cmdline"] or []))
-        except psutil.Error:
-            continue
-    return found
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """The whole demo, shown once; its folder and what it printed."""
-    home = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)]
-    answer = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env=demo_environment(HOPS_DEMO_EXIT="1"),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    print(answer.stdout[-20000:], answer.stderr[-5000:])
-    return home, answer
 
 
 def artifacts(home: Path, task_id: str) -> list[dict]:
@@ -61,15 +21,15 @@ def artifacts(home: Path, task_id: str) -> list[dict]:
     return [json.loads(path.read_text()) for path in manifests]
 
 
-def test_the_demo_ends_well_and_shows_its_summary(shown):
-    _, answer = shown
+def test_the_demo_ends_well_and_shows_its_summary(shown_demo):
+    answer = shown_demo.answer
     assert answer.returncode == 0, answer.stdout[-5000:]
     for title in ("Rows and seconds of each stage", "Anomalies", "Training-serving skew", "Evaluation", "What serves"):
         assert title in answer.stdout
 
 
-def test_the_demo_retrains_once_on_the_wider_window_when_requests_have_drifted(shown):
-    home, _ = shown
+def test_the_demo_retrains_once_on_the_wider_window_when_requests_have_drifted(shown_demo):
+    home = shown_demo.home
     snapshots = artifacts(home, "ingest")
     (skew,) = artifacts(home, "skew")
     if skew["properties"]["verdict"] != "drift":
@@ -80,8 +40,8 @@ def test_the_demo_retrains_once_on_the_wider_window_when_requests_have_drifted(s
     assert skew["rows"]["captured"]["rows_in"] == 85367  # every flight that was scheduled from April to June
 
 
-def test_the_demo_leads_from_the_served_version_back_to_the_raw_tables(shown):
-    home, _ = shown
+def test_the_demo_leads_from_the_served_version_back_to_the_raw_tables(shown_demo):
+    home = shown_demo.home
     record = json.loads((home / "store" / "_models" / "flights.json").read_text())
     uri = record["champion"]["model"]["uri"]
     kinds = []
@@ -93,9 +53,8 @@ def test_the_demo_leads_from_the_served_version_back_to_the_raw_tables(shown):
     assert kinds == ["model", "transformed_examples", "examples", "snapshot"]
 
 
-def test_the_demo_stops_all_that_it_started(shown):
-    home, _ = shown
-    assert processes_below(home) == []
+def test_the_demo_stops_all_that_it_started(shown_demo):
+    assert shown_demo.left == []
 
 
 def test_a_failing_stage_fails_the_demo_with_the_task_s_log(tmp_path, runtime, flights_raw):

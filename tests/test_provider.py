@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
+import os
 import re
+import shutil
 import subprocess
+import sys
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,6 +17,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
+import build_ui
 from airflow_hops import __version__, get_provider_info
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -68,7 +74,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, built from the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [find_uv_bin(), "build", "--quiet", "--wheel", "--out-dir", str(folder), str(REPOSITORY)]
-    result = subprocess.run(command, capture_output=True, text=True)
+    without = {} if build_ui.fresh() or build_ui.node_missing() is None else {"HOPS_WITHOUT_PAGES": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **without})
     assert result.returncode == 0, result.stderr
     (path,) = folder.glob("*.whl")
     return zipfile.ZipFile(path)
@@ -86,6 +93,35 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     assert not [name for name in names if "__pycache__" in name or "test" in name.rpartition("/")[2]]
     (record,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "provider_info = airflow_hops:get_provider_info" in wheel.read(record).decode()
+
+
+def test_the_wheel_holds_the_pages_of_the_web_ui(wheel: zipfile.ZipFile) -> None:
+    if not build_ui.fresh() and (missing := build_ui.node_missing()) is not None:
+        pytest.skip(missing)
+    folder = "airflow_hops/api/static"
+    bundle = wheel.read(f"{folder}/hops.umd.js")
+    assert b"AirflowPlugin" in bundle
+    assert gzip.decompress(wheel.read(f"{folder}/hops.umd.js.gz")) == bundle
+    assert wheel.read(f"{folder}/fingerprint").decode() == hashlib.sha256(bundle).hexdigest()[:16]
+    assert b"## @tanstack/react-query" in wheel.read(f"{folder}/licenses.md")
+    assert wheel.read(f"{folder}/sources.sha256").decode() == build_ui.fingerprint()
+
+
+def test_a_wheel_is_not_built_without_the_pages_unless_asked_for(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "ui", tmp_path / "ui", ignore=shutil.ignore_patterns("node_modules"))
+    shutil.copytree(REPOSITORY / "scripts", tmp_path / "scripts")
+    (tmp_path / "airflow_hops").mkdir()
+    (tmp_path / "bin").mkdir()
+    parts = ("hatch_build.py", "pyproject.toml", "README.md", "LICENSE", "requirements", "airflow_hops/__init__.py")
+    for name in parts:
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    command = [find_uv_bin(), "build", "--wheel", "--python", sys.executable, "--out-dir", str(tmp_path / "dist"), "."]
+    without_node = {**os.environ, "PATH": str(tmp_path / "bin")}
+    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=without_node)
+    assert refused.returncode != 0
+    assert "Node.js was not found; Node.js 20.19 or newer and npm are needed" in refused.stderr
+    assert "HOPS_WITHOUT_PAGES=1" in refused.stderr
+    subprocess.run(command, cwd=tmp_path, check=True, env={**without_node, "HOPS_WITHOUT_PAGES": "1"})
 
 
 def test_the_version_is_said_once() -> None:

@@ -17,8 +17,8 @@ import pytest
 
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.skew import SkewOperator
-from airflow_hops.serving.capture.columns import CallTables
 from airflow_hops.serving.capture.record import CapturedCall
+from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,17 +150,20 @@ def test_nobody_looks_without_a_login_or_a_right(training: Any, client: TestClie
 
 
 def test_one_is_ended_when_nobody_has_looked_for_a_while(runtime: Path, tmp_path: Path) -> None:
-    from airflow_hops.api.tensorboard_servers import TensorBoardServers
+    from airflow_hops.api.runtime_servers import RuntimeServers
+    from airflow_hops.api.tensorboard import program_of
 
-    servers = TensorBoardServers(idle_timeout_s=1)
+    servers, board = RuntimeServers(idle_timeout_s=1), program_of(tmp_path, runtime)
     before = len(_boards())
-    address = servers.address(tmp_path, runtime)
-    assert servers.address(tmp_path, runtime) == address
+    address = servers.address(board)
+    assert servers.address(board) == address
     assert len(_boards()) == before + 1
+    # It kills its group when its starter is gone: that is not the starter's.
+    assert os.getpgid(next(iter(servers._servers.values())).process.pid) != os.getpgrp()
     deadline = time.monotonic() + 20
     while len(_boards()) > before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert len(_boards()) == before
-    assert servers.address(tmp_path, runtime) != address
+    assert servers.address(board) != address
     servers.end()
     assert len(_boards()) == before

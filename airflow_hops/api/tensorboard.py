@@ -9,24 +9,23 @@ from typing import Annotated
 from urllib.parse import unquote
 
 import httpx
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models.dagrun import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from airflow.utils.session import create_session
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.params import Path as PathParameter
 from sqlalchemy import select
 
-from airflow_hops.api.tensorboard_servers import TensorBoardServers
+from airflow_hops.api.access import READS_LOGS
+from airflow_hops.api.runtime_servers import RuntimeServers, ServerProgram
 from airflow_hops.artifacts import Artifact, HopsError, Producer
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore
 
 router = APIRouter(prefix="/tensorboard")
-_servers = TensorBoardServers()
+_servers = RuntimeServers()
 _REQUEST_HEADERS = {"accept", "content-type", "if-none-match"}
 _RESPONSE_HEADERS = {"cache-control", "content-security-policy", "content-type", "etag", "expires"}
 _TIMEOUT_S = 60.0
@@ -35,23 +34,35 @@ _TIMEOUT_S = 60.0
 @router.api_route(
     "/{dag_id}/{run_id}/{task_id}/{map_index}/{path:path}",
     methods=["GET", "POST"],  # TensorBoard asks for many series at once by POST; nothing is changed by it
-    dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))],
+    dependencies=[READS_LOGS],
+    include_in_schema=False,
 )
 async def show(
     request: Request,
     dag_id: str,
     run_id: str,
     task_id: str,
-    map_index: Annotated[int, PathParameter(ge=-1)],
+    map_index: Annotated[int, PathParameter(ge=-1, lt=2**31)],
     path: str,
 ) -> Response:
     """A page or a series of the TensorBoard of one task instance, which is started if none runs."""
     logdir, runtime = await run_in_threadpool(_find_events, dag_id, run_id, task_id, map_index)
     try:
-        address = await run_in_threadpool(_servers.address, logdir, runtime)
+        address = await run_in_threadpool(_servers.address, program_of(logdir, runtime))
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
     return await _pass_on(request, f"{address}/{path}")
+
+
+def program_of(logdir: Path, runtime: Path) -> ServerProgram:
+    """The TensorBoard of a folder of event files, in a runtime environment."""
+    return ServerProgram(
+        name=f"TensorBoard of {logdir}",
+        module="airflow_hops.runtime.tensorboard",
+        runtime=runtime,
+        folder=logdir,
+        arguments=("--logdir", str(logdir)),
+    )
 
 
 def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tuple[Path, Path]:
@@ -119,4 +130,4 @@ async def _pass_on(request: Request, url: str) -> Response:
     except httpx.HTTPError as error:
         raise HTTPException(502, f"TensorBoard does not answer ({type(error).__name__}: {error})") from error
     kept = {name: value for name, value in answer.headers.items() if name.lower() in _RESPONSE_HEADERS}
-    return Response(answer.content, answer.status_code, kept)
+    return Response(answer.content, answer.status_code, {**kept, "x-content-type-options": "nosniff"})

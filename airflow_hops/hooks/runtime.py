@@ -22,6 +22,7 @@ import airflow_hops
 from airflow_hops.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.environments import pins_fingerprint
 from airflow_hops.hooks.code import package_fingerprint, user_code_fingerprint
+from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
@@ -65,6 +66,9 @@ class RuntimeHook(BaseHook):
 
     Args:
         hops_conn_id: The connection; a missing one means the defaults of the ``[hops]`` section.
+
+    Attributes:
+        progress: Where the progress of the steps that it runs is written; None for nowhere.
     """
 
     conn_name_attr = "hops_conn_id"
@@ -75,6 +79,7 @@ class RuntimeHook(BaseHook):
     def __init__(self, hops_conn_id: str = default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.hops_conn_id = hops_conn_id
+        self.progress: ProgressWriter | None = None
         self._process: StepProcess | None = None
         self._killed = False
 
@@ -301,6 +306,8 @@ class RuntimeHook(BaseHook):
         return BadInput(f"connection {self.hops_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
 
     def _log_line(self, line: Line) -> None:
+        if self.progress is not None:
+            self.progress.hear(line)
         if line.progress is None:
             self.log.log(line.level, "%s", line.text)
         else:

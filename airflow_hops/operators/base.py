@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.configuration import conf
-from airflow.sdk import Asset, BaseOperator
+from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_hops.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.operators.links import LineageLink
 from airflow_hops.protocol import Output, StepResult, StepSpec
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class HopsOperator(BaseOperator):
     entry: ClassVar[str]
     output_kind: ClassVar[str | None] = None
     template_fields: Sequence[str] = ("hops_conn_id",)
+    operator_extra_links: Collection[BaseOperatorLink] = (LineageLink(),)
     ui_color = "#dbe9f6"
 
     def __init__(
@@ -84,8 +87,12 @@ class HopsOperator(BaseOperator):
         """
         self._hook = hook = RuntimeHook(self.hops_conn_id)
         try:
+            hook.progress = ProgressWriter(hook.store, producer_of(context))
             result = self.run_step(hook, context)
+            hook.progress.succeeded()
         except HopsError as error:
+            if hook.progress is not None:
+                hook.progress.failed(str(error))
             failure = AirflowException if error.retryable else AirflowFailException
             raise failure(str(error)) from error
         finally:
@@ -110,9 +117,7 @@ class HopsOperator(BaseOperator):
         Raises:
             BadInput: an input is not an artifact.
         """
-        ti = context["ti"]
-        map_index = ti.map_index if ti.map_index is not None else -1
-        producer = Producer(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
+        producer = producer_of(context)
         return StepSpec(
             step=self.task_id,
             entry=self.entry,
@@ -144,6 +149,13 @@ class HopsOperator(BaseOperator):
         if self.cache is not None:
             return self.cache
         return conf.getboolean("hops", "cache", fallback=True)
+
+
+def producer_of(context: Context) -> Producer:
+    """The task instance, as artifacts name who made them."""
+    ti = context["ti"]
+    map_index = ti.map_index if ti.map_index is not None else -1
+    return Producer(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
 
 
 def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:

@@ -10,6 +10,7 @@ from airflow_hops.artifacts import BadInput
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import DataLink, LineageLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,6 +41,7 @@ class BatchPredictOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.batch_predict:run"
     output_kind = "predictions"
+    operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields,
         "examples",

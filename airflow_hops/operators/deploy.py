@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import LineageLink, ModelsLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,6 +37,7 @@ class DeployModelOperator(HopsOperator):
 
     entry: ClassVar[str] = "airflow_hops.runtime.deploy:run"
     output_kind = "deployment"
+    operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields,

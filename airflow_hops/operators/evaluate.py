@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import LineageLink, ModelsLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,6 +37,7 @@ class EvaluateOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.evaluate:run"
     output_kind = "evaluation"
+    operator_extra_links = (ModelsLink(), LineageLink())
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields,
         "model",

@@ -10,6 +10,7 @@ from airflow_hops.artifacts import BadInput
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.sources import ImageSource, fingerprint_of_sources
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class PrepareImagesOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.images:run"
     output_kind = "transformed_examples"
+    operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "sources", "spark_conn_id", "conf")
 
     def __init__(

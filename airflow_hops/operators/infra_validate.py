@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import LineageLink, ModelsLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,6 +29,7 @@ class InfraValidateOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.infra_validate:run"
     output_kind = "infra_blessing"
+    operator_extra_links = (ModelsLink(), LineageLink())
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model", "examples", "split")
 
     def __init__(

@@ -11,6 +11,7 @@ from airflow_hops.artifacts import BadInput
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import DataLink, LineageLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,6 +55,7 @@ class PrepareOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.prepare:run"
     output_kind: ClassVar[str | None] = "examples"
+    operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "prepare", "tables", "spark_conn_id", "conf")
 
     def __init__(

@@ -12,10 +12,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_hops.artifacts import Artifact, BadInput
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.store import ArtifactStore
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+REFUSED_KEY = "refused"
+"""The XCom that says why no retraining was asked for."""
 
 
 class RequestRetrainingOperator(BaseOperator):
@@ -24,7 +28,8 @@ class RequestRetrainingOperator(BaseOperator):
     It asks once per reference: while the same training data is the champion's, not again within the cooldown, and not
     while a challenger is being rolled out. A broken pipeline ("pipeline_fault") is never learnt from: the skip names
     the features and what looks broken. The event's ``extra`` holds ``window_end``, ``drifted``, ``skew`` (the report's
-    URI) and ``reason``. No step is started.
+    URI) and ``reason``. No step is started. A skip leaves the XCom ``refused``: ``why`` ("verdict", "pipeline_fault",
+    "rollout" or "cooldown"), ``reason`` in words, and ``skew``.
 
     Args:
         skew: The output of ``SkewOperator`` (templated).
@@ -35,6 +40,7 @@ class RequestRetrainingOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("skew", "hops_conn_id")
+    operator_extra_links = (SkewLink(), LineageLink())
     ui_color = "#dbe9f6"
 
     def __init__(
@@ -63,15 +69,19 @@ class RequestRetrainingOperator(BaseOperator):
         except BadInput as error:
             raise AirflowFailException(str(error)) from error
         facts = skew.properties
+        ti = context["ti"]
         if facts.get("verdict") != "drift":
-            raise AirflowSkipException(_why_not(facts))
+            why = "pipeline_fault" if facts.get("verdict") == "pipeline_fault" else "verdict"
+            raise _refused(ti, skew, why, _why_not(facts))
         reference = facts["reference"]
         challenger = _challenger(store, reference["model"]) if reference.get("model") else None
         if challenger is not None:
-            raise AirflowSkipException(
-                f"version {challenger} of model {reference['model']!r} is being rolled out: its outcome comes first"
+            raise _refused(
+                ti,
+                skew,
+                "rollout",
+                f"version {challenger} of model {reference['model']!r} is being rolled out: its outcome comes first",
             )
-        ti = context["ti"]
         state_uri = store.uri("_state", ti.dag_id, ti.task_id, "requested.json")
         requested, now = _read(store, state_uri), datetime.now(UTC)
         before = requested.get(reference["fingerprint"])
@@ -79,9 +89,12 @@ class RequestRetrainingOperator(BaseOperator):
         if before is not None and before["run_id"] != ti.run_id:
             passed = now - datetime.fromisoformat(before["at"])
             if passed < self.cooldown:
-                raise AirflowSkipException(
+                raise _refused(
+                    ti,
+                    skew,
+                    "cooldown",
                     f"already requested by run {before['run_id']} at {before['at']} for the same training data "
-                    f"({reference['statistics']}); the cooldown of {self.cooldown} ends in {self.cooldown - passed}"
+                    f"({reference['statistics']}); the cooldown of {self.cooldown} ends in {self.cooldown - passed}",
                 )
         version = reference.get("version")
         since = f"the training data of version {version}" if version else reference["statistics"]
@@ -97,6 +110,12 @@ class RequestRetrainingOperator(BaseOperator):
         store.write_text(state_uri, json.dumps({**requested, reference["fingerprint"]: entry}, indent=1))
         self.log.info("Retraining requested: %s", reason)
         return extra
+
+
+def _refused(ti: Any, skew: Artifact, why: str, reason: str) -> AirflowSkipException:
+    """Keeps why nothing is asked for, since a skipped task returns nothing."""
+    ti.xcom_push(key=REFUSED_KEY, value={"why": why, "reason": reason, "skew": skew.uri})
+    return AirflowSkipException(reason)
 
 
 def _why_not(facts: Mapping[str, Any]) -> str:

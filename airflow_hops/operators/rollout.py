@@ -16,6 +16,7 @@ from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.protocol import StepResult
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class RolloutOperator(HopsOperator):
 
     entry: ClassVar[str] = "airflow_hops.runtime.rollout:look"
     output_kind = "rollout"
+    operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment", "model_server_conn_id")
 

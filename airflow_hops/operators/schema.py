@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.artifacts import BadInput, Producer, as_cached
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import LineageLink, SchemaLink
 from airflow_hops.protocol import StepResult
 from airflow_hops.schema_history import IMPORTED, has_schema, is_edited
 
@@ -50,6 +51,7 @@ class SchemaOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.schema:run"
     output_kind = "schema"
+    operator_extra_links = (SchemaLink(), LineageLink())
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "schema", "name")
 
     def __init__(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_hops.artifacts import BadInput
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import LineageLink, ModelsLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,6 +32,7 @@ class ServingOperator(HopsOperator):
 
     cacheable: ClassVar[bool] = False
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "reason", "model_server_conn_id")
+    operator_extra_links = (ModelsLink(), LineageLink())
 
     def __init__(
         self, *, model_name: str, reason: str = "", model_server_conn_id: str | None = None, **kwargs: Any

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.protocol import StepResult
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class SkewOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.skew:run"
     output_kind = "skew"
+    operator_extra_links = (SkewLink(), LineageLink())
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields, "model_name", "reference", "current", "schema", "examples",
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.sources import Source, fingerprint_of_sources
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class StatisticsOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.statistics:run"
     output_kind: ClassVar[str | None] = "statistics"
+    operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields, "examples", "source", "splits", "schema", "options", "spark_conn_id", "conf",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.durable import DurableOperator
-from airflow_hops.operators.links import TensorBoardLink
+from airflow_hops.operators.links import LineageLink, RunsLink, TensorBoardLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -79,7 +79,7 @@ class HorovodTrainOperator(DurableOperator):
         "conf",
         "env",
     )
-    operator_extra_links = (TensorBoardLink(),)
+    operator_extra_links = (RunsLink(), TensorBoardLink(), LineageLink())
 
     def __init__(
         self,
@@ -132,9 +132,9 @@ class HorovodTrainOperator(DurableOperator):
         self.tensorboard = tensorboard
 
     def pre_execute(self, context: Context) -> None:
-        """Shows the link from the start: Airflow itself adds a task's links when it has ended."""
+        """Shows from the start where to look: Airflow itself adds a task's links when it has ended."""
         super().pre_execute(context)
-        for link in self.operator_extra_links:
+        for link in (RunsLink(), TensorBoardLink()):
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
 
     def step_params(self, context: Context) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import DataLink, LineageLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,6 +34,7 @@ class TransformOperator(HopsOperator):
 
     entry = "airflow_hops.runtime.transform:run"
     output_kind = "transformed_examples"
+    operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields,
         "preprocess",

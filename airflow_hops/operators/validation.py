@@ -14,6 +14,7 @@ from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 from airflow_hops.artifacts import Artifact, HopsError
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import LineageLink, SchemaLink
 from airflow_hops.schema_history import publish_schema, schema_in_force
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
     entry = "airflow_hops.runtime.validation:run"
     output_kind = "anomalies"
+    operator_extra_links = (SchemaLink(), LineageLink())
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields,
         "statistics",

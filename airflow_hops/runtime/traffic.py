@@ -27,7 +27,14 @@ from airflow_hops.runtime.tracking import ModelRegistry
 from airflow_hops.serving_api.config import ConfigError, check_split
 
 
-def set_traffic(context: StepContext, *, model_name: str, percents: Mapping[str, int], reason: str) -> dict[str, Any]:
+def set_traffic(
+    context: StepContext,
+    *,
+    model_name: str,
+    percents: Mapping[str, int],
+    reason: str,
+    by: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """The step: sets the shares of champion and challenger.
 
     Args:
@@ -35,11 +42,13 @@ def set_traffic(context: StepContext, *, model_name: str, percents: Mapping[str,
         model_name: Model name.
         percents: Version to percent, whole numbers that sum to 100.
         reason: Why, for the record.
+        by: Who decides, for the record, where it is no task: ``dag_id``, ``user`` and ``request_id``. The same request
+            decides once, as the same task does.
 
     Returns:
         As :meth:`Serving.outcome`.
     """
-    return _decide(context, model_name, reason, lambda serving: serving.set_traffic(_as_split(percents)))
+    return _decide(context, model_name, reason, lambda serving: serving.set_traffic(_as_split(percents)), by=by)
 
 
 def promote(
@@ -48,6 +57,7 @@ def promote(
     model_name: str,
     version: int | None,
     reason: str,
+    by: Mapping[str, str] | None = None,
     keep_versions: int = 2,
     available_timeout_s: float = 120.0,
 ) -> dict[str, Any]:
@@ -57,6 +67,7 @@ def promote(
         model_name,
         reason,
         lambda serving: serving.promote(version),
+        by=by,
         keep_versions=keep_versions,
         available_timeout_s=available_timeout_s,
     )
@@ -68,6 +79,7 @@ def roll_back(
     model_name: str,
     to_version: int | None,
     reason: str,
+    by: Mapping[str, str] | None = None,
     keep_versions: int = 2,
     available_timeout_s: float = 120.0,
 ) -> dict[str, Any]:
@@ -77,6 +89,7 @@ def roll_back(
         model_name,
         reason,
         lambda serving: serving.roll_back(to_version),
+        by=by,
         keep_versions=keep_versions,
         available_timeout_s=available_timeout_s,
     )
@@ -93,6 +106,7 @@ def _decide(
     reason: str,
     decision: Any,
     *,
+    by: Mapping[str, str] | None = None,
     keep_versions: int = 2,
     available_timeout_s: float = 120.0,
 ) -> dict[str, Any]:
@@ -102,7 +116,8 @@ def _decide(
     server = ModelServer.of(context.spec.services, context.store)
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
     server.check_reachable(model_name)
-    serving = Serving(context, server, registry, model_name, reason, keep_versions, available_timeout_s)
+    by = by or by_whom(context.spec.producer)
+    serving = Serving(context, server, registry, model_name, reason, by, keep_versions, available_timeout_s)
     try:
         with server.exclusive(model_name):
             changed = decision(serving)
@@ -123,6 +138,7 @@ class Serving:
         registry: MLflow's registry of the model.
         model_name: Model name.
         reason: Why, for the record.
+        by: Who decides, for the record: a task, or a person.
         keep_versions: Versions that stay loaded, the champion included.
         available_timeout_s: How long the server may take to load a version.
     """
@@ -132,6 +148,7 @@ class Serving:
     registry: ModelRegistry
     model_name: str
     reason: str
+    by: Mapping[str, str]
     keep_versions: int = 2
     available_timeout_s: float = 120.0
 
@@ -289,10 +306,10 @@ class Serving:
         self._load(served)
         if challenger is not None and challenger.version != version:
             record = record.after(
-                "rolled_back", challenger.version, f"version {version} was made champion", by=self._by, to=version
+                "rolled_back", challenger.version, f"version {version} was made champion", by=self.by, to=version
             )
         if event == "rolled_back":
-            record = record.after("rolled_back", champion.version, self.reason, by=self._by, to=version)
+            record = record.after("rolled_back", champion.version, self.reason, by=self.by, to=version)
         record = replace(record, champion=served, challenger=None)
         self._write(record, "promoted", version, traffic={version: 100})
         self._apply()
@@ -372,20 +389,16 @@ class Serving:
         self.server.forget_traffic(self.model_name)
 
     def _decided_before(self, record: ModelRecord, event: str, **facts: Any) -> bool:
-        """Whether an earlier try of this very task has decided this."""
+        """Whether an earlier try of this very task or request has decided this."""
         return any(
             entry["event"] == event
-            and entry.get("by") == self._by
+            and entry.get("by") == self.by
             and all(entry.get(name) == value for name, value in facts.items())
             for entry in record.history
         )
 
-    @property
-    def _by(self) -> dict[str, str]:
-        return by_whom(self.context.spec.producer)
-
     def _write(self, record: ModelRecord, event: str, version: int, **numbers: Any) -> None:
-        record = record.after(event, version, self.reason, by=self._by, **numbers)
+        record = record.after(event, version, self.reason, by=self.by, **numbers)
         write_record(self.context.store, self.model_name, record)
 
 

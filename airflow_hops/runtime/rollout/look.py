@@ -16,7 +16,7 @@ import numpy as np
 
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.model_record import ModelRecord, ServedVersion, now, read_record, write_record
+from airflow_hops.runtime.model_record import ModelRecord, ServedVersion, by_whom, now, read_record, write_record
 from airflow_hops.runtime.model_server import ModelServer
 from airflow_hops.runtime.rollout.captured import read_captured, read_labelled
 from airflow_hops.runtime.rollout.comparisons import (
@@ -210,6 +210,7 @@ class _Step:
                 self.challenger.version,
                 why,
                 traffic={self.champion.version: 100 - following, self.challenger.version: following},
+                by=self._by,
                 **self._decision("step", reasons, findings).numbers(),
             ),
             challenger=replace(self.challenger, traffic_percent=following),
@@ -271,7 +272,7 @@ class _Step:
     def end(self, decision: str, reasons: tuple[str, ...], findings: tuple[Finding, ...] = ()) -> Decision:
         """Writes a decision down; the caller applies it."""
         ended = self._decision(decision, reasons, findings)
-        version, numbers = self.challenger.version, ended.numbers()
+        version, numbers = self.challenger.version, {"by": self._by, **ended.numbers()}
         why = f"at {self.progress.percent}%: " + "; ".join(reasons)
         if decision == PROMOTED:
             champion = replace(self.challenger, since=now(), traffic_percent=100, baseline={}, rollout=None)
@@ -297,6 +298,10 @@ class _Step:
             stable=progress.stable_counts(self.champion.version),
             watched_s=_seconds_since(progress.began),
         )
+
+    @property
+    def _by(self) -> dict[str, str]:
+        return by_whom(self.rollout.context.spec.producer)
 
     def _asked(self) -> str:
         canary = self.progress.counts(self.challenger.version)

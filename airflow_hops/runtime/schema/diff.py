@@ -68,7 +68,14 @@ class SchemaDiff:
 
 
 @dataclass(frozen=True)
-class _Aspect:
+class Aspect:
+    """What a schema says of one thing.
+
+    Attributes:
+        value: As JSON; what is compared.
+        phrase: In words.
+    """
+
     value: Any
     phrase: str
 
@@ -86,14 +93,14 @@ def diff_schemas(before: Any, after: Any) -> SchemaDiff:
     Raises:
         BadInput: a file is missing or does not parse.
     """
-    old, new = _described(before), _described(after)
+    old, new = describe_schema(before), describe_schema(after)
     changes: list[Change] = []
     for name in [*old, *(name for name in new if name not in old)]:
         changes += _compared(name, old.get(name), new.get(name))
     return SchemaDiff(tuple(changes))
 
 
-def _compared(name: str, old: dict[str, _Aspect] | None, new: dict[str, _Aspect] | None) -> Iterator[Change]:
+def _compared(name: str, old: dict[str, Aspect] | None, new: dict[str, Aspect] | None) -> Iterator[Change]:
     if old is None or new is None:
         found = new or old or {}
         value = {aspect: found[aspect].value for aspect in found}
@@ -126,27 +133,32 @@ def _few(values: Sequence[str]) -> str:
     return ", ".join(repr(value) for value in values[:_FEW_VALUES]) + more
 
 
-def _described(given: Any) -> dict[str, dict[str, _Aspect]]:
-    """The aspects of each feature by its name, and of the schema as a whole under no name."""
+def describe_schema(given: Any) -> dict[str, dict[str, Aspect]]:
+    """The aspects of each feature by its name, and of the schema as a whole under no name.
+
+    Args:
+        given: ``Schema``, or the path of a ``schema.pbtxt``.
+    """
     schema = load_schema(given) if isinstance(given, str | Path) else given
     domains = {domain.name: domain for domain in schema.string_domain}
-    features: dict[str, dict[str, _Aspect]] = {}
+    features: dict[str, dict[str, Aspect]] = {}
     used: set[str] = set()
-    for name, feature in _flat(schema.feature):
+    for name, feature in flat_features(schema.feature):
         features[name] = _feature_aspects(feature, domains)
         used.add(feature.domain)
     return {"": _schema_aspects(schema, domains.keys() - used), **features}
 
 
-def _flat(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_features(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Features with their names; those of a struct follow it, with dots in theirs."""
     for feature in features:
         name = f"{prefix}{feature.name}"
         yield name, feature
-        yield from _flat(feature.struct_domain.feature, f"{name}.")
+        yield from flat_features(feature.struct_domain.feature, f"{name}.")
 
 
-def _schema_aspects(schema: Any, unused_domains: set[str]) -> dict[str, _Aspect]:
-    aspects: dict[str, _Aspect] = {}
+def _schema_aspects(schema: Any, unused_domains: set[str]) -> dict[str, Aspect]:
+    aspects: dict[str, Aspect] = {}
     for field, value in schema.ListFields():
         if field.name == "default_environment":
             aspects["environments"] = _names(value)
@@ -165,15 +177,15 @@ def _schema_aspects(schema: Any, unused_domains: set[str]) -> dict[str, _Aspect]
     return aspects
 
 
-def _feature_aspects(feature: Any, domains: dict[str, Any]) -> dict[str, _Aspect]:
-    aspects: dict[str, _Aspect] = {}
+def _feature_aspects(feature: Any, domains: dict[str, Any]) -> dict[str, Aspect]:
+    aspects: dict[str, Aspect] = {}
     for field, value in feature.ListFields():
         match field.name:
             case "name" | "struct_domain":
                 pass
             case "type" | "lifecycle_stage":
                 name = field.enum_type.values_by_number[value].name
-                aspects[field.name] = _Aspect(name, name)
+                aspects[field.name] = Aspect(name, name)
             case "presence":
                 aspects["presence"] = _presence(value)
             case "value_count":
@@ -193,25 +205,25 @@ def _feature_aspects(feature: Any, domains: dict[str, Any]) -> dict[str, _Aspect
     return aspects
 
 
-def _domain_aspects(domain: Any, name: Any) -> dict[str, _Aspect]:
+def _domain_aspects(domain: Any, name: Any) -> dict[str, Aspect]:
     if domain is None:
-        return {"domain": _Aspect([], f"{name!r}, which is not defined")}
+        return {"domain": Aspect([], f"{name!r}, which is not defined")}
     return {"domain": _domain(domain), **_rest("string_domain", domain, "name", "value")}
 
 
-def _domain(domain: Any) -> _Aspect:
+def _domain(domain: Any) -> Aspect:
     values = sorted(set(domain.value))
-    return _Aspect(values, f"{len(values)} value{'s' * (len(values) != 1)} ({_few(values)})")
+    return Aspect(values, f"{len(values)} value{'s' * (len(values) != 1)} ({_few(values)})")
 
 
-def _presence(presence: Any) -> _Aspect:
+def _presence(presence: Any) -> Aspect:
     value = {"min_fraction": presence.min_fraction, "min_count": presence.min_count}
     share = f"in at least {_number(100 * presence.min_fraction)}% of the rows" if presence.min_fraction else ""
     count = f"at least {presence.min_count} times" if presence.min_count > 1 or not share else ""
-    return _Aspect(value, ", ".join(part for part in (share, count) if part))
+    return Aspect(value, ", ".join(part for part in (share, count) if part))
 
 
-def _bounds(message: Any) -> _Aspect:
+def _bounds(message: Any) -> Aspect:
     """``min`` and ``max`` of a ValueCount, an IntDomain or a FloatDomain; both are optional."""
     low: Any = message.min if message.HasField("min") else None
     high: Any = message.max if message.HasField("max") else None
@@ -222,19 +234,19 @@ def _bounds(message: Any) -> _Aspect:
     else:
         phrase = f"at most {_number(high)}" if low is None else f"at least {_number(low)}"
     # Infinity is no JSON number.
-    return _Aspect({"min": _json_number(low), "max": _json_number(high)}, phrase)
+    return Aspect({"min": _json_number(low), "max": _json_number(high)}, phrase)
 
 
-def _comparator(comparator: Any) -> _Aspect:
+def _comparator(comparator: Any) -> Aspect:
     value = {field.name: measure.threshold for field, measure in comparator.ListFields()}
-    return _Aspect(value, ", ".join(f"{name} {_number(threshold)}" for name, threshold in value.items()) or "empty")
+    return Aspect(value, ", ".join(f"{name} {_number(threshold)}" for name, threshold in value.items()) or "empty")
 
 
-def _names(values: Any) -> _Aspect:
-    return _Aspect(sorted(values), ", ".join(sorted(values)))
+def _names(values: Any) -> Aspect:
+    return Aspect(sorted(values), ", ".join(sorted(values)))
 
 
-def _rest(name: str, message: Any, *known: str) -> dict[str, _Aspect]:
+def _rest(name: str, message: Any, *known: str) -> dict[str, Aspect]:
     """What a message says besides the fields that are described in words."""
     rest = type(message)()
     rest.CopyFrom(message)
@@ -243,7 +255,7 @@ def _rest(name: str, message: Any, *known: str) -> dict[str, _Aspect]:
     return {name: _as_text(rest)} if rest.ListFields() else {}
 
 
-def _as_text(value: Any) -> _Aspect:
+def _as_text(value: Any) -> Aspect:
     from google.protobuf import text_format
     from google.protobuf.message import Message
 
@@ -253,7 +265,7 @@ def _as_text(value: Any) -> _Aspect:
         text = str(value)
     else:
         text = "; ".join(_as_text(item).phrase for item in value)
-    return _Aspect(text, f"{{{text}}}" if isinstance(value, Message) else text)
+    return Aspect(text, f"{{{text}}}" if isinstance(value, Message) else text)
 
 
 def _number(value: float) -> str:

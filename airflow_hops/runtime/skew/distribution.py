@@ -142,7 +142,7 @@ def distribution(feature: Any) -> Numbers | Values | None:
     by_type = {histogram.type: histogram for histogram in numbers.histograms}
     if any(not by_type[kind].buckets if kind in by_type else True for kind in (0, 1)):
         return None
-    standard, quantiles = (_curve(by_type[kind]) for kind in (0, 1))
+    standard, quantiles = (curve_of(by_type[kind]) for kind in (0, 1))
     if standard is None or quantiles is None:
         return None
     nan = by_type[0].num_nan
@@ -162,7 +162,8 @@ def count_of_values(common: Any) -> float:
     return float(common.tot_num_values or common.num_non_missing * common.avg_num_values)
 
 
-def _curve(histogram: Any) -> Curve | None:
+def curve_of(histogram: Any) -> Curve | None:
+    """The CDF that a ``Histogram`` tells; None where it has no finite values."""
     table = np.array([(b.low_value, b.high_value, b.sample_count) for b in histogram.buckets])
     finite = np.isfinite(table[:, :2]).all(axis=1)
     total, infinite = table[:, 2].sum(), table[~finite, 2].sum()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -55,10 +56,8 @@ def open_tracking(tracking_uri: str) -> Any:
     except HopsError:
         raise
     except Exception as error:
-        raise HopsError(
-            f"MLflow at {tracking_uri} does not open ({type(error).__name__}: {error}); see the connection's field "
-            "'tracking_uri'"
-        ) from error
+        said = f"MLflow at {tracking_uri} does not open ({type(error).__name__}: {error})"
+        raise HopsError(f"{_without_passwords(said)}; see the connection's field 'tracking_uri'") from error
 
 
 def _make_database(path: Path) -> None:
@@ -110,7 +109,12 @@ def mlflow_errors(client: Any) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        raise HopsError(f"MLflow at {client.tracking_uri}: {error}") from error
+        raise HopsError(_without_passwords(f"MLflow at {client.tracking_uri}: {error}")) from error
+
+
+def _without_passwords(text: str) -> str:
+    """A text with addresses less the users and passwords in them: messages are shown to who may not know these."""
+    return re.sub(r"://[^/\s]*@", "://***@", text)
 
 
 def _sqlite_path(tracking_uri: str) -> Path:

@@ -110,6 +110,8 @@ class TrainingRun:
                 "mlflow.source.type": "JOB",
                 "mlflow.source.name": f"{producer.dag_id}.{producer.task_id}",
             }
+            if producer.map_index >= 0:
+                tags["hops.map_index"] = str(producer.map_index)
             commit = get_git_commit(code_paths[0]) if code_paths else None
             if commit:
                 tags["mlflow.source.git.commit"] = commit

@@ -1,4 +1,4 @@
-"""TensorBoards that this process has started: one for each folder, ended when nobody looks at it any more."""
+"""Servers of the runtime environment that this process has started, ended when nobody asks them any more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,28 @@ from airflow_hops.artifacts import HopsError
 from airflow_hops.launchers.local import runtime_python, step_environment
 
 _START_TIMEOUT_S = 60.0
-_ADDRESS = re.compile(rb"^TensorBoard of .*: (http://\S+?)/?$", re.MULTILINE)
+_ADDRESS = re.compile(rb"^[^\n]+: (http://\S+?)/?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class ServerProgram:
+    """What is run: ``python -m <module> <arguments>``, whose first line ends with its address.
+
+    Attributes:
+        name: For messages.
+        module: Its module.
+        runtime: The runtime environment.
+        folder: What it is about; it ends when this folder is gone.
+        arguments: Of the command line.
+        secrets: Variables of its environment.
+    """
+
+    name: str
+    module: str
+    runtime: Path
+    folder: Path
+    arguments: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
 
 
 @dataclass
@@ -28,38 +50,36 @@ class _Server:
     used: float = field(default_factory=time.monotonic)
 
 
-class TensorBoardServers:
-    """Starts TensorBoards on demand.
+class RuntimeServers:
+    """Starts servers on demand.
 
     Each is a process of its own, listens on the loopback interface alone, and ends after ``idle_timeout_s`` without a
     request, or with this process.
 
     Args:
-        idle_timeout_s: Seconds without a request after which a TensorBoard is ended; an open page asks every 30.
+        idle_timeout_s: Seconds without a request after which a server is ended; an open page asks more often.
+        most: How many there are at once: another takes the place of the one that was asked least recently.
     """
 
-    def __init__(self, idle_timeout_s: float = 300.0) -> None:
-        self.idle_timeout_s = idle_timeout_s
-        self._servers: dict[Path, _Server] = {}
+    def __init__(self, idle_timeout_s: float = 300.0, most: int = 8) -> None:
+        self.idle_timeout_s, self.most = idle_timeout_s, most
+        self._servers: dict[ServerProgram, _Server] = {}
         self._lock = threading.Lock()
         self._sweeper: threading.Thread | None = None
 
-    def address(self, logdir: Path, runtime: Path) -> str:
-        """The address of a folder's TensorBoard, ``http://127.0.0.1:<port>``, started if there is none.
-
-        Args:
-            logdir: Folder of event files.
-            runtime: The runtime environment.
+    def address(self, program: ServerProgram) -> str:
+        """The address of a program's server, ``http://127.0.0.1:<port>``, started if there is none.
 
         Raises:
             HopsError: it does not start.
         """
         with self._lock:
-            server = self._servers.get(logdir)
+            server = self._servers.get(program)
             if server is None or server.process.poll() is not None:
-                server = self._servers[logdir] = _start(logdir, runtime)
+                self._make_room(program)
+                server = self._servers[program] = _start(program)
                 if self._sweeper is None:
-                    self._sweeper = threading.Thread(target=self._sweep, name="tensorboard-sweeper", daemon=True)
+                    self._sweeper = threading.Thread(target=self._sweep, name="runtime-server-sweeper", daemon=True)
                     self._sweeper.start()
             server.used = time.monotonic()
             return server.address
@@ -71,35 +91,43 @@ class TensorBoardServers:
                 _end(server.process)
             self._servers.clear()
 
+    def _make_room(self, program: ServerProgram) -> None:
+        others = sorted((each for each in self._servers if each != program), key=lambda each: self._servers[each].used)
+        for other in others[: max(0, len(others) - self.most + 1)]:
+            _end(self._servers.pop(other).process)
+
     def _sweep(self) -> None:
         while True:
             time.sleep(min(self.idle_timeout_s, 5.0))
             with self._lock:
-                for logdir, server in list(self._servers.items()):
+                for program, server in list(self._servers.items()):
                     # The folder of a training moves when it has finished.
-                    idle = time.monotonic() - server.used > self.idle_timeout_s or not logdir.is_dir()
+                    idle = time.monotonic() - server.used > self.idle_timeout_s or not program.folder.is_dir()
                     if idle or server.process.poll() is not None:
                         _end(server.process)
-                        del self._servers[logdir]
+                        del self._servers[program]
 
 
-def _start(logdir: Path, runtime: Path) -> _Server:
-    python = runtime_python(runtime)
+def _start(program: ServerProgram) -> _Server:
+    python = runtime_python(program.runtime)
+    environment = step_environment(program.runtime, Path(airflow_hops.__file__).parent.parent)
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [str(python), "-m", "airflow_hops.runtime.tensorboard", "--logdir", str(logdir)],
-            env=step_environment(runtime, Path(airflow_hops.__file__).parent.parent),
+            [str(python), "-m", program.module, *program.arguments],
+            env={**environment, **program.secrets},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=tempfile.gettempdir(),
+            # When its starter is gone it ends with all of its group: that must not be the starter's.
+            start_new_session=True,
         )
         address = _read_address(process)
         if address is None:
             _end(process)
             errors.seek(0)
             last = errors.read()[-2000:].decode(errors="replace").strip()
-            raise HopsError(f"TensorBoard of {logdir} did not start; its last lines:\n{last}")
+            raise HopsError(f"{program.name} did not start; its last lines:\n{last}")
     return _Server(process, address)
 
 

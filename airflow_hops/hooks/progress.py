@@ -1,0 +1,138 @@
+"""How far a running task is, and why it failed, written beside its artifacts for whoever looks from elsewhere.
+
+A task that goes on says so in ``<store>/_state/progress/<dag>/<run>/<task>.json``: what its step reported so far. It is
+removed when the task succeeds, and tells why when it fails. Only the worker writes it; a note that cannot be written
+costs the task nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_hops.artifacts import Producer
+from airflow_hops.protocol import Line
+from airflow_hops.store import ArtifactStore
+
+_POINTS = 400
+_LOCAL_PAUSE_S, _REMOTE_PAUSE_S = 0.5, 5.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ProgressPoint:
+    """What a step reported at a moment.
+
+    Attributes:
+        at: Seconds since the epoch.
+        progress: Done share, 0 to 1; None where it only gave figures.
+        text: What was done, in words.
+        metrics: Figures of the moment (loss, rows per second).
+    """
+
+    at: float
+    progress: float | None
+    text: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskProgress:
+    """What a task has said of one try.
+
+    Attributes:
+        try_number: The try.
+        began_at: When it began; seconds since the epoch.
+        points: What it reported, in order; of very many, evenly thinned out.
+        error: Why it failed; None unless it did.
+    """
+
+    try_number: int
+    began_at: float
+    points: tuple[ProgressPoint, ...] = ()
+    error: str | None = None
+
+    @classmethod
+    def read(cls, store: ArtifactStore, producer: Producer) -> TaskProgress | None:
+        """What a task instance says; None where it says nothing.
+
+        Raises:
+            HopsError: the store cannot be read.
+        """
+        try:
+            value: dict[str, Any] = json.loads(store.read_text(_address(store, producer)))
+            points = tuple(ProgressPoint(**point) for point in value.pop("points"))
+            return cls(points=points, **value)
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None
+
+
+class ProgressWriter:
+    """Writes what a task says, at most every half second (five, in a store elsewhere).
+
+    Args:
+        store: The artifact store.
+        producer: The task instance.
+    """
+
+    def __init__(self, store: ArtifactStore, producer: Producer) -> None:
+        self._store, self._producer = store, producer
+        self._began_at = time.time()
+        self._points: list[ProgressPoint] = []
+        self._pause_s = _LOCAL_PAUSE_S if store.is_local else _REMOTE_PAUSE_S
+        self._written_at = float("-inf")
+
+    def hear(self, line: Line) -> None:
+        """Takes a line of the step's output."""
+        if line.progress is None and not line.metrics:
+            return
+        if not self._points:
+            self._points = self._said_before()
+        self._points.append(ProgressPoint(time.time(), line.progress, line.text, dict(line.metrics)))
+        if len(self._points) > _POINTS:
+            self._points = [*self._points[:-1:2], self._points[-1]]
+        if time.monotonic() - self._written_at >= self._pause_s or line.progress == 1.0:
+            self._write(None)
+
+    def failed(self, why: str) -> None:
+        """Says why the task failed."""
+        if not self._points:  # it may have said something before it was deferred
+            self._points = self._said_before()
+        self._write(why)
+
+    def succeeded(self) -> None:
+        """Leaves nothing: what there is to say of the task, its artifact says."""
+        try:
+            self._store.remove_text(_address(self._store, self._producer))
+        except Exception as problem:  # whatever the file system's own client raises
+            log.debug("the task's progress cannot be removed: %s", problem)
+
+    def _said_before(self) -> list[ProgressPoint]:
+        """What this very try said before it was deferred."""
+        try:
+            before = TaskProgress.read(self._store, self._producer)
+        except Exception as problem:  # whatever the file system's own client raises
+            log.debug("the task's progress cannot be read: %s", problem)
+            return []
+        if before is None or before.try_number != self._producer.try_number:
+            return []
+        self._began_at = before.began_at
+        return list(before.points)
+
+    def _write(self, error: str | None) -> None:
+        told = TaskProgress(self._producer.try_number, self._began_at, tuple(self._points), error)
+        self._written_at = time.monotonic()
+        try:
+            self._store.write_text(_address(self._store, self._producer), json.dumps(asdict(told)))
+        except Exception as problem:  # whatever the file system's own client raises
+            log.debug("the task's progress cannot be written: %s", problem)
+
+
+def _address(store: ArtifactStore, producer: Producer) -> str:
+    task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
+    return f"{store.uri('_state', 'progress', producer.dag_id, producer.run_id, task)}.json"

@@ -1,0 +1,24 @@
+"""The order in which people expect texts that may be numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def natural_key(value: Any) -> tuple[Any, ...]:
+    """A key to sort by: numbers by value and before words, and numbers within words by value, too."""
+    try:
+        number = float(value)
+        if number == number:
+            return (0, number)
+    except (TypeError, ValueError):
+        pass
+    parts = re.split(r"(\d+)", str(value).casefold())
+    return (1, [_part(part) for part in parts])
+
+
+def _part(part: str) -> tuple[int, str]:
+    """A number of any length by its digits, and a word before all numbers."""
+    digits = part.lstrip("0")
+    return (len(digits), digits) if part.isdecimal() else (-1, part)

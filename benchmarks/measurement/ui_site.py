@@ -1,0 +1,48 @@
+"""An Airflow with the pages and nothing else running: its API server, over artifacts of the sizes to be measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import httpx
+
+from demo.airflow_api import AirflowApi
+from demo.services import REPOSITORY, Stack, free_port
+
+DAG = "ui_sizes"
+DAGS = REPOSITORY / "benchmarks" / "ui_dags"
+
+
+class PagesSite(Stack):
+    """The API server alone: once written, nothing here changes."""
+
+    def start(self) -> AirflowApi:
+        """Writes what is not there yet, and starts the API server.
+
+        Raises:
+            ServiceFailed: it did not start.
+            CalledProcessError: the artifacts cannot be written; ``logs/set-up.log`` says why.
+        """
+        for folder in (self.home / "logs", self.store):
+            folder.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        environment = self.airflow_environment(port)
+        airflow = [sys.executable, "-m", "airflow"]
+        written = self.home / "written"
+        if not written.exists():
+            with (self.home / "logs" / "set-up.log").open("wb") as log:
+                for command in (["db", "migrate"], ["dags", "reserialize"], ["dags", "test", DAG]):
+                    subprocess.run([*airflow, *command], env=environment, stdout=log, stderr=log, check=True)
+            written.touch()
+        service = self._launch("API server", [*airflow, "api-server", "--port", str(port)], environment)
+        api = AirflowApi(f"http://127.0.0.1:{port}")
+
+        def answers() -> bool:
+            try:
+                return bool(api.runs(DAG))
+            except httpx.HTTPError:
+                return False
+
+        self._wait(service, answers)
+        return api

@@ -1,0 +1,173 @@
+"""Models of the web API over a real model server and MLflow: versions, how they serve, decisions of people."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import StepRunner
+from served_models import Pipeline, Processes, wait_for
+
+from airflow_hops.runtime.model_record import record_uri
+from api.conftest import Api
+
+pytestmark = pytest.mark.runtime
+
+MODEL = "pages_model"
+PATH = f"/api/dags/pages_training/models/{MODEL}"
+
+
+@pytest.fixture(scope="module")
+def canary(api: Api, airflow_settings: pytest.MonkeyPatch, processes: Processes, runtime: Path) -> Iterator[Pipeline]:
+    """The model of the DAG ``pages_training``: version 1 is the champion, version 2 its challenger with 20%."""
+    server = processes.server
+    extra = {"store": api.store.root, "tracking_uri": f"sqlite:///{Path(api.store.root[7:]).parent}/mlflow.db"}
+    connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(server.ports["port"])}
+    services = {name: value for name, value in server.services.items() if name not in ("serving_host", "serving_port")}
+    pipeline = Pipeline(
+        StepRunner(api.store.root, runtime),
+        server,
+        processes.launcher,
+        processes.saved_models,
+        extra["tracking_uri"],
+        MODEL,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({**connection, "extra": {**extra, **services}}))
+        for kind in ("first", "second"):
+            pipeline.deploy(pipeline.model(kind))
+        yield pipeline
+    api.store.remove_text(record_uri(api.store, MODEL))
+
+
+def decide(api: Api, action: str, user: str = "admin", **body: Any) -> Any:
+    given = {"reason": "a test", "request_id": uuid.uuid4().hex, **body}
+    return api.request("POST", f"{PATH}/{action}", user, json=given)
+
+
+def test_decisions_from_the_page_are_the_operators_and_say_who_and_why(api: Api, canary: Pipeline) -> None:
+    server = canary.server
+    before = api.get(PATH).json()
+    assert (before["traffic"], before["deployed"], before["may_change"]) == ({"1": 80, "2": 20}, [2, 1], True)
+
+    answer = decide(api, "traffic", percents={"1": 30, "2": 70}, reason="  it looks well ")
+    assert (answer.status_code, answer.json()["traffic"]) == (200, {"1": 30, "2": 70}), answer.text
+    wait_for(lambda: server.traffic(MODEL) == {1: 30, 2: 70}, "the shares")
+    said = api.get(PATH).json()["decisions"][0]
+    assert (said["event"], said["why"], said["traffic"]) == ("traffic", "it looks well", {"1": 30, "2": 70})
+    assert said["by"] == {"user": "admin", "dag_id": "pages_training", "run_id": None, "task_id": None}
+
+    promotion = {"version": 2, "request_id": "one-and-the-same"}
+    assert decide(api, "promote", **promotion).json()["changed"] is True
+    again = decide(api, "promote", **promotion).json()
+    assert (again["champion"], again["changed"], again["traffic"]) == (2, False, {"2": 100})
+    wait_for(lambda: server.traffic(MODEL) == {2: 100}, "all to the promoted")
+    asked = Counter(server.versions(MODEL).values())
+    assert server.ask(MODEL, 10) == 0
+    live = api.get(f"{PATH}/live").json()
+    assert (live["problem"], live["kind"]) == (None, "bundled")
+    shares = {version["version"]: version["traffic_percent"] for version in live["versions"]}
+    assert (shares, asked) == ({1: 0, 2: 100}, Counter(AVAILABLE=2))
+    assert live["versions"][0]["requests"] >= 10
+
+    assert decide(api, "roll_back", to_version=1).json()["champion"] == 1
+    assert canary.aliases() == {"champion": 1}
+    assert canary.events()[-2:] == [("rolled_back", 2), ("promoted", 1)]
+
+
+def test_versions_are_mlflows_and_the_records(api: Api, canary: Pipeline) -> None:
+    found = api.get(f"{PATH}/versions").json()
+    assert (found["total_entries"], found["registry_problem"]) == (2, None)
+    first = found["versions"][-1]
+    assert (first["version"], len(first["fingerprint"]), first["metrics"]["model.auc"]) == (1, 64, 0.7)
+    assert first["made_by"]["dag_id"] == "tests"
+    assert api.get(f"{PATH}/versions", "only:pages_training").json()["versions"][-1]["made_by"] is None
+    decisions = api.get(PATH, "only:pages_training").json()["decisions"]
+    assert decisions[-1]["by"] == {"user": None, "dag_id": None, "run_id": None, "task_id": None}
+    unknown = api.get(f"{PATH}/versions/1/evaluation")
+    assert unknown.status_code == 404
+    assert "evaluated no version 1" in unknown.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "status", "text"),
+    [
+        ("promote", {"version": 99}, 422, "has no version 99 in MLflow"),
+        ("promote", {"version": 0}, 422, "greater than or equal to 1"),
+        ("promote", {"version": 1, "reason": "  "}, 422, "at least 1 character"),
+        ("promote", {"version": 1, "request_id": "../../x"}, 422, "should match pattern"),
+        ("traffic", {"percents": {"1": 50, "2": 49}}, 422, "99"),
+        ("traffic", {"percents": {"1": 50, "77": 50}}, 422, "percents name version 77"),
+        ("traffic", {"percents": {"one": 100}}, 422, "percents"),
+        ("roll_back", {"to_version": 99}, 422, "has no version 99"),
+    ],
+)
+def test_what_cannot_be_decided_is_said_and_changes_nothing(
+    api: Api, canary: Pipeline, action: str, body: Any, status: int, text: str
+) -> None:
+    record = canary.record()
+    answer = decide(api, action, **body)
+    assert (answer.status_code, text in answer.text) == (status, True), answer.text
+    assert canary.record() == record
+
+
+def test_only_who_may_trigger_the_dag_decides(api: Api, canary: Pipeline) -> None:
+    record = canary.record()
+    for user in ("viewer", "only:pages", "nobody"):
+        for action, body in (("promote", {"version": 2}), ("traffic", {"percents": {"1": 100}}), ("roll_back", {})):
+            assert decide(api, action, user, **body).status_code == 403
+    assert api.get(PATH, "viewer").json()["may_change"] is False
+    assert api.get("/api/dags/pages/models/pages_model").status_code == 404
+    assert canary.record() == record
+
+
+def test_decisions_at_once_leave_one_that_was_made(api: Api, canary: Pipeline) -> None:
+    canary.deploy(canary.model("third"))
+    assert canary.record()["challenger"]["version"] == 3
+    asked = [
+        ("promote", {"version": 3}),
+        ("traffic", {"percents": {"1": 60, "3": 40}}),
+        ("roll_back", {"to_version": 1}),
+    ]
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(lambda each: decide(api, each[0], **each[1]), asked))
+    assert {answer.status_code for answer in answers} <= {200, 422}
+    assert 200 in {answer.status_code for answer in answers}
+    found = api.get(PATH).json()
+    assert sum(found["traffic"].values()) == 100
+    decided = {int(version): share for version, share in found["traffic"].items() if share}
+    assert found["decisions"][0]["traffic"] == {str(version): share for version, share in decided.items()}
+    wait_for(lambda: canary.server.traffic(MODEL) == decided, "what the record says")
+
+
+def test_the_log_is_of_this_model_alone(api: Api, canary: Pipeline) -> None:
+    canary.server.get("/v1/logs")
+    lines = api.get(f"{PATH}/logs").json()["lines"]
+    assert any("loaded in" in line["message"] and line["version"] == 2 for line in lines)
+    assert all(MODEL in line["message"] for line in lines)
+    assert api.get(f"{PATH}/logs?level=ERROR").json() == {"lines": []}
+    assert {line["version"] for line in api.get(f"{PATH}/logs?version=2").json()["lines"]} == {2}
+    assert api.get(f"{PATH}/logs?level=LOUD").status_code == 422
+
+
+def test_a_server_that_is_away_is_an_answer(api: Api, canary: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"conn_type": "hops", "port": 9, "extra": {"store": api.store.root, "serving_rest_port": 9}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    live = api.get(f"{PATH}/live").json()
+    assert "does not answer" in live["problem"]
+    assert live["versions"] == []
+    answer = api.get(f"{PATH}/logs")
+    assert (answer.status_code, "does not answer" in answer.json()["detail"]) == (502, True)
+    refused = decide(api, "promote", version=2)
+    assert refused.status_code in (422, 502)
+    (listed,) = api.get("/api/dags/pages_training/models").json()["models"]
+    assert (listed["name"], listed["problem"]) == (MODEL, None)
+    del connection["extra"]["serving_rest_port"]
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    assert "serving_rest_port" in api.get(f"{PATH}/live").json()["problem"]

@@ -1,0 +1,147 @@
+"""A run by stage, with what it made; files of an artifact; what goes on with what pipelines serve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from airflow_hops.artifacts import Producer
+from api.conftest import Api
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture
+def failed_train(api: Api) -> Iterator[str]:
+    """A run of ``pages_training`` whose training has failed and told why; its id."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    from airflow_hops.hooks.progress import ProgressWriter
+
+    run_id = "manual__a:run+of~its.own"
+    with create_session() as session:
+        dag: Any = SerializedDagModel.get_dag("pages_training", session=session)
+        run = dag.create_dagrun(
+            run_id=run_id, run_type=DagRunType.MANUAL, run_after=api.pages.run_after, state=DagRunState.FAILED,
+            triggered_by=DagRunTriggeredByType.TEST, triggering_user_name="ann", session=session,
+        )  # fmt: skip
+        for instance in session.query(TaskInstance).filter_by(dag_id="pages_training", run_id=run_id):
+            failed = instance.task_id == "train"
+            instance.state = TaskInstanceState.FAILED if failed else TaskInstanceState.UPSTREAM_FAILED
+            instance.start_date, instance.end_date = run.run_after, run.run_after
+            instance.try_number = 1
+    told = ProgressWriter(api.store, Producer("pages_training", run_id, "train"))
+    told.failed("rank 1 ended: <b>out of memory</b>")
+    yield run_id
+    told.succeeded()
+    with create_session() as session:
+        session.delete(session.query(DagRun).filter_by(dag_id="pages_training", run_id=run_id).one())
+
+
+def _stages(api: Api, dag_id: str, run_id: str) -> Any:
+    return api.get(f"/api/dags/{dag_id}/runs/{quote(run_id, safe='')}/stages", "viewer").json()
+
+
+def test_a_run_says_how_its_stages_went_and_what_they_made(api: Api) -> None:
+    run = _stages(api, "pages", api.pages.run_id)
+    assert [(stage["task_id"], stage["stage"], stage["state"]) for stage in run["stages"]] == [
+        ("examples", None, "success"),
+        ("statistics", "statistics", "success"),
+        ("schema", "schema", "success"),
+        ("validate", "validation", "success"),
+    ]
+    (statistics,) = run["stages"][1]["artifacts"]
+    assert (statistics["kind"], statistics["state"], statistics["maker"]["run_id"]) == (
+        "statistics", "present", api.pages.run_id,
+    )  # fmt: skip
+    assert run["stages"][1]["duration_s"] > 0
+    assert run["stages"][0]["artifacts"][0]["rows"]["eval"]["rows_out"] == 200
+
+
+def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:
+    train, deploy = _stages(api, "pages_training", failed_train)["stages"]
+    assert (train["state"], train["error"], train["artifacts"]) == ("failed", "rank 1 ended: <b>out of memory</b>", [])
+    assert (deploy["state"], deploy["error"], deploy["model_name"]) == ("upstream_failed", None, "pages_model")
+    (pipeline,) = api.get("/api/pipelines?name=pages_training", "viewer").json()["pipelines"]
+    run = pipeline["last_run"]
+    assert (run["run_id"], run["state"]) == (failed_train, "failed")
+    assert [(stage["task_id"], stage["state"], stage["ended"]) for stage in run["stages"]] == [
+        ("train", "failed", 1),
+        ("deploy", "upstream_failed", 1),
+    ]
+    assert run["failure"] == {"task_id": "train", "map_index": -1, "why": "rank 1 ended: <b>out of memory</b>"}
+
+
+def test_a_file_is_kept_and_never_shown(api: Api, folder_of: Any) -> None:
+    path = f"{api.artifact_path('statistics', 'statistics')}/files"
+    answer = api.get(f"{path}/train/statistics.json", "viewer")
+    folder: Path = folder_of("statistics", "statistics")
+    assert answer.content == (folder / "train" / "statistics.json").read_bytes()
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''statistics.json"
+    assert (answer.headers["x-content-type-options"], "sandbox" in answer.headers["content-security-policy"]) == (
+        "nosniff", True,
+    )  # fmt: skip
+    assert api.get(f"{path}/train/statistics.json", "only:pages_other").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "no_such", "manifest.json", "train", "%2e%2e/%2e%2e/examples/examples/manifest.json", "..%2fmanifest.json",
+        "%2fetc%2fpasswd", "train/%2e/statistics.json", "train%2f%2e%2e%2f%2e%2e%2fx", "%00",
+    ],
+)  # fmt: skip
+def test_only_files_that_the_manifest_names_are_there(api: Api, file: str) -> None:
+    answer = api.get(f"{api.artifact_path('statistics', 'statistics')}/files/{file}")
+    assert answer.status_code in (404, 422)
+    assert "root:" not in answer.text
+
+
+def test_a_deleted_file_is_gone(api: Api, folder_of: Any) -> None:
+    file: Path = folder_of("statistics", "statistics") / "eval" / "statistics.json"
+    away = file.rename(file.with_name("away"))
+    try:
+        answer = api.get(f"{api.artifact_path('statistics', 'statistics')}/files/eval/statistics.json")
+        assert (answer.status_code, "was deleted" in answer.json()["detail"]) == (410, True)
+    finally:
+        away.rename(file)
+
+
+def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:
+    query = "&".join(f"dag_id={dag_id}" for dag_id in dag_ids)
+    found: dict[str, Any] = api.get(f"/api/pipelines/activity?{query}", user).json()["pipelines"]
+    return found
+
+
+def test_requests_are_told_in_steps_of_a_minute() -> None:
+    from airflow_hops.api.pipeline_activity import _requests
+
+    counts = {"requests": [60] * 7, "errors": [0] * 6 + [2]}
+    series = {"at": [1000.0 + 10 * step for step in range(7)], "seconds": [10.0] * 7}
+    found = _requests({**series, "models": {"m": {"versions": {"3": counts, "4": counts}}}}, "m")
+    # A minute of ten seconds each, and what is left: twice 60 requests in 10 s.
+    assert (found.per_second, found.errors) == ([12.0, 12.0], [0, 4])
+    assert json.loads(found.model_dump_json())["at"] == ["1970-01-01T00:17:30Z", "1970-01-01T00:17:40Z"]
+    nothing = _requests({**series, "models": {}}, "m")
+    assert nothing.per_second == [0.0, 0.0]
+
+
+def test_a_server_that_does_not_answer_is_named_and_other_dags_are_not(api: Api) -> None:
+    found = _activity(api, "pages", "pages_training", "no_such")
+    assert found["pages"] == {"traffic": None, "skew": []}
+    assert "serving_rest_port" in found["pages_training"]["traffic"]["problem"]
+    assert list(found) == ["pages", "pages_training"]
+    assert list(_activity(api, "pages", "pages_other", user="only:pages_other")) == ["pages_other"]
+    too_many = "&".join(f"dag_id=d{number}" for number in range(101))
+    assert api.get(f"/api/pipelines/activity?{too_many}").status_code == 422

@@ -1,0 +1,247 @@
+"""Schemas, validations and questions through the API, of a pipeline whose data changes and that asks what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
+from airflow_hops.schema_history import schema_text
+from api.conftest import Api, bearer
+
+pytestmark = pytest.mark.runtime
+
+DAG = "/api/dags/pages_schema"
+HOSTILE = "<img src=x onerror=alert(1)>"
+NEW_VALUES = {"<script>alert(2)</script>", "new: yes, a comma"}
+
+
+class Asking:
+    """Runs of the DAG ``pages_schema``: the first froze a schema, the second's data has changed, and it asked.
+
+    ``before`` holds what the API said while it waited, by user; ``run`` is the second run, approved and over.
+    """
+
+    def __init__(self, api: Api, run_dag: Callable[..., Any]) -> None:
+        self.api = api
+        self.first = run_dag("pages_schema", {})
+        self.before: dict[str, Any] = {}
+        self.refusals: dict[str, int] = {}
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            person = pool.submit(self._answer, over)
+            try:
+                self.run = run_dag("pages_schema", {"changed": "yes"})
+            finally:
+                over.set()
+            person.result()
+
+    def _answer(self, over: threading.Event) -> None:
+        while not over.wait(0.2):
+            waiting = self.newest("admin")
+            if waiting is None or waiting["question"] is None or waiting["question"]["state"] != "waiting":
+                continue
+            self.before = {user: self.newest(user) for user in ("admin", "viewer", "only:pages_schema")}
+            self.refusals = {user: self.respond(waiting, APPROVE, user) for user in ("viewer", "only:pages")}
+            assert self.respond(waiting, APPROVE, "admin") == 200
+            self.refusals["too late"] = self.respond(waiting, CONTINUE, "admin")
+            return
+
+    def newest(self, user: str) -> Any:
+        """The newest validation, as the API tells it."""
+        found = self.api.get(f"{DAG}/validations", user).json()["validations"]
+        return next((each for each in found if each["address"]["task_id"] == "validate"), None)
+
+    def respond(self, validation: Any, choice: str, user: str) -> int:
+        """Answers as the page does, through Airflow's own route; the status."""
+        run, task = quote(validation["address"]["run_id"], safe=""), validation["address"]["task_id"]
+        path = f"/api/v2/dags/pages_schema/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails"
+        answer = {"chosen_options": [choice], "params_input": {"note": "seen <b>and</b> fine"}}
+        status: int = self.api.client.patch(path, json=answer, headers=bearer(user)).status_code
+        return status
+
+    def path(self, task_id: str = "validate", run: Any = None) -> str:
+        """The path of the anomalies of a run, the second's by default."""
+        return self.api.artifact_path(task_id, "anomalies", run or self.run)
+
+
+@pytest.fixture(scope="module")
+def asking(api: Api, run_dag: Callable[..., Any]) -> Asking:
+    asking = Asking(api, run_dag)
+    assert [str(run.state) for run in (asking.first, asking.run)] == ["success", "success"]
+    return asking
+
+
+def test_a_question_says_who_may_answer_and_airflow_lets_nobody_else(asking: Asking) -> None:
+    question = asking.before["admin"]["question"]
+    assert question["options"] == [APPROVE, CONTINUE, REJECT]
+    assert (question["state"], question["may_answer"], question["schema_changed"]) == ("waiting", True, False)
+    assert asking.before["only:pages_schema"]["question"]["may_answer"] is True
+    assert asking.before["viewer"]["question"]["may_answer"] is False
+    assert asking.refusals == {"viewer": 403, "only:pages": 403, "too late": 409}
+
+
+def test_an_answer_says_who_gave_it_and_why_and_the_run_goes_on(asking: Asking) -> None:
+    question = asking.newest("viewer")["question"]
+    assert (question["state"], question["choice"], question["may_answer"]) == ("answered", APPROVE, False)
+    assert (question["answered_by"], question["note"]) == ("admin", "seen <b>and</b> fine")
+    (schema,) = asking.api.get(f"{DAG}/schemas").json()["schemas"]
+    assert (schema["name"], schema["label"], schema["key"]) == ("rows", "label", "id")
+    first, second = schema["versions"]
+    assert (first["in_force"], first["approved_by"], first["run_id"]) == (False, "", asking.first.run_id)
+    assert (second["in_force"], second["approved_by"], second["run_id"]) == (True, "admin", asking.run.run_id)
+    assert second["note"] == "seen <b>and</b> fine"
+    found = asking.api.get(f"{DAG}/validations").json()
+    assert found["total_entries"] == 4
+    after = next(each for each in found["validations"] if each["address"]["task_id"] == "after")
+    assert (after["errors"], after["warnings"], after["features"], after["question"]) == (0, 0, [], None)
+
+
+def test_a_validation_names_rows_and_values_of_each_anomaly(asking: Asking) -> None:
+    report = asking.api.get(f"{asking.path()}/anomalies").json()
+    by_feature = {(each["split"], each["feature"]): each for each in report["anomalies"]}
+    strings = by_feature["train", HOSTILE]
+    (reason,) = strings["reasons"]
+    assert (strings["severity"], reason["type"]) == ("error", "ENUM_TYPE_UNEXPECTED_STRING_VALUES")
+    assert (reason["rows"], reason["is_exact"], reason["quarantined"]) == (300, True, 300)
+    assert {value["value"].strip("'") for value in reason["values"]} == NEW_VALUES
+    assert sum(value["rows"] for value in reason["values"]) == 300
+    (missing,) = by_feature["train", "maybe"]["reasons"]
+    assert missing["type"] == "FEATURE_TYPE_LOW_FRACTION_PRESENT"
+    assert 300 < missing["rows"] < 400
+    (column,) = by_feature["eval", "ünseen"]["reasons"]
+    assert column["values"] == [{"value": "€", "rows": 200}]
+    assert report["rows"] == {"train": 600, "eval": 200}
+    assert report["quarantined"] == {"train": 300, "eval": 100}
+    assert report["validated_against"] == {"name": "rows", "version": 1}
+    assert (report["statistics"]["task_id"], report["has_proposal"]) == ("statistics", True)
+
+
+def test_rows_in_quarantine_are_paged_and_say_why(asking: Asking) -> None:
+    path = f"{asking.path()}/quarantine"
+    found = asking.api.get(path, params={"split": "train", "limit": 3, "offset": 299}).json()
+    assert (found["total"], found["matching"], len(found["rows"])) == (300, 300, 1)
+    (row,), ((reason,),) = found["rows"], found["reasons"]
+    assert reason["feature"] == HOSTILE
+    assert row[found["columns"].index("id")] == "row-599"
+    assert row[found["columns"].index("maybe")] is None
+    value = row[found["columns"].index(HOSTILE)]
+    assert (value in NEW_VALUES, repr(value) in reason["text"]) == (True, True)
+    rule = f"{HOSTILE} ENUM_TYPE_UNEXPECTED_STRING_VALUES"
+    assert asking.api.get(path, params={"split": "eval", "reason": rule, "limit": 1}).json()["matching"] == 100
+    assert asking.api.get(path, params={"split": "eval", "reason": "id X"}).json()["matching"] == 0
+    refused = asking.api.get(path, params={"split": "../train"})
+    assert (refused.status_code, "'../train'" in refused.json()["detail"]) == (422, True)
+    assert asking.api.get(path, params={"split": "train", "limit": 1000}).status_code == 422
+
+
+def test_what_was_proposed_is_what_the_versions_differ_in(asking: Asking) -> None:
+    proposal = asking.api.get(f"{asking.path()}/proposal").json()
+    changes = {each["name"]: each for each in proposal["features"]}
+    assert {name: each["change"] for name, each in changes.items()} == {
+        "maybe": "changed",
+        HOSTILE: "changed",
+        "ünseen": "added",
+    }
+    (domain,) = [each for each in changes[HOSTILE]["aspects"] if each["changed"]]
+    assert (set(domain["gained"]), domain["lost"], domain["kept"]) == (NEW_VALUES, [], 3)
+    assert all(each["before"] is None for each in changes["ünseen"]["aspects"])
+    versions = asking.api.get(f"{DAG}/schemas/rows/changes", params={"before": 1, "after": 2}).json()
+    assert versions == proposal
+    back = asking.api.get(f"{DAG}/schemas/rows/changes", params={"before": 2, "after": 1}).json()
+    assert {each["name"]: each["change"] for each in back["features"]}["ünseen"] == "removed"
+    assert asking.api.get(f"{asking.path('after')}/proposal").status_code == 404  # nothing to propose
+
+
+def test_a_schema_is_told_feature_by_feature_and_as_text(asking: Asking) -> None:
+    old = asking.api.get(f"{DAG}/schemas/rows", params={"version": 1}).json()
+    features = {each["name"]: each for each in old["features"]}
+    assert features["label"]["environments"] == ["TRAINING"]
+    assert (features["label"]["domain"]["low"], features["label"]["domain"]["high"]) == (0, 1)
+    assert features["maybe"]["required"] is False
+    assert features[HOSTILE]["domain"]["size"] == 3
+    assert features[HOSTILE]["drift"] == {"infinity_norm": 0.05}
+    now = asking.api.get(f"{DAG}/schemas/rows").json()
+    assert {each["name"] for each in now["features"]} - set(features) == {"ünseen"}
+    detail = asking.api.get(f"{DAG}/schemas/rows/feature", params={"feature": HOSTILE}).json()
+    assert len(detail["values"]) == 5
+    assert detail["text"].startswith("feature {")
+    unknown = asking.api.get(f"{DAG}/schemas/rows/feature", params={"feature": "x"})
+    assert (unknown.status_code, "'x'" in unknown.json()["detail"]) == (422, True)
+    text = asking.api.get(f"{DAG}/schemas/rows/text", params={"version": 2})
+    assert text.headers["content-type"].startswith("text/plain")
+    assert "ünseen" in text.text
+    assert "there are 1 to 2" in asking.api.get(f"{DAG}/schemas/rows", params={"version": 9}).json()["detail"]
+    assert asking.api.get(f"{DAG}/schemas/none").status_code == 404
+
+
+def test_an_edit_by_hand_is_told_of_until_a_run_takes_it_in(asking: Asking) -> None:
+    store = asking.api.store
+    uri = store.uri("pages_schema", "_frozen", "rows", "schema")
+    good = schema_text(store, uri)
+    store.write_text(f"{uri}/schema.pbtxt", f"{good}feature {{ name: 7 }}\n")
+    try:
+        (schema,) = asking.api.get(f"{DAG}/schemas").json()["schemas"]
+        assert (schema["is_edited"], [version["in_force"] for version in schema["versions"]]) == (True, [False, False])
+        faulty = asking.api.get(f"{DAG}/schemas/rows")
+        assert (faulty.status_code, "schema.pbtxt:" in faulty.json()["detail"]) == (422, True)
+        assert asking.api.get(f"{DAG}/schemas/rows", params={"version": 2}).status_code == 200
+    finally:
+        store.write_text(f"{uri}/schema.pbtxt", good)
+    assert asking.api.get(f"{DAG}/schemas").json()["schemas"][0]["is_edited"] is False
+
+
+def test_a_question_that_cannot_be_answered_any_more_says_so(asking: Asking) -> None:
+    """What a question says hangs on its task: seen through the rows of the database."""
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select, update
+
+    with create_session() as session:
+        task = session.scalar(select(TaskInstance).filter_by(run_id=asking.run.run_id, task_id="validate"))
+        asked = session.get(HITLDetail, task.id)
+        kept = {"responded_by": asked.responded_by, "responded_at": asked.responded_at}
+
+    def change(state: str, **values: Any) -> Any:
+        with create_session() as session:
+            if values:
+                session.execute(update(HITLDetail).where(HITLDetail.ti_id == task.id).values(**values))
+            session.execute(update(TaskInstance).where(TaskInstance.id == task.id).values(state=state))
+        return asking.newest("admin")["question"]
+
+    try:
+        assert change("success", responded_by=None)["state"] == "timed_out"
+        closed = change("failed", responded_at=None)
+        assert (closed["state"], closed["may_answer"]) == ("closed", False)
+        # The schema is another one by now than that which the proposal was made for.
+        stale = change("awaiting_input")
+        assert (stale["state"], stale["schema_changed"]) == ("waiting", True)
+    finally:
+        change("success", **kept)
+
+
+def test_what_was_deleted_is_told_of(asking: Asking) -> None:
+    from airflow_hops.artifacts import Producer
+
+    uri = asking.api.store.address(Producer("pages_schema", asking.first.run_id, "validate"), "anomalies")
+    folder = Path(uri.removeprefix("file://"))
+    moved = folder.rename(folder.with_name("elsewhere"))
+    try:
+        found = asking.api.get(f"{DAG}/validations").json()["validations"]
+        (gone,) = [
+            each
+            for each in found
+            if each["address"]["run_id"] == asking.first.run_id and each["address"]["task_id"] == "validate"
+        ]
+        assert (gone["artifact"], gone["errors"], "was deleted" in gone["detail"]) == ("deleted", 0, True)
+        assert asking.api.get(f"{asking.path(run=asking.first)}/anomalies").status_code == 410
+    finally:
+        moved.rename(folder)
+    assert asking.api.get(f"{asking.path('schema')}/anomalies").status_code == 404

@@ -1,0 +1,147 @@
+"""Training runs through the API: found, ordered, one of them, its curves and files, and whose they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.hooks.runtime import RuntimeHook
+from api.conftest import Api
+
+pytestmark = pytest.mark.runtime
+CHECKS = Path(__file__).parents[1] / "runtime_checks"
+RUNS = "/api/dags/pages_training/training-runs"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def runs(api: Api, shared_run_step: Any, warm_launcher: Any) -> list[dict[str, Any]]:
+    """Twelve trainings of ``pages_training`` by number, with markup in a parameter and among their files."""
+    trainings = [
+        {
+            "params": {"units": 2**number, "note": HOSTILE},
+            "metrics": {"auc": ["0.5", f"0.{60 + number}"], "loss": ["1", "0.4"]},
+        }
+        for number in range(12)
+    ]
+    shared_run_step(
+        "mlflow_runs:log",
+        params={
+            "tracking_uri": RuntimeHook().settings.tracking_uri,
+            "dag_id": "pages_training",
+            "trainings": trainings,
+            "files": {"notes/page.html": "<script>alert(1)</script>", "picture.svg": "<svg onload='alert(1)'/>"},
+        },
+        code_paths=(str(CHECKS),),
+        launcher=warm_launcher,
+    )
+    found = api.get(f"{RUNS}?limit=50").json()["runs"]
+    return sorted(found, key=lambda run: int(run["dag_run_id"].removeprefix("run-")))
+
+
+def test_runs_are_filtered_by_mlflow_and_ordered_by_any_column(api: Api, runs: Any) -> None:
+    page = api.get(RUNS, params={"search": "metrics.auc > 0.65", "sort": "-metrics.auc", "limit": 4}).json()
+    assert [run["metrics"]["auc"] for run in page["runs"]] == [0.71, 0.7, 0.69, 0.68]
+    token = page["next_page_token"]
+    rest = api.get(RUNS, params={"search": "metrics.auc > 0.65", "sort": "-metrics.auc", "page_token": token}).json()
+    assert ([run["metrics"]["auc"] for run in rest["runs"]], rest["next_page_token"]) == ([0.67, 0.66], None)
+    run = runs[3]
+    assert (run["task_id"], run["dag_run_state"], run["map_index"], run["versions"]) == ("train", None, -1, [])
+
+
+def test_parameters_are_ordered_as_numbers_and_durations_too(api: Api, runs: Any) -> None:
+    first = api.get(RUNS, params={"sort": "params.units", "limit": 5}).json()
+    units = [run["params"]["units"] for run in first["runs"]]
+    assert units == ["1", "2", "4", "8", "16"]
+    then = api.get(RUNS, params={"sort": "params.units", "page_token": first["next_page_token"]}).json()["runs"]
+    assert [run["params"]["units"] for run in then] == ["32", "64", "128", "256", "512", "1024", "2048"]
+    lasted = [run["end_time"] - run["start_time"] for run in api.get(RUNS, params={"sort": "-duration"}).json()["runs"]]
+    assert lasted == sorted(lasted, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"search": "metrics.auc >"}, "filter, character 14: expected a number after metrics.auc >, found the end"),
+        ({"search": "metrics.auc > 0.5 OR status = 'FAILED'"}, "filter, character 19: MLflow joins"),
+        ({"search": "auc > 0.5"}, "filter, character 1: 'auc' is no attribute"),
+        ({"search": "params.units > '2'"}, "filter, character 14: params.units is a text"),
+        ({"search": "metrics.auc > 0.5 --"}, "filter, character 19: expected AND or the end"),
+        ({"sort": "size"}, "sort is 'size'; expected metrics.<name>"),
+        ({"sort": "metrics.a` DESC --"}, "sort is"),
+        ({"sort": "duration", "page_token": "x"}, "page_token is 'x'"),
+        ({"limit": 0}, "limit"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_with_its_place(api: Api, runs: Any, params: Any, says: str) -> None:
+    answer = api.get(RUNS, params=params)
+    assert answer.status_code == 422
+    assert says in answer.text
+
+
+def test_one_run_has_its_best_values_and_its_curves(api: Api, runs: Any) -> None:
+    path = f"{RUNS}/{runs[5]['run_id']}"
+    run = api.get(path).json()
+    assert run["figures"]["loss"] == {
+        "last": {"value": 0.4, "step": 2},
+        "min": {"value": 0.4, "step": 2},
+        "max": {"value": 1.0, "step": 1},
+        "count": 2,
+    }
+    assert run["params"]["note"] == HOSTILE
+    (curve,) = api.get(f"{path}/curves?metric=auc").json()["curves"]
+    assert (curve["steps"], curve["values"]) == ([1, 2], [0.5, 0.65])
+
+
+def test_files_are_listed_shown_as_plain_text_and_saved(api: Api, runs: Any) -> None:
+    path = f"{RUNS}/{runs[0]['run_id']}/files"
+    files = [file["path"] for file in api.get(path).json()["files"]]
+    assert {"notes/page.html", "picture.svg"} <= set(files)
+    for name in ("notes/page.html", "picture.svg"):
+        shown = api.get(f"{path}/preview", params={"path": name})
+        assert shown.headers["content-type"] == "text/plain; charset=utf-8"
+        saved = api.get(f"{path}/download", params={"path": name})
+        assert saved.headers["content-type"] == "application/octet-stream"
+        assert saved.headers["content-disposition"].startswith("attachment;")
+        assert saved.content == shown.content
+        for answer in (shown, saved):
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert "sandbox" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("astray", ["../../../mlflow.db", "/etc/passwd", "notes/../../x", "a\\..\\b", "%2e%2e/x", ""])
+def test_a_path_that_leads_astray_is_refused(api: Api, runs: Any, astray: str) -> None:
+    for what in ("preview", "download"):
+        answer = api.get(f"{RUNS}/{runs[0]['run_id']}/files/{what}", params={"path": astray})
+        assert (answer.status_code, "path is" in answer.text) == (422, True)
+    assert api.get(f"{RUNS}/{runs[0]['run_id']}/files/preview?path=none.txt").status_code == 410
+
+
+def test_a_link_among_a_runs_files_is_not_followed_out_of_them(api: Api, runs: Any, tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("the server's own")
+    database = Path(RuntimeHook().settings.tracking_uri.removeprefix("sqlite:///"))
+    folder = database.parent / "mlflow-artifacts" / "pages_training" / runs[0]["run_id"] / "artifacts"
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    try:
+        answer = api.get(f"{RUNS}/{runs[0]['run_id']}/files/preview?path=link.txt")
+    finally:
+        (folder / "link.txt").unlink()
+    assert (answer.status_code, "leads out of the run's files" in answer.json()["detail"]) == (422, True)
+
+
+def test_a_filter_of_many_digits_is_refused_at_once(api: Api, runs: Any) -> None:
+    answer = api.get(RUNS, params={"search": f"metrics.auc > {'1' * 1900}x"})
+    assert (answer.status_code, "expected a number" in answer.json()["detail"]) == (422, True)
+
+
+def test_a_run_of_another_dag_is_not_there(api: Api, runs: Any) -> None:
+    run_id = runs[0]["run_id"]
+    for path in ("", "/curves", "/files", "/files/preview?path=notes/page.html"):
+        answer = api.get(f"/api/dags/pages_other/training-runs/{run_id}{path}", "only:pages_other")
+        assert answer.status_code == 410
+        assert HOSTILE not in answer.text
+    assert (
+        api.get("/api/dags/pages_other/training-runs", params={"search": f"run_id = '{run_id}'"}).json()["runs"] == []
+    )

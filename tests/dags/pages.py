@@ -1,0 +1,66 @@
+"""Small pipelines whose artifacts the web API shows.
+
+``pages`` and ``pages_other`` make rows with awkward names and values, their statistics and a schema. Nobody runs the
+others: one watches the model that the other deploys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import DAG, Asset, task
+
+from airflow_hops.operators.deploy import DeployModelOperator
+from airflow_hops.operators.retraining import RequestRetrainingOperator
+from airflow_hops.operators.schema import SchemaOperator
+from airflow_hops.operators.skew import SkewOperator
+from airflow_hops.operators.statistics import StatisticsOperator
+from airflow_hops.operators.train import HorovodTrainOperator
+from airflow_hops.operators.validation import ValidateExamplesOperator
+
+
+def write_examples(context, rows: int) -> Any:
+    """Numbers, words, missing values, and names and values that are markup."""
+    import numpy as np
+    import pandas as pd
+
+    from airflow_hops.artifacts import RowCounts
+
+    random = np.random.default_rng(7)
+    words = np.array(["a", "b", "<script>alert(1)</script>", "ü€𝄞"], object)
+    table = pd.DataFrame(
+        {
+            "id": [f"row-{number}" for number in range(rows)],
+            "label": random.integers(0, 2, rows),
+            "size": random.normal(10, 2, rows),
+            "large": random.integers(0, 2**40, rows),
+            "maybe": np.where(random.random(rows) < 0.25, np.nan, random.random(rows)),
+            "word": random.choice(words, rows, p=[0.5, 0.3, 0.1, 0.1]),
+            "<img src=x onerror=alert(1)>": random.integers(0, 3, rows),
+            "vector": [[1.0, 2.0]] * rows,
+        }
+    )
+    with context.output() as writer:
+        for split, part in {"train": table[: rows * 4 // 5], "eval": table[rows * 4 // 5 :]}.items():
+            (writer.path / split).mkdir()
+            part.to_parquet(writer.path / split / "part-00000.parquet", row_group_size=100)
+        counts = {"train": RowCounts(rows * 4 // 5, rows * 4 // 5), "eval": RowCounts(rows // 5, rows // 5)}
+        return writer.commit(rows=counts, properties={"label": "label", "key": "id"})
+
+
+with DAG("pages", schedule=None):
+    examples = task.hops(write_examples, task_id="examples", output_kind="examples")(1000)
+    statistics = StatisticsOperator(task_id="statistics", examples=examples)
+    schema = SchemaOperator(task_id="schema", statistics=statistics.output)
+    ValidateExamplesOperator(task_id="validate", statistics=statistics.output, schema=schema.output)
+
+with DAG("pages_other", schedule=None):
+    task.hops(write_examples, task_id="examples", output_kind="examples")(20)
+
+with DAG("pages_training", schedule=[Asset("pages.drifted")]):
+    train = HorovodTrainOperator(task_id="train", script="train.py")
+    DeployModelOperator(task_id="deploy", model=train.output, model_name="pages_model")
+
+with DAG("pages_monitoring", schedule=None):
+    skew = SkewOperator(task_id="skew", model_name="pages_model")
+    RequestRetrainingOperator(task_id="request_retraining", skew=skew.output, asset=Asset("pages.drifted"))

@@ -1,0 +1,122 @@
+"""A season of comparisons in Airflow's database: one run a week, as a monitoring DAG leaves them.
+
+The comparisons are real (:mod:`runtime_checks.skew_windows`); when they ran, and what was decided, is made up. Run in
+the environment of a site: ``python tests/skew_history.py <runtime's Python> <store> <DAG> <weeks>``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).parent / "runtime_checks" / "skew_windows.py"
+RESULT = "artifact: "
+FIRST = datetime(2026, 7, 6, 6, tzinfo=UTC)
+COOLDOWN = timedelta(weeks=3)
+
+
+def make_reports(python: str, store: str, dag_id: str, task_id: str, weeks: int) -> list[dict[str, Any]]:
+    """The artifacts of the comparisons, of windows of the newest training data in a store."""
+    examples = sorted(Path(store.removeprefix("file://")).glob("flights_training/*/prepare/examples"))[0]
+    request = {
+        "store": store,
+        "examples": str(examples),
+        "schema": f"{store}/flights_training/_frozen/schema/schema",
+        "dag_id": dag_id,
+        "task_id": task_id,
+        "run_ids": [_run_id(week) for week in range(weeks)],
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(request, file)
+        file.flush()
+        root = str(SCRIPT.parent.parent.parent)
+        answer = subprocess.run(
+            [python, str(SCRIPT), file.name], env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, check=True
+        )
+    lines = answer.stdout.decode().splitlines()
+    return [json.loads(line.removeprefix(RESULT)) for line in lines if line.startswith(RESULT)]
+
+
+def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]]) -> None:
+    """Writes the runs with what their tasks returned, as Airflow would have."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+    from airflow.timetables.base import DataInterval
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+    from sqlalchemy import update
+
+    from airflow_hops.operators.retraining import REFUSED_KEY, _why_not
+
+    dag: Any = SerializedDagModel.get_dag(dag_id)
+    asked: datetime | None = None
+    for week, report in enumerate(reports):
+        run_id, at = _run_id(week), FIRST + timedelta(weeks=week)
+        verdict = report["properties"]["verdict"]
+        with create_session() as session:
+            dag.create_dagrun(
+                run_id=run_id, logical_date=at, data_interval=DataInterval(at, at), run_after=at,
+                run_type=DagRunType.MANUAL, triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.SUCCESS,
+                start_date=at, session=session,
+            )  # fmt: skip
+            session.flush()
+            said: Any = {"skew": report["uri"]}
+            if verdict != "drift":
+                why = "pipeline_fault" if verdict == "pipeline_fault" else "verdict"
+                said |= {"why": why, "reason": _why_not(report["properties"])}
+            elif asked is not None and at - asked < COOLDOWN:
+                said |= {
+                    "why": "cooldown",
+                    "reason": f"already requested at {asked.isoformat()} for the same training data",
+                }
+            else:
+                asked = at
+                said |= {"reason": f"{', '.join(report['properties']['drifted'])} drifted from the training data"}
+            refused = "why" in said
+            XComModel.set(
+                key=XCOM_RETURN_KEY, value=report, task_id=task_id, dag_id=dag_id, run_id=run_id, session=session
+            )
+            key = REFUSED_KEY if refused else XCOM_RETURN_KEY
+            XComModel.set(key=key, value=said, task_id=asker, dag_id=dag_id, run_id=run_id, session=session)
+            session.execute(
+                update(XComModel).where(XComModel.dag_id == dag_id, XComModel.run_id == run_id).values(timestamp=at)
+            )
+            states = {
+                task_id: TaskInstanceState.SUCCESS,
+                asker: TaskInstanceState.SKIPPED if refused else TaskInstanceState.SUCCESS,
+            }
+            for name, state in states.items():
+                session.execute(
+                    update(TaskInstance)
+                    .where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == name)
+                    .values(state=state, start_date=at, end_date=at + timedelta(seconds=5))
+                )
+            session.execute(update(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id).values(end_date=at))
+
+
+def _run_id(week: int) -> str:
+    return f"manual__week-{week:02d}"
+
+
+def is_recorded(dag_id: str) -> bool:
+    """Whether the database has these runs already."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return bool(DagRun.find(dag_id=dag_id, run_id=_run_id(0), session=session))
+
+
+if __name__ == "__main__":
+    python, store, dag_id, weeks = sys.argv[1:]
+    if not is_recorded(dag_id):
+        record(dag_id, "skew", "request_retraining", make_reports(python, store, dag_id, "skew", int(weeks)))

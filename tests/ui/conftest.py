@@ -1,0 +1,237 @@
+"""The pages in a real browser, over a real Airflow that a real run of the demo has filled.
+
+``HOPS_TEST_SITE`` names a JSON file that leads to a site that is up already, by the attributes of :class:`Site`. It
+saves a developer the demo, and shows what is built; a test that changes what is served changes it there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from rich.console import Console
+from shown_demo import REPOSITORY
+
+import build_ui
+import set_up
+from demo.__main__ import Replay
+from demo.services import Stack, free_port
+
+PASSWORDS = {"admin": "admin's", "op": "op's", "user": "user's", "viewer": "viewer's"}
+"""By user; each has the role of this name."""
+WEEK = ("2013-09-01", "2013-09-08")
+TIMEOUT_MS = 30_000
+STARTUP_TIMEOUT_S = 120.0
+OpenPage = Callable[..., Page]
+Windows = dict[tuple[Any, ...], BrowserContext]
+FAILED = pytest.StashKey[bool]()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A web UI with data.
+
+    Attributes:
+        url: Its address.
+        home: The demo's folder: ``store``, ``serving``, ``airflow``.
+        passwords: By user.
+        environment: Airflow's settings, as environment variables.
+    """
+
+    url: str
+    home: Path
+    passwords: dict[str, str]
+    environment: dict[str, str]
+
+    def token(self, user: str) -> str:
+        """Logs a user in."""
+        login = {"username": user, "password": self.passwords[user]}
+        answer = httpx.post(f"{self.url}/auth/token", json=login, trust_env=False, timeout=30)
+        answer.raise_for_status()
+        return str(answer.json()["access_token"])
+
+    def get(self, path: str, user: str = "admin") -> Any:
+        """JSON of a GET, of Airflow's API (``/api/v2/…``) or the plugin's (``/hops/api/…``)."""
+        headers = {"Authorization": f"Bearer {self.token(user)}"}
+        answer = httpx.get(f"{self.url}{path}", headers=headers, trust_env=False, timeout=60)
+        answer.raise_for_status()
+        return answer.json()
+
+
+class SiteStack(Stack):
+    """The demo's services, with users who have to log in."""
+
+    def airflow_environment(self, port: int) -> dict[str, str]:
+        """Airflow's settings."""
+        passwords = self.home / "passwords.json"
+        passwords.write_text(json.dumps(PASSWORDS))
+        return {
+            **super().airflow_environment(port),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{user}" for user in PASSWORDS),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+        }
+
+
+@pytest.fixture(scope="session")
+def pages_built() -> None:
+    """Sees to it that the pages are built from the present sources."""
+    if not build_ui.fresh() and (missing := build_ui.node_missing()) is not None:
+        pytest.skip(f"the pages are not built: {missing}")
+    build_ui.build()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The browser: Debian's, installed where that needs nobody's password."""
+    found = shutil.which("chromium")
+    if found is None and set_up.install_debian_packages(["chromium"]):
+        found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("Debian's chromium was not found and cannot be installed here: apt-get install chromium")
+    return found
+
+
+@pytest.fixture(scope="session")
+def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
+    """The web UI after the demo, its model server asked for a week of flights since it was started."""
+    if known := os.environ.get("HOPS_TEST_SITE"):
+        named = json.loads(Path(known).read_text())
+        yield Site(**{**named, "home": Path(named["home"])})
+        return
+    request.getfixturevalue("pages_built")
+    shown = request.getfixturevalue("shown_demo")
+    assert shown.answer.returncode == 0, shown.answer.stdout[-5000:]
+    runtime, raw = request.getfixturevalue("runtime"), request.getfixturevalue("flights_raw")
+    with SiteStack(shown.home, runtime, REPOSITORY / "dags") as stack:
+        api = stack.start()
+        Replay(stack, raw, WEEK).finish(Console(quiet=True))
+        port = urlsplit(api.url).port
+        assert port is not None
+        yield Site(api.url, shown.home, PASSWORDS, stack.airflow_environment(port))
+
+
+@pytest.fixture(scope="package")
+def browser(chromium: str) -> Iterator[Browser]:
+    """Headless Chromium. It ends with the tests of this folder: asyncio cannot be used beside it."""
+    expect.set_options(timeout=TIMEOUT_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def windows(browser: Browser) -> Windows:
+    """The browser's contexts, by user and what else they differ in: loaded once, Airflow's own 7 MB are kept."""
+    return {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Lets a fixture know that its test has failed."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def open_page(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    site: Site,
+    browser: Browser,
+    windows: Windows,
+) -> Iterator[OpenPage]:
+    """Opens a window: ``open_page("plugin/hops", theme="dark", user="viewer")``. Nothing is left of earlier ones.
+
+    At the end of the test nothing may have gone wrong in any of them: an error in the console, an exception, an answer
+    of 400 or more; except in those that were opened with ``problems_expected``. ``site`` is for another than the usual.
+    Where the test has failed, what the windows showed is printed, with the requests that were not answered yet.
+    """
+    problems: list[str] = []
+    pages: list[Page] = []
+    unanswered: list[str] = []
+
+    def open_page(
+        path: str = "",
+        *,
+        site: Site = site,
+        theme: str = "light",
+        user: str = "admin",
+        zone: str = "UTC",
+        problems_expected: bool = False,
+        width: int = 1600,
+        height: int = 1000,
+    ) -> Page:
+        key = (site.url, user, zone, width, height)
+        if key not in windows:
+            windows[key] = browser.new_context(viewport={"width": width, "height": height}, timezone_id=zone)
+            windows[key].set_default_timeout(TIMEOUT_MS)
+        windows[key].add_cookies([{"name": "_token", "value": site.token(user), "url": site.url}])
+        page = windows[key].new_page()
+        pages.append(page)
+        page.on("request", lambda sent: unanswered.append(sent.url))
+        page.on("requestfinished", lambda sent: unanswered.remove(sent.url))
+        page.on("requestfailed", lambda sent: unanswered.remove(sent.url))
+        fresh = f"sessionStorage.opened = 1; localStorage.clear(); localStorage.theme = {json.dumps(theme)}"
+        page.add_init_script(f"if (!sessionStorage.opened) {{ {fresh} }}")
+        if not problems_expected:
+            page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            page.on("response", lambda got: problems.append(f"{got.status} {got.url}") if got.status >= 400 else None)
+        page.goto(f"{site.url}/{path}")
+        return page
+
+    yield open_page
+    for number, page in enumerate(pages):
+        if request.node.stash.get(FAILED, False):
+            page.screenshot(path=tmp_path / f"window-{number}.png")
+            print(f"{page.url} ({tmp_path}/window-{number}.png)\n{page.locator('body').inner_text()[:2000]}")
+            print("not answered yet:", unanswered, "problems:", problems)
+        page.close()
+    assert problems == []
+
+
+@pytest.fixture(scope="session")
+def site_below_a_path(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The same site by another API server, whose ``base_url`` has a path."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/behind/a-proxy"
+    log = tmp_path_factory.mktemp("below") / "log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "airflow", "api-server", "--port", str(port)],
+            env={**site.environment, "AIRFLOW__API__BASE_URL": url},
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        deadline = time.monotonic() + STARTUP_TIMEOUT_S
+        while not _answers(url):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.2)
+        yield replace(site, url=url)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/api/v2/version", trust_env=False, timeout=10).is_success
+    except httpx.TransportError:
+        return False

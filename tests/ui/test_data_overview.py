@@ -1,0 +1,145 @@
+"""The overview of the Data page: statistics of the demo's runs, sorted, filtered, laid over one another, opened."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from ui.conftest import OpenPage, Site
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+DAG = "flights_training"
+DATA = f"plugin/hops/data?dag={DAG}"
+MONITORING = "plugin/hops/data?dag=flights_monitoring"
+
+
+def _names(page: Page) -> list[str]:
+    """The features in sight, in order."""
+    return page.locator("[data-feature]").all_inner_texts()
+
+
+def _ready(page: Page) -> None:
+    page.locator("[data-ready]").wait_for()
+
+
+def _cell(page: Page, feature: str, heading: str) -> str:
+    """A cell's text, a line a data set."""
+    column = page.locator("thead th").all_inner_texts().index(heading)
+    row = page.get_by_role("row").filter(has=page.locator(f'[data-feature="{feature}"]'))
+    return row.locator("td").nth(column).inner_text()
+
+
+def _statistics(site: Site) -> dict[str, str]:
+    """The artifact of each run that has statistics, as the address names it; the newest first."""
+    runs = site.get(f"/hops/api/dags/{DAG}/runs?with=statistics")["runs"]
+    return {run["run_id"]: f"statistics/{DAG}/{run['artifacts'][0]['task_id']}/-1/{run['run_id']}" for run in runs}
+
+
+def test_the_last_statistics_are_shown_sorted_searched_and_filtered(site: Site, open_page: OpenPage) -> None:
+    page = open_page(DATA)
+    _ready(page)
+    sets = page.get_by_role("group", name="Data sets")
+    assert [text.split()[0] for text in sets.locator("button[aria-pressed=true]").all_inner_texts()] == [
+        "train",
+        "eval",
+        "newest",
+    ]
+    assert _names(page)[:3] == ["scheduled_at", "late", "carrier"]
+    newest = next(iter(_statistics(site).values()))
+    kind, dag_id, task_id, index, run_id = newest.split("/", 4)
+    run = f"/hops/api/dags/{dag_id}/runs/{quote(run_id, safe='')}/artifacts/{task_id}/{index}/{kind}"
+    means = []
+    for split in ("train", "eval", "newest"):
+        table = site.get(f"{run}/statistics/features?dataset={split}")
+        means.append(table["mean"][table["names"].index("late")])
+    assert [float(line) for line in _cell(page, "late", "Mean").splitlines()] == pytest.approx(means, abs=5e-4)
+
+    page.get_by_role("button", name="Missing").click()
+    expect(page).to_have_url(re.compile("sort=-missing"))
+    expect(page.locator("[data-feature]").first).to_have_text("plane_age")
+    assert _names(page)[:2] == ["plane_age", "plane_manufacturer"]
+    page.get_by_label("Sort by").select_option("-non_uniformity")
+    expect(page.locator("[data-feature]").first).to_have_text("precip")
+
+    page.get_by_placeholder("Search, or /regular expression/").fill("/^plane_(a|s)/")
+    expect(page.get_by_text("2 of 22 features")).to_be_visible()
+    assert sorted(_names(page)) == ["plane_age", "plane_seats"]
+    page.get_by_placeholder("Search, or /regular expression/").fill("/(/")
+    expect(page.get_by_text("Invalid regular expression")).to_be_visible()
+    page.get_by_role("button", name="Clear").click()
+    page.get_by_text("Other 4").click()
+    expect(page.get_by_text("4 of 22 features")).to_be_visible()
+    page.get_by_role("button", name="Only").click()
+    page.get_by_role("menuitemcheckbox", name="has missing values").click()
+    expect(page.get_by_text("1 of 22 features")).to_be_visible()
+    assert _names(page) == ["plane_manufacturer"]
+    page.reload()
+    _ready(page)
+    assert _names(page) == ["plane_manufacturer"]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_feature_is_opened_and_left_again(open_page: OpenPage, theme: str) -> None:
+    page = open_page(f"{DATA}&chart=quantiles", theme=theme)
+    _ready(page)
+    page.locator("[data-feature=temp]").click()
+    panel = page.get_by_role("region", name="Feature temp")
+    expect(panel.get_by_role("img", name="Distribution of temp")).to_be_visible()
+    expect(panel.get_by_text("Jensen-Shannon")).to_be_visible()
+    figures = panel.get_by_role("table", name="Figures")
+    expect(figures.get_by_role("row", name="Rows that have it")).to_be_visible()
+    median = panel.get_by_role("table", name="Quantiles").get_by_role("row", name="median").locator("td")
+    assert [float(text) for text in median.all_inner_texts()[1:]] == pytest.approx([46, 46, 46], abs=40)
+    panel.get_by_text("Cumulative").click()
+    expect(panel.get_by_role("img", name="Cumulative distribution of temp")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(panel).to_have_count(0)
+    page.go_back()
+    page.goto(f"{page.url.partition('&')[0]}&feature=carrier&view=cumulative")
+    values = page.get_by_role("region", name="Feature carrier").get_by_role("table", name="Values")
+    expect(values.get_by_role("row").nth(1)).to_contain_text("UA")
+    page.get_by_role("button", name="Next feature").click()
+    expect(page.get_by_role("region", name="Feature origin")).to_be_visible()
+    expect(page.get_by_role("link", name="Skew", exact=True).last).to_have_attribute(
+        "href", re.compile(f"/plugin/hops/skew[?]dag={DAG}&feature=origin$")
+    )
+
+
+def test_a_split_of_another_run_and_what_was_served_are_laid_over(site: Site, open_page: OpenPage) -> None:
+    first, *_, last = _statistics(site).values()
+    page = open_page(f"{DATA}&artifact={quote(first)}&show=0:train")
+    _ready(page)
+    expect(page.get_by_role("button", name="Distance")).to_have_count(0)
+    page.get_by_role("button", name="Add data").click()
+    entries = page.get_by_role("table", name="Statistics, the newest first")
+    entries.get_by_role("button", name=re.compile("Add eval of")).last.click()
+    expect(page).to_have_url(re.compile(re.escape(quote(last, safe=""))[-40:]))
+    _ready(page)
+    page.get_by_role("button", name="Add data").click()
+    page.get_by_role("table", name=re.compile("What was served")).get_by_role("button", name="Add current").click()
+    expect(page.get_by_role("group", name="Data sets").locator("button[aria-pressed=true]")).to_have_count(3)
+    expect(page.get_by_role("row").filter(has=page.locator('[data-feature="late"]'))).to_contain_text("not in all")
+    assert len(_cell(page, "temp", "Mean").splitlines()) == 3
+    page.get_by_role("button", name="Remove").first.click()
+    expect(page.get_by_role("group", name="Data sets").locator("button[aria-pressed=true]")).to_have_count(2)
+
+
+def test_what_was_served_differs_as_the_skew_report_says(open_page: OpenPage) -> None:
+    page = open_page(f"{MONITORING}&sort=-distance&only=differs")
+    _ready(page)
+    assert {"temp", "dewp"} <= set(_names(page)[:4])
+    assert _cell(page, "temp", "Distance").endswith("▲")
+    page.locator("[data-feature=temp]").click()
+    expect(page.get_by_text("(of the skew report)")).to_be_visible()
+
+
+def test_statistics_that_are_not_there_say_so(open_page: OpenPage) -> None:
+    page = open_page(f"{DATA}&artifact=statistics/{DAG}/statistics/-1/no-run", problems_expected=True)
+    expect(page.get_by_text("This is not there")).to_be_visible()
+    expect(page.get_by_role("button", name="Add data")).to_be_visible()
+    empty = open_page("plugin/hops/data?dag=fashion_mnist")
+    expect(empty.get_by_text("No statistics yet")).to_be_visible()

@@ -1,0 +1,259 @@
+"""Dive: rows of the demo's examples placed, faceted, coloured, filtered, selected, found and read."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from ui.conftest import OpenPage, Site
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+DAG = "flights_training"
+MOST_ROWS = 50_000
+
+
+def address(**query: str | list[str]) -> str:
+    """The address of Dive, with what it is to show."""
+    return "plugin/hops/data?" + urlencode({"dag": DAG, "tab": "dive", **query}, doseq=True)
+
+
+def plot_of(page: Page) -> Locator:
+    """The plot, once its rows have come to rest."""
+    plot = page.locator('[data-dive="plot"]')
+    expect(plot).to_have_attribute("data-ready", "true")
+    return plot
+
+
+def query_of(page: Page) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query, keep_blank_values=True)
+
+
+def drag(page: Page, *places: tuple[float, float]) -> None:
+    """Drags over the plot: places as shares of its width and height."""
+    box = page.locator('[data-dive="plot"] canvas').first.bounding_box()
+    assert box is not None
+    pixels = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in places]
+    page.mouse.move(*pixels[0])
+    page.mouse.down()
+    for pixel in pixels[1:]:
+        page.mouse.move(*pixel, steps=4)
+    page.mouse.up()
+
+
+def pixels_of(page: Page) -> list[int]:
+    """Every 97th pixel of what is drawn."""
+    read = """canvas => {
+      const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+      const pixels = new DataView(data.buffer);
+      return Array.from({length: Math.floor(data.length / 388)}, (_, i) => pixels.getUint32(i * 388) >>> 8);
+    }"""
+    return list(page.locator('[data-dive="plot"] canvas').first.evaluate(read))
+
+
+@pytest.fixture(scope="module")
+def newest(site: Site) -> dict[str, Any]:
+    """The newest run's examples, as the web API lists them."""
+    for run in site.get(f"/hops/api/dags/{DAG}/runs?with=examples")["runs"]:
+        for artifact in run["artifacts"]:
+            return dict(artifact)
+    raise AssertionError("the demo has made no examples")
+
+
+def test_the_newest_examples_are_placed_and_coloured_by_their_label(
+    open_page: OpenPage, newest: dict[str, Any]
+) -> None:
+    page = open_page(address())
+    plot = plot_of(page)
+    total = newest["rows"]["train"]["rows_out"]
+    shown = min(total, MOST_ROWS)
+    expect(plot).to_have_attribute("data-points", str(shown))
+    words = (
+        f"{shown:,} of {total:,} rows of train, drawn at random by fingerprint" if total > shown else f"all {total:,}"
+    )
+    expect(page.locator('[data-dive="summary"]')).to_contain_text(words)
+    expect(page.get_by_label("Colour", exact=True)).to_have_value("late")
+    expect(page.get_by_role("heading", name="Colour: late")).to_be_visible()
+    assert len(set(pixels_of(page))) > 20
+    light = pixels_of(page)[0]
+    dark = open_page(address(), theme="dark")
+    plot_of(dark)
+    assert light > 0xE00000 > 0x600000 > pixels_of(dark)[0]
+    # Another split, as one chooses it.
+    page.get_by_label("Split").select_option("eval")
+    expect(plot_of(page)).to_have_attribute("data-points", str(min(newest["rows"]["eval"]["rows_out"], MOST_ROWS)))
+    assert query_of(page)["split"] == ["eval"]
+
+
+def test_what_is_set_is_in_the_address_and_there_again_after_a_reload(open_page: OpenPage) -> None:
+    page = open_page(address())
+    plot_of(page)
+    page.get_by_label("X axis", exact=True).select_option("scheduled_minute")
+    page.get_by_label("Y axis", exact=True).select_option("")
+    page.get_by_label("Facet columns", exact=True).select_option("origin")
+    page.get_by_label("Facet rows", exact=True).select_option("distance")
+    page.get_by_label("Colour", exact=True).select_option("temp")
+    page.get_by_label("Scale of the X axis").select_option("quantile")
+    bins = page.get_by_label("Facet rows at most")
+    bins.fill("3")
+    expect(page).to_have_url(re.compile("binsy=3"))
+    plot_of(page)
+    before = pixels_of(page)
+    page.reload()
+    plot_of(page)
+    for label, value in {
+        "X axis": "scheduled_minute",
+        "Y axis": "",
+        "Facet columns": "origin",
+        "Facet rows": "distance",
+        "Colour": "temp",
+        "Scale of the X axis": "quantile",
+    }.items():
+        expect(page.get_by_label(label, exact=True)).to_have_value(value)
+    expect(bins).to_have_value("3")
+    expect(page.get_by_role("heading", name="Colour: temp")).to_be_visible()
+    assert pixels_of(page) == before
+
+
+def test_the_plot_is_moved_and_zoomed_by_mouse_and_keys(open_page: OpenPage) -> None:
+    page = open_page(address(x="temp", y="humid"))
+    plot = plot_of(page)
+    whole = pixels_of(page)
+    plot.locator("canvas").first.hover()
+    page.mouse.wheel(0, -600)
+    expect(page).to_have_url(re.compile("view="))
+    zoomed = [float(part) for part in query_of(page)["view"][0].split(",")]
+    assert zoomed[0] == zoomed[1] > 2
+    drag(page, (0.5, 0.5), (0.6, 0.5))
+    page.wait_for_function(
+        "before => !location.search.includes(before)", arg=urlencode({"view": query_of(page)["view"][0]})
+    )
+    moved = [float(part) for part in query_of(page)["view"][0].split(",")]
+    assert moved[2] - zoomed[2] == pytest.approx(0.1, abs=0.01)
+    assert pixels_of(page) != whole
+    page.reload()
+    plot = plot_of(page)
+    assert pixels_of(page) != whole
+    plot.locator("canvas").first.press("0")
+    expect(page).not_to_have_url(re.compile("view="))
+    assert pixels_of(page) == whole
+    plot.locator("canvas").first.press("+")
+    expect(page).to_have_url(re.compile("view="))
+
+
+def test_a_selection_is_compared_with_all_and_kept_when_rows_are_placed_otherwise(open_page: OpenPage) -> None:
+    page = open_page(address(x="temp", y="humid", tool="lasso"))
+    plot_of(page)
+    # The right half, by a lasso: the warm rows.
+    drag(page, (0.6, 0.02), (0.98, 0.02), (0.98, 0.98), (0.6, 0.98), (0.6, 0.1))
+    selected = page.locator('[data-dive="selected"]')
+    expect(selected).to_contain_text(re.compile(r"[\d,]+ of [\d,]+ rows"))
+    words = selected.inner_text()
+    table = page.get_by_role("table", name="How the selection differs")
+    expect(table.get_by_role("row").nth(1)).to_contain_text("temp")
+    values = table.get_by_role("row").nth(1).get_by_role("cell").all_inner_texts()
+    assert float(values[1]) > float(values[2]) + 5
+    page.get_by_label("X axis", exact=True).select_option("carrier")
+    plot_of(page)
+    page.reload()
+    plot_of(page)
+    expect(selected).to_have_text(words)
+    page.get_by_role("button", name="Look at them").click()
+    warm = page.locator('[data-dive="row"]').get_by_text("temp", exact=True).locator("xpath=following-sibling::dd")
+    assert float(warm.inner_text()) > float(values[2])
+    page.locator('[data-dive="plot"] canvas').first.press("Escape")
+    expect(selected).to_have_count(0)
+
+
+def test_filters_by_value_and_by_range_leave_those_rows(open_page: OpenPage) -> None:
+    page = open_page(address())
+    all_rows = int(plot_of(page).get_attribute("data-points") or 0)
+    page.get_by_role("button", name=re.compile("^1 ")).click()
+    expect(page).to_have_url(re.compile("filter=late%3D1"))
+    expect(plot_of(page)).not_to_have_attribute("data-points", str(all_rows))
+    late = int(plot_of(page).get_attribute("data-points") or 0)
+    assert 0 < late < all_rows / 2
+    page.get_by_label("Filter by", exact=True).select_option("distance")
+    brush = page.locator('[data-brush="distance"]').bounding_box()
+    assert brush is not None
+    page.mouse.move(brush["x"] + 2, brush["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(brush["x"] + brush["width"] / 3, brush["y"] + 20, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("filter=distance%3A"))
+    expect(plot_of(page)).not_to_have_attribute("data-points", str(late))
+    short = int(plot_of(page).get_attribute("data-points") or 0)
+    assert 0 < short < late
+    expect(page.locator('[data-dive="summary"]')).to_contain_text(f"{short:,} shown")
+    page.get_by_label("distance to").fill("500")
+    page.get_by_label("distance to").press("Enter")
+    expect(page).to_have_url(re.compile(r"filter=distance%3A[\d.]+\.\.500"))
+    page.get_by_text("Table", exact=True).click()
+    table = page.get_by_role("table", name="Rows")
+    table.get_by_role("button", name="distance").click()
+    expect(table).to_be_visible()
+    page.get_by_role("button", name="Remove the filter by late").click()
+    expect(page).not_to_have_url(re.compile("late%3D1"))
+    # Nothing is left.
+    page.goto(page.url + "&" + urlencode({"filter": "carrier=no such carrier"}))
+    expect(page.get_by_text("No row passes the filters")).to_be_visible()
+
+
+def test_a_row_is_found_by_its_key_opened_copied_and_gone_on_from(open_page: OpenPage) -> None:
+    page = open_page(address(display="table", split="eval"))
+    table = page.get_by_role("table", name="Rows")
+    first = table.get_by_role("row").nth(1)
+    expect(first).to_contain_text(re.compile(r"-\w{3}-2013-"))
+    key = first.get_by_role("cell").first.inner_text()
+    page.get_by_label("Find a flight_id").fill(key)
+    expect(page.get_by_text("1 row found")).to_be_visible()
+    expect(table.get_by_role("row")).to_have_count(2)
+    first.focus()
+    expect(first).to_be_focused()
+    page.keyboard.press("Enter")
+    row = page.locator('[data-dive="row"]')
+    expect(row).to_contain_text(key)
+    page.get_by_label("Find a flight_id").fill("")
+    # It is one of all again, not the only one that was found.
+    expect(page.get_by_role("heading", name=re.compile(r"^Row [\d,]+ of \d[\d,]+$"))).to_be_visible()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the row as JSON").click()
+    copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
+    assert copied["flight_id"] == key
+    assert copied["late"] in (0, 1)
+    assert copied["scheduled_at"].startswith("2013-")
+    page.get_by_role("button", name="Next row").click()
+    expect(row).not_to_contain_text(key)
+    # The same row in the plot: a click on its ring's place opens what lies there.
+    page.get_by_text("Plot", exact=True).click()
+    plot_of(page)
+    page.get_by_role("button", name="Close the row").click()
+    page.locator('[data-dive="plot"] canvas').first.press("Enter")
+    expect(row).to_be_visible()
+
+
+def test_vectors_of_a_transform_are_features_and_what_is_not_there_is_said(
+    open_page: OpenPage, newest: dict[str, Any]
+) -> None:
+    run = newest["run_id"]
+    page = open_page(address(artifact=f"transformed_examples/{DAG}/transform/-1/{run}"))
+    plot_of(page)
+    expect(page.get_by_label("X axis", exact=True)).to_have_value("numeric[0]")
+    expect(page.get_by_label("Colour", exact=True)).to_have_value("late")
+    for artifact, says in {
+        f"examples/{DAG}/transform/-1/{run}": "This is not there",
+        f"statistics/{DAG}/statistics/-1/{run}": "No rows in this artifact",
+        "nonsense": "expected kind/dag/task/index/run",
+    }.items():
+        lost = open_page(address(artifact=artifact), problems_expected=True)
+        expect(lost.get_by_text(says)).to_be_visible()
+
+
+def test_a_pipeline_without_runs_says_how_to_start(open_page: OpenPage) -> None:
+    page = open_page("plugin/hops/data?dag=fashion_mnist&tab=dive")
+    expect(page.get_by_text("No rows yet")).to_be_visible()

@@ -1,0 +1,97 @@
+"""The Lineage page: the demo's versions, back to their first data and on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import expect
+
+from ui.conftest import OpenPage, Site
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+DAG = "flights_training"
+
+
+@pytest.fixture
+def versions(site: Site) -> list[dict[str, Any]]:
+    """The versions that the demo has deployed, the newest first."""
+    found: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/versions")["versions"]
+    return found
+
+
+@pytest.fixture
+def lineage(site: Site, versions: list[dict[str, Any]]) -> dict[str, Any]:
+    """The lineage of the version that serves."""
+    made = next(each for each in versions if each["role"] == "champion")["deployment"]
+    run = quote(made["run_id"], safe="")
+    path = f"/hops/api/dags/{made['dag_id']}/runs/{run}/artifacts/{made['task_id']}/-1/{made['kind']}/lineage"
+    found: dict[str, Any] = site.get(path)
+    return found
+
+
+def test_what_serves_leads_back_to_its_snapshot(
+    open_page: OpenPage, versions: list[dict[str, Any]], lineage: dict[str, Any]
+) -> None:
+    page = open_page(f"plugin/hops/lineage?dag={DAG}", theme="dark")
+    serving = next(each for each in versions if each["role"] == "champion")
+    choice = page.get_by_label("Served version")
+    expect(choice).to_have_value(f"flights {serving['version']}")
+    boxes = page.locator("[data-node]")
+    expect(boxes).to_have_count(len(lineage["nodes"]))
+    kinds = {node["kind"] for node in lineage["nodes"]}
+    assert {"snapshot", "examples", "statistics", "schema", "transformed_examples", "model", "deployment"} <= kinds
+    model = next(n for n in lineage["nodes"] if n["kind"] == "model" and n["served"][0]["role"] == "champion")
+    expect(page.locator(f"[data-node='{model['id']}']")).to_contain_text(f"v{serving['version']} ")
+    snapshot = next(
+        node for node in lineage["nodes"] if node["distance"] == min(n["distance"] for n in lineage["nodes"])
+    )
+    page.locator(f"[data-node='{snapshot['id']}']").focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"node={snapshot['id']}"))
+    expect(page.get_by_role("heading", name="Snapshot")).to_be_visible()
+    expect(page.get_by_text(snapshot["fingerprint"][:16])).to_be_visible()
+    link = page.get_by_role("link", name="DAG run", exact=True)
+    expect(link).to_have_attribute("href", re.compile(re.escape(quote(snapshot["address"]["run_id"], safe=""))))
+    expect(page.get_by_text("input" if snapshot["kind"] != "snapshot" else "runtime", exact=True).first).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="Snapshot")).to_be_visible()
+
+
+def test_an_artifact_leads_on_to_what_was_made_from_it(open_page: OpenPage, lineage: dict[str, Any]) -> None:
+    examples = next(node for node in lineage["nodes"] if node["kind"] == "examples")
+    page = open_page(f"plugin/hops/lineage?dag={DAG}&node={examples['id']}", user="viewer")
+    page.get_by_role("link", name="Lineage of this").click()
+    expect(page).to_have_url(re.compile("artifact=examples"))
+    expect(page.get_by_role("button", name=re.compile("^Deployment"))).not_to_have_count(0)
+    expect(page.get_by_text("Of the examples that prepare has made")).to_be_visible()
+    page.get_by_role("link", name="Open examples").click()
+    expect(page).to_have_url(re.compile("/plugin/hops/data[?]"))
+
+
+def test_the_same_is_a_nested_list_and_another_version_is_chosen(
+    open_page: OpenPage, versions: list[dict[str, Any]], lineage: dict[str, Any]
+) -> None:
+    page = open_page(f"plugin/hops/lineage?dag={DAG}")
+    page.get_by_text("List", exact=True).click()
+    expect(page).to_have_url(re.compile("view=list"))
+    expect(page.get_by_role("listitem").filter(has_text="Snapshot").first).to_be_visible()
+    for kind in ("Schema", "Transformed examples", "Evaluation", "Serving check"):
+        expect(page.get_by_role("link", name=kind, exact=True).first).to_be_visible()
+    other = next(each for each in versions if each["role"] != "champion")
+    page.get_by_label("Served version").select_option(f"flights {other['version']}")
+    expect(page).to_have_url(re.compile(f"version={other['version']}"))
+    first = page.get_by_role("listitem").filter(has_text="Deployment").first
+    expect(first).to_contain_text(f"flights v{other['version']} as")
+    page.go_back()
+    expect(first).not_to_contain_text(f"flights v{other['version']} as")
+
+
+def test_nothing_made_yet_says_how_to_begin(open_page: OpenPage) -> None:
+    page = open_page("plugin/hops/lineage?dag=fashion_mnist")
+    expect(page.get_by_text("Nothing was made yet")).to_be_visible()
+    page.goto(f"{page.url.split('?')[0]}?dag={DAG}&version=999")
+    expect(page.get_by_text("There is no version 999")).to_be_visible()

@@ -1,0 +1,188 @@
+"""Models: how they serve, versions, evaluations, decisions, log; and a promotion that is seen in what is served."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from ui.conftest import OpenPage, Site
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+DAG, MODEL = "flights_training", "flights"
+PAGE = f"plugin/hops/models/{MODEL}?dag={DAG}"
+API = f"/hops/api/dags/{DAG}/models/{MODEL}"
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def rest_url(site: Site) -> str:
+    """The site's model server."""
+    extra = json.loads(site.environment["AIRFLOW_CONN_HOPS_DEFAULT"])["extra"]
+    return f"http://127.0.0.1:{extra['serving_rest_port']}"
+
+
+def answering_versions(site: Site, requests: int) -> Counter[str]:
+    """How many of some requests that name no version each version answers, as the server counts them."""
+    url = f"{rest_url(site)}/v1/models/{MODEL}"
+    signature = json.load(_OPENER.open(f"{url}/metadata"))["metadata"]["signature_def"]["signature_def"]
+    values = {"DT_STRING": "JFK", "DT_INT64": 1, "DT_FLOAT": 1.0}
+    inputs = {name: [values[each["dtype"]]] for name, each in signature["serving_default"]["inputs"].items()}
+    before = _counted(site)
+    for _ in range(requests):
+        _OPENER.open(urllib.request.Request(f"{url}:predict", json.dumps({"inputs": inputs}).encode())).read()
+    return _counted(site) - before
+
+
+def _counted(site: Site) -> Counter[str]:
+    versions = json.load(_OPENER.open(f"{rest_url(site)}/v1/stats"))["models"][MODEL]["versions"]
+    return Counter({version: counts["codes"].get("OK", 0) for version, counts in versions.items()})
+
+
+def promote(site: Site, version: int) -> None:
+    """Promotes a version by the API."""
+    answer = httpx.post(
+        f"{site.url}{API}/promote",
+        json={"version": version, "reason": "as it was before a test", "request_id": uuid.uuid4().hex},
+        headers={"Authorization": f"Bearer {site.token('admin')}"},
+        trust_env=False,
+        timeout=300,
+    )
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.fixture
+def champion(site: Site) -> Iterator[int]:
+    """The champion; after the test it is that again."""
+    version: int = site.get(API)["champion"]["version"]
+    yield version
+    if site.get(API)["champion"]["version"] != version:
+        promote(site, version)
+
+
+def tiles(page: Page) -> Any:
+    return page.get_by_role("region", name="Endpoint")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_model_says_what_serves_and_how(site: Site, open_page: OpenPage, theme: str) -> None:
+    known = site.get(API)
+    version = known["champion"]["version"]
+    answering_versions(site, 3)
+    page = open_page(f"plugin/hops/models?dag={DAG}", theme=theme)
+    row = page.locator("tbody tr[data-index]")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("AUC on eval")
+    expect(row.get_by_role("img", name=f"Traffic: version {version} 100%")).to_be_visible()
+    row.get_by_role("link", name=MODEL, exact=True).click()
+    expect(page.locator("h1")).to_have_text(MODEL)
+    expect(tiles(page).get_by_text("answers")).to_be_visible()
+    expect(tiles(page).get_by_role("img", name=f"Traffic: version {version} 100%")).to_be_visible()
+    for name in ("Requests", "Errors", "Latency p50", "Latency p99"):
+        expect(tiles(page).get_by_role("group", name=re.compile(f"^{name}: "))).to_be_visible()
+    expect(page.get_by_role("img", name="Requests per second by version", exact=True)).to_be_visible()
+    versions = page.get_by_role("table", name="Versions").locator("tbody tr[data-index]")
+    expect(versions).to_have_count(len(known["deployed"]))
+    expect(versions.filter(has=page.get_by_text("champion", exact=True))).to_contain_text("available")
+    page.get_by_role("radio", name="1 h").check(force=True)
+    expect(page).to_have_url(re.compile("minutes=60"))
+    page.reload()
+    expect(page.get_by_role("radio", name="1 h")).to_be_checked()
+    expect(page.locator("html")).to_have_class(theme)
+
+
+def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, open_page: OpenPage) -> None:
+    newest = max(site.get(API)["deployed"])
+    found = site.get(f"{API}/versions/{newest}/evaluation")
+    page = open_page(PAGE)
+    page.get_by_role("table", name="Versions").locator("tbody tr[data-index]").first.click()
+    expect(page).to_have_url(re.compile(f"tab=evaluation&version={newest}"))
+    expect(page.get_by_text("blessed", exact=True)).to_be_visible()
+    for reason in found["reasons"]:
+        expect(page.get_by_text(reason, exact=True)).to_be_visible()
+    split = found["splits"][0]
+    figures = page.get_by_role("table", name="Figures on all rows")
+    expect(figures).to_contain_text(f"{split['candidate']['auc']:.4f}".rstrip("0"))
+    expect(figures).to_contain_text(f"+{split['gain']['difference']:.3g}")
+    slices = page.get_by_role("table", name="Slices by carrier")
+    largest = max(split["slices"]["carrier"], key=lambda each: each["rows"])
+    expect(slices.locator("tbody tr[data-index]").first).to_contain_text(largest["value"])
+    slices.get_by_role("button", name="Gain").click()
+    expect(page).to_have_url(re.compile("slicesort=-gain"))
+    gains = {each["value"]: (each["gain"] or {}).get("difference") for each in split["slices"]["carrier"]}
+    best = max((value for value, gain in gains.items() if gain is not None), key=lambda value: gains[value])
+    expect(slices.locator("tbody tr[data-index]").first).to_contain_text(best)
+    page.get_by_placeholder("Search carrier").fill(largest["value"])
+    expect(slices.locator("tbody tr[data-index]")).to_have_count(1)
+    page.get_by_role("radio", name="origin").check(force=True)
+    expect(page.get_by_role("table", name="Slices by origin").locator("tbody tr[data-index]")).to_have_count(3)
+    page.get_by_role("radio", name=re.compile("^v1")).check(force=True)
+    expect(page.get_by_text("there was no champion to compare it with")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("table", name="Versions")).to_be_visible()
+
+
+def test_a_rollout_is_told_step_by_step_and_the_log_is_filtered(site: Site, open_page: OpenPage) -> None:
+    decisions = site.get(API)["decisions"]
+    steps = [each for each in decisions if each["canary"] is not None]
+    page = open_page(f"{PAGE}&tab=decisions")
+    expect(page.get_by_text(f"Rollout of version {steps[0]['version']}: promoted")).to_be_visible()
+    first = page.get_by_role("button", name=re.compile(f"^{steps[-1]['percent']}%"))
+    first.click()
+    compared = page.get_by_role("table", name=f"What was compared at {steps[-1]['percent']}%")
+    for finding in steps[-1]["findings"]:
+        expect(compared.get_by_text(finding["text"], exact=True)).to_be_visible()
+    page.get_by_role("tab", name="Log").click()
+    log = page.get_by_role("log")
+    expect(log.get_by_text(re.compile(f"model {MODEL} version 1 loaded in")).first).to_be_visible()
+    page.get_by_label("Version", exact=True).select_option("2")
+    expect(log.get_by_text("version 1 loaded")).to_have_count(0)
+    expect(page).to_have_url(re.compile("of=2"))
+    page.get_by_label("Level").select_option("ERROR")
+    expect(page.get_by_text("Nothing of this is among the newest lines")).to_be_visible()
+
+
+def test_a_promotion_from_the_page_is_seen_in_what_is_served(site: Site, open_page: OpenPage, champion: int) -> None:
+    other = next(version for version in site.get(API)["deployed"] if version != champion)
+    assert answering_versions(site, 20) == {str(champion): 20}
+    page = open_page(PAGE, user="op")
+    page.get_by_role("button", name="Promote", exact=True).click()
+    dialog = page.get_by_role("alertdialog")
+    expect(dialog).to_contain_text(f"Promote version {other} of {MODEL}?")
+    expect(dialog).to_contain_text(f"Version {champion} gets none, and stays loaded")
+    confirm = dialog.get_by_role("button", name="Promote")
+    expect(confirm).to_be_disabled()
+    reason = f"<img src=x onerror=alert(1)> {uuid.uuid4().hex}"
+    dialog.get_by_role("textbox", name="Reason").fill(reason)
+    confirm.click()
+    expect(dialog).to_have_count(0, timeout=120_000)
+    expect(tiles(page).get_by_role("img", name=f"Traffic: version {other} 100%")).to_be_visible()
+    assert answering_versions(site, 20) == {str(other): 20}
+    page.get_by_role("tab", name="Decisions").click()
+    expect(page.get_by_text(reason)).to_be_visible()
+    expect(page.get_by_text("by op").first).to_be_visible()
+    decision = site.get(API)["decisions"][0]
+    assert (decision["event"], decision["version"], decision["by"]["user"]) == ("promoted", other, "op")
+
+
+def test_who_may_not_trigger_the_dag_has_no_buttons_and_is_refused(site: Site, open_page: OpenPage) -> None:
+    page = open_page(PAGE, user="viewer", problems_expected=True)
+    expect(page.get_by_text("and the right to trigger it")).to_be_visible()
+    for name in ("Promote", "Set traffic", "Roll back"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    record = site.get(API)
+    status = page.evaluate(
+        """async (path) => (await fetch(path, {method: "POST", headers: {"Content-Type": "application/json"},
+           body: JSON.stringify({version: 1, reason: "mine", request_id: "0123456789"})})).status""",
+        f"{API}/promote",
+    )
+    assert status == 403
+    assert site.get(API)["decisions"] == record["decisions"]

@@ -1,0 +1,150 @@
+"""The runs page and the tab on a task instance, with the trainings of the demo."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from ui.conftest import OpenPage, Site
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+DAG = "flights_training"
+RUNS = f"plugin/hops/runs?dag={DAG}"
+
+
+@pytest.fixture(scope="module")
+def trainings(site: Site) -> list[dict[str, Any]]:
+    """The training runs, as the API lists them: the newest first."""
+    found: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/training-runs")["runs"]
+    assert len(found) >= 2
+    return found
+
+
+def _rows(page: Page) -> Any:
+    return page.get_by_role("table", name="Training runs").locator("tbody tr[data-index]")
+
+
+def test_runs_are_sorted_filtered_and_what_is_wrong_is_pointed_at(
+    open_page: OpenPage, trainings: list[dict[str, Any]]
+) -> None:
+    page = open_page(RUNS, problems_expected=True)
+    expect(_rows(page)).to_have_count(len(trainings))
+    page.get_by_role("button", name="val_auc", exact=True).click()
+    expect(page).to_have_url(re.compile("sort=-metrics.val_auc"))
+    best = max(trainings, key=lambda run: run["metrics"]["val_auc"])
+    expect(_rows(page).first).to_contain_text(best["dag_run_id"])
+    search = page.get_by_role("combobox", name="Filter runs")
+    search.click()
+    search.type("metrics.val_a")
+    page.get_by_role("option", name=re.compile("^metrics.val_auc")).click()
+    expect(search).to_have_value("metrics.val_auc ")
+    search.type(">")
+    search.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("At character 18: expected a number after metrics.val_auc >")
+    search.fill(f"metrics.val_auc >= {best['metrics']['val_auc'] - 1e-9}")
+    search.press("Enter")
+    expect(_rows(page)).to_have_count(1)
+    page.reload()
+    expect(_rows(page)).to_have_count(1)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_runs_are_compared(open_page: OpenPage, trainings: list[dict[str, Any]], theme: str) -> None:
+    page = open_page(RUNS, theme=theme)
+    for index in (0, 1):
+        _rows(page).nth(index).get_by_role("checkbox").click()
+    page.get_by_role("button", name="Compare").click()
+    expect(page).to_have_url(re.compile("view=curves"))
+    assert page.url.count("compare=") == 2
+    expect(page.get_by_role("img", name="loss of 2 runs by step")).to_be_visible()
+    page.get_by_role("button", name="Enlarge auc").click()
+    expect(page).to_have_url(re.compile("figure=auc"))
+    page.get_by_text("Differences", exact=True).click()
+    differences = page.get_by_role("table", name="Differences of the selected runs")
+    row = differences.get_by_role("row").filter(has=page.get_by_role("cell", name="val_auc", exact=True))
+    for run in trainings[:2]:
+        expect(row).to_contain_text(f"{run['metrics']['val_auc']:.5g}"[:6])
+    page.get_by_text("Scatter", exact=True).click()
+    expect(page.get_by_role("img", name=re.compile("^2 runs: metrics.val_auc by"))).to_be_visible()
+    page.get_by_text("Parallel coordinates", exact=True).click()
+    expect(page.get_by_role("img", name=re.compile("^2 runs by .*coloured by val_auc"))).to_be_visible()
+
+
+def test_a_range_marked_on_an_axis_filters_the_table(open_page: OpenPage, trainings: list[dict[str, Any]]) -> None:
+    aucs = sorted(run["metrics"]["val_auc"] for run in trainings)
+    page = open_page(f"{RUNS}&view=parallel&brush=metrics.val_auc:{aucs[-1] - 1e-6}:1")
+    expect(_rows(page)).to_have_count(sum(auc >= aucs[-1] - 1e-6 for auc in aucs))
+    page.get_by_role("button", name="Clear the marked ranges").click()
+    expect(_rows(page)).to_have_count(len(trainings))
+    chart = page.get_by_role("img", name=re.compile("coloured by val_auc"))
+    box = chart.bounding_box()
+    assert box is not None
+    # The last axis but one, of val_auc; its upper half.
+    axes = int(re.search(r"\d+", page.get_by_role("button", name=re.compile("^Axes")).inner_text())[0])  # type: ignore[index]
+    left, right = 60, box["width"] - 110
+    x = box["x"] + left + (right - left) * (axes - 2) / (axes - 1)
+    page.mouse.move(x, box["y"] + 46)
+    page.mouse.down()
+    page.mouse.move(x, box["y"] + 90, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("brush=metrics.val_auc"))
+
+
+def test_a_run_shows_its_figures_and_files_and_leads_on(
+    site: Site, open_page: OpenPage, trainings: list[dict[str, Any]]
+) -> None:
+    run = trainings[-1]
+    page = open_page(RUNS)
+    _rows(page).filter(has_text=run["dag_run_id"]).click()
+    expect(page).to_have_url(re.compile(f"run={run['run_id']}"))
+    drawer = page.get_by_role("dialog")
+    expect(drawer.get_by_role("table", name="Metrics")).to_contain_text("val_auc")
+    version = run["versions"][0]
+    expect(drawer.get_by_role("link", name=f"Model {version['name']} v{version['version']}")).to_be_visible()
+    expect(drawer.get_by_role("link", name="Lineage")).to_have_attribute("href", re.compile("artifact=model"))
+    drawer.get_by_role("tab", name="Files").click()
+    expect(drawer.locator("pre")).to_contain_text('"epochs"')
+    drawer.get_by_role("treeitem", name=re.compile("requirements.txt")).click()
+    expect(drawer.locator("pre")).to_contain_text("tensorflow==")
+    with page.expect_download() as download:
+        drawer.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename == "requirements.txt"
+    page.go_back()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.fixture
+def open_tab(site: Site, open_page: OpenPage) -> Callable[..., Page]:
+    """Opens the tab of a task of the newest training that has been rolled out."""
+    runs = site.get(f"/api/v2/dags/{DAG}/dagRuns?order_by=run_after&state=success&limit=2")["dag_runs"]
+    run = quote(runs[-1]["dag_run_id"], safe="")
+    return lambda task, **options: open_page(f"dags/{DAG}/runs/{run}/tasks/{task}/plugin/hops-task", **options)
+
+
+def test_the_tab_of_a_task_shows_what_it_made(open_tab: Callable[..., Page]) -> None:
+    page = open_tab("train")
+    expect(page.get_by_role("img", name="loss of 1 run by step")).to_be_visible()
+    expect(page.get_by_role("link", name="TensorBoard")).to_be_visible()
+    page = open_tab("evaluate", theme="dark")
+    expect(page.get_by_text("blessed", exact=True)).to_be_visible()
+    slices = page.get_by_role("table", name="Figures by slice")
+    expect(slices.locator("tbody tr[data-index]").first).to_contain_text("all")
+    page.get_by_role("button", name="Rows", exact=True).click()
+    expect(page).to_have_url(re.compile("slicessort=-rows"))
+    page = open_tab("prepare")
+    expect(page.get_by_role("table", name="Rows")).to_contain_text("cancelled")
+    page = open_tab("rollout")
+    expect(page.get_by_text("promoted", exact=True)).to_be_visible()
+
+
+def test_a_pipeline_without_trainings_says_how_to_start(open_page: OpenPage) -> None:
+    page = open_page("plugin/hops/runs?dag=fashion_mnist")
+    expect(page.get_by_text("No training runs yet")).to_be_visible()
+    expect(page.get_by_role("link", name="Trigger fashion_mnist")).to_be_visible()

@@ -1,0 +1,96 @@
+"""The way to the pages, and what they have in common."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import expect
+
+from ui.conftest import OpenPage, Site
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+DAG = "flights_training"
+PAGES = ["Data", "Schema", "Runs", "Models", "Skew", "Lineage"]
+
+
+def test_the_navigation_leads_to_the_pipelines_and_on_to_the_pages_of_one(open_page: OpenPage) -> None:
+    page = open_page()
+    page.get_by_role("link", name="ML Pipelines").click()
+    expect(page).to_have_url(re.compile("/plugin/hops$"))
+    expect(page.locator("h1")).to_have_text("ML Pipelines")
+    page.get_by_role("link", name=DAG, exact=True).click()
+    for label in PAGES:
+        page.get_by_role("navigation", name="Pages of the pipeline").get_by_role("link", name=label).click()
+        expect(page).to_have_url(re.compile(f"/plugin/hops/{label.lower()}[?]dag={DAG}"))
+        expect(page).to_have_title(f"{label} · {DAG} · ML Pipelines · Airflow")
+    page.reload()
+    expect(page.locator("h1")).to_have_text(PAGES[-1])
+
+
+def test_each_page_stands_for_itself_in_either_mode_and_follows_the_host(open_page: OpenPage) -> None:
+    page = open_page(f"plugin/hops/lineage?dag={DAG}", theme="light")
+    colors = []
+    for theme in ("light", "dark"):
+        # As the choice in the user's menu does.
+        changed = f"new StorageEvent('storage', {{key: 'theme', newValue: '{theme}'}})"
+        page.evaluate(f"localStorage.theme = '{theme}'; dispatchEvent({changed})")
+        expect(page.locator("html")).to_have_class(theme)
+        for label in PAGES:
+            page.get_by_role("navigation", name="Pages of the pipeline").get_by_role(
+                "link", name=label, exact=True
+            ).click()
+            expect(page.locator("h1")).to_have_text(label)
+            page.wait_for_load_state("networkidle")
+            expect(page.get_by_text("This part of the page failed")).to_have_count(0)
+        colors.append(page.locator("h1").evaluate("element => getComputedStyle(element).color"))
+    assert colors[0] != colors[1]
+
+
+def test_a_page_without_a_pipeline_asks_for_one_and_another_is_chosen_in_the_breadcrumbs(open_page: OpenPage) -> None:
+    page = open_page("plugin/hops/skew")
+    page.get_by_role("link", name=DAG, exact=True).click()
+    expect(page).to_have_url(re.compile(f"/plugin/hops/skew[?]dag={DAG}$"))
+    page.get_by_role("button", name="Choose a pipeline").click()
+    page.get_by_role("menuitemradio", name="fashion_mnist").click()
+    expect(page).to_have_url(re.compile("/plugin/hops/skew[?]dag=fashion_mnist$"))
+    page.go_back()
+    expect(page).to_have_url(re.compile(f"dag={DAG}$"))
+
+
+def test_an_address_that_leads_nowhere_says_so(open_page: OpenPage) -> None:
+    expect(open_page("plugin/hops/nowhere").get_by_text("There is no such page")).to_be_visible()
+
+
+def test_a_run_and_a_task_have_a_tab(site: Site, open_page: OpenPage) -> None:
+    runs = site.get(f"/api/v2/dags/{DAG}/dagRuns?order_by=-run_after&limit=1")["dag_runs"]
+    run = quote(runs[0]["dag_run_id"], safe="")
+    page = open_page(f"dags/{DAG}/runs/{run}")
+    page.get_by_role("link", name="ML Artifacts").click()
+    expect(page).to_have_url(re.compile("/plugin/hops-run$"))
+    expect(page.get_by_text("This part of the page failed")).to_have_count(0)
+    page = open_page(f"dags/{DAG}/runs/{run}/tasks/train")
+    page.get_by_role("link", name="ML Results").click()
+    expect(page).to_have_url(re.compile("/plugin/hops-task$"))
+    expect(page.get_by_text("This part of the page failed")).to_have_count(0)
+
+
+def test_the_pages_work_below_a_path(site_below_a_path: Site, open_page: OpenPage) -> None:
+    page = open_page("", site=site_below_a_path)
+    page.get_by_role("link", name="ML Pipelines").click()
+    page.get_by_role("link", name=DAG, exact=True).click()
+    page.get_by_role("link", name="Skew").click()
+    expect(page).to_have_url(f"{site_below_a_path.url}/plugin/hops/skew?dag={DAG}")
+    page.reload()
+    expect(page.locator("h1")).to_have_text("Skew")
+
+
+def test_who_is_not_logged_in_is_led_to_the_login_and_back(site: Site, open_page: OpenPage) -> None:
+    page = open_page("plugin/hops", problems_expected=True)
+    expect(page.get_by_role("link", name=DAG, exact=True)).to_be_visible()
+    page.context.clear_cookies()
+    page.get_by_role("link", name=DAG, exact=True).click()
+    page.reload()
+    expect(page).to_have_url(re.compile("/auth/login[?]next="))

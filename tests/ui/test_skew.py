@@ -1,0 +1,133 @@
+"""The Skew page: the demo's comparison, and a season of weekly ones beside it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import skew_history
+from playwright.sync_api import Locator, Page, expect
+
+from ui.conftest import OpenPage, Site
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+DAG = "flights_training"
+WEEKS = 12
+
+
+@pytest.fixture(scope="module")
+def timeline(site: Site, runtime_python: Path) -> dict[str, Any]:
+    """What the API says of a season: six weeks like the reference, then spring, too few rows, a fault."""
+    script, store = skew_history.__file__, f"file://{site.home}/store"
+    command = [sys.executable, script, str(runtime_python), store, "flights_monitoring", str(WEEKS)]
+    subprocess.run(command, env=site.environment, check=True, capture_output=True)
+    found: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/skew")
+    return found
+
+
+@pytest.fixture
+def weeks(timeline: dict[str, Any]) -> list[dict[str, Any]]:
+    """The weekly comparisons."""
+    return [check for check in timeline["checks"] if "week-" in check["run_id"]]
+
+
+def _artifact(check: dict[str, Any]) -> str:
+    value = "/".join(str(check[name]) for name in ("kind", "dag_id", "task_id", "map_index", "run_id"))
+    return quote(value, safe="")
+
+
+def _rows(page: Page) -> Locator:
+    return page.get_by_role("table", name="Features").locator("tr[data-index]")
+
+
+def test_the_worst_feature_comes_first_and_others_are_found(open_page: OpenPage, timeline: dict[str, Any]) -> None:
+    page = open_page(f"plugin/hops/skew?dag={DAG}")
+    newest = timeline["checks"][-1]
+    expect(page.get_by_role("heading", level=2)).to_have_text(newest["drifted"][0])
+    features = {feature["name"]: feature for feature in timeline["features"]}
+    scores = {
+        name: feature["scores"][-1] / feature["thresholds"][-1]
+        for name, feature in features.items()
+        if feature["scores"][-1] is not None
+    }
+    worst = max(scores, key=lambda name: scores[name])
+    expect(_rows(page).first).to_contain_text(worst)
+    page.get_by_role("button", name="Feature", exact=True).click()
+    expect(_rows(page).first).to_contain_text(min(features, key=str.lower))
+    page.get_by_placeholder("Search features").fill("DEW")
+    expect(_rows(page)).to_have_count(1)
+    _rows(page).first.click()
+    expect(page).to_have_url(re.compile("feature=dewp"))
+    expect(page.get_by_role("heading", level=2)).to_have_text("dewp")
+    page.reload()
+    expect(page.get_by_role("heading", level=2)).to_have_text("dewp")
+    expect(_rows(page)).to_have_count(1)
+
+
+def test_a_cell_opens_its_comparison_with_what_was_decided(
+    open_page: OpenPage, timeline: dict[str, Any], weeks: list[dict[str, Any]]
+) -> None:
+    page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp", theme="dark")
+    strip = page.get_by_role("img", name=re.compile("^temp: beyond its threshold in"))
+    stable = timeline["checks"].index(weeks[2])
+    strip.locator("rect").nth(stable).click()
+    expect(page).to_have_url(re.compile("week-02"))
+    expect(page.get_by_text("No feature has moved")).to_be_visible()
+    expect(page.get_by_text("No retraining: nothing to retrain for")).to_be_visible()
+    expect(page.get_by_role("link", name="DAG run")).to_have_attribute("href", re.compile("week-02"))
+    assert [check["verdict"] for check in weeks[:6]] == ["stable"] * 6
+    drifted = next(index for index, check in enumerate(timeline["checks"]) if "temp" in check["drifted"])
+    assert timeline["checks"][drifted] in weeks[6:]
+    strip.locator("rect").nth(drifted).click()
+    expect(page.get_by_text("Retraining requested", exact=True)).to_be_visible()
+    expect(page.get_by_text("Its values have moved")).to_be_visible()
+    page.go_back()
+    expect(page).to_have_url(re.compile("week-02"))
+    expect(page.get_by_text("No feature has moved")).to_be_visible()
+    page.get_by_role("button", name="Newer comparison").press("Enter")
+    expect(page).to_have_url(re.compile("week-03"))
+
+
+def test_a_fault_and_too_few_rows_are_told_in_words(open_page: OpenPage, weeks: list[dict[str, Any]]) -> None:
+    few, fault, _ = weeks[-3:]
+    assert (few["verdict"], fault["verdict"]) == ("insufficient", "pipeline_fault")
+    page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp&artifact={_artifact(fault)}")
+    expect(page.get_by_text("a fault is not to be learnt from")).to_be_visible()
+    expect(page.get_by_text("Its values look like the reference's in another unit")).to_be_visible()
+    page.goto(f"{page.url.split('?')[0]}?dag={DAG}&feature=temp&artifact={_artifact(few)}")
+    expect(page.get_by_text(f"{few['min_rows']:,} are needed")).to_be_visible()
+
+
+def test_what_is_measured_and_which_time_stay_in_the_address(open_page: OpenPage, timeline: dict[str, Any]) -> None:
+    page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp")
+    chart = page.get_by_role("img", name=re.compile(f"^temp over {len(timeline['checks'])} comparisons"))
+    expect(chart.locator("canvas")).to_be_visible()
+    page.get_by_label("What is shown").select_option("p-value")
+    page.get_by_text("Wall time").click()
+    expect(page).to_have_url(re.compile("measure=p&time=wall"))
+    expect(page.get_by_text("chance that is allowed")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("chance that is allowed")).to_be_visible()
+    page.get_by_role("link", name="Overlay on the Data page").click()
+    expect(page).to_have_url(re.compile("/plugin/hops/data[?]dag=flights_monitoring&artifact=skew"))
+
+
+@pytest.mark.parametrize("width", [1024, 2560])
+def test_one_comparison_is_shown_as_well(open_page: OpenPage, timeline: dict[str, Any], width: int) -> None:
+    page = open_page(f"plugin/hops/skew?dag={DAG}&last=1", width=width, theme="dark")
+    expect(page.get_by_text(f"the last 1 of {timeline['total_entries']} comparisons")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("over 1 comparisons")).locator("canvas")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Histograms of")).locator("canvas")).to_be_visible()
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width
+
+
+def test_nothing_to_compare_says_how_to_begin(open_page: OpenPage) -> None:
+    page = open_page("plugin/hops/skew?dag=fashion_mnist")
+    expect(page.get_by_text("Nothing watches this pipeline")).to_be_visible()

@@ -1,0 +1,65 @@
+import { Box } from "@chakra-ui/react";
+import { QueryClientProvider } from "@tanstack/react-query";
+import { Route, Routes } from "react-router-dom";
+import { queryClient } from "src/api/client";
+import { Empty } from "src/components/Empty";
+import { ErrorBoundary } from "src/components/ErrorBoundary";
+import type { HostProps } from "src/host";
+import { DataPage } from "src/pages/Data/DataPage";
+import { LineagePage } from "src/pages/Lineage/LineagePage";
+import { ModelPage } from "src/pages/Models/ModelPage";
+import { ModelsPage } from "src/pages/Models/ModelsPage";
+import { PipelinesPage } from "src/pages/Pipelines/PipelinesPage";
+import { RunsPage } from "src/pages/Runs/RunsPage";
+import { SchemaPage } from "src/pages/Schema/SchemaPage";
+import { SkewPage } from "src/pages/Skew/SkewPage";
+import { OfPipeline } from "src/shell/OfPipeline";
+import { Shell } from "src/shell/Shell";
+import { RunTab } from "src/tabs/RunTab";
+import { TaskTab } from "src/tabs/TaskTab";
+
+/** What the host shows: the pages, or the tab of the DAG run or task instance whose ids it passes. */
+export function App(host: HostProps) {
+  return (
+    <QueryClientProvider client={queryClient}>
+      <ErrorBoundary>
+        <Content {...host} />
+      </ErrorBoundary>
+    </QueryClientProvider>
+  );
+}
+
+function Content({ dagId, runId, taskId, mapIndex }: HostProps) {
+  if (dagId === undefined || runId === undefined) {
+    return <Pages />;
+  }
+  return (
+    <Box p={3} height="full" overflowY="auto">
+      {taskId === undefined ? (
+        <RunTab dagId={dagId} runId={runId} />
+      ) : (
+        <TaskTab dagId={dagId} runId={runId} taskId={taskId} mapIndex={Number(mapIndex ?? -1)} />
+      )}
+    </Box>
+  );
+}
+
+function Pages() {
+  return (
+    <Routes>
+      <Route element={<Shell />}>
+        <Route index element={<PipelinesPage />} />
+        <Route element={<OfPipeline />}>
+          <Route path="data" element={<DataPage />} />
+          <Route path="schema" element={<SchemaPage />} />
+          <Route path="runs" element={<RunsPage />} />
+          <Route path="models" element={<ModelsPage />} />
+          <Route path="models/:model" element={<ModelPage />} />
+          <Route path="skew" element={<SkewPage />} />
+          <Route path="lineage" element={<LineagePage />} />
+        </Route>
+        <Route path="*" element={<Empty title="There is no such page">Choose one above.</Empty>} />
+      </Route>
+    </Routes>
+  );
+}

@@ -1,0 +1,60 @@
+import { useQueries } from "@tanstack/react-query";
+import { api, type Schemas } from "src/api/client";
+
+const ALL = 1000;
+const AT_ONCE = 50;
+const BUSY_MS = 5_000;
+const IDLE_MS = 30_000;
+const UNFINISHED = new Set(["running", "queued"]);
+
+export type Pipeline = Schemas["PipelineSummary"];
+export type Activity = Schemas["Activity"];
+
+/** Whether a run of the pipeline, or of a DAG that watches it, goes on. */
+function isBusy({ last_run, monitors }: Pipeline): boolean {
+  return [last_run, ...monitors.map((monitor) => monitor.last_run)].some((run) => UNFINISHED.has(run?.state ?? ""));
+}
+
+/** The pipelines that the user may see; with `live`, asked again for as long as they are shown. */
+export function usePipelines({ live = false }: { live?: boolean } = {}) {
+  return api.useQuery(
+    "get",
+    "/api/pipelines",
+    { params: { query: { limit: ALL } } },
+    {
+      staleTime: live ? BUSY_MS : IDLE_MS,
+      refetchInterval: ({ state }) => (live ? (state.data?.pipelines.some(isBusy) ? BUSY_MS : IDLE_MS) : false),
+    },
+  );
+}
+
+/** What stands for an answer that did not come. */
+function unknown(dagIds: readonly string[], error: unknown): Record<string, Activity> {
+  const problem = error instanceof Error ? error.message : "the API server was not reached";
+  return Object.fromEntries(
+    dagIds.map((dagId) => [dagId, { traffic: { problem, versions: [], requests: null }, skew: [] }]),
+  );
+}
+
+/** What goes on with what some pipelines serve, by DAG; it comes when the model servers have answered. */
+export function useActivity(dagIds: readonly string[]): Record<string, Activity | undefined> {
+  const parts = Array.from({ length: Math.ceil(dagIds.length / AT_ONCE) }, (_, part) =>
+    dagIds.slice(part * AT_ONCE, (part + 1) * AT_ONCE),
+  );
+  return useQueries({
+    queries: parts.map((part) =>
+      api.queryOptions(
+        "get",
+        "/api/pipelines/activity",
+        { params: { query: { dag_id: part } } },
+        { refetchInterval: 2 * BUSY_MS, retry: false },
+      ),
+    ),
+    combine: (answers) => {
+      const found = answers.map(({ data, error }, part) =>
+        data ? data.pipelines : error ? unknown(parts[part] ?? [], error) : {},
+      );
+      return Object.assign({}, ...found) as Record<string, Activity>;
+    },
+  });
+}

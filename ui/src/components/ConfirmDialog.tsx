@@ -1,0 +1,99 @@
+import { Button, Dialog, Field, Portal, Textarea } from "@chakra-ui/react";
+import { type ReactNode, useState } from "react";
+import { ErrorAlert } from "src/components/ErrorAlert";
+
+/**
+ * Asks before something is changed, and for the reason, which is recorded with the user's name.
+ *
+ * It closes when `onConfirm` has succeeded; an error stays in sight with what was typed.
+ */
+export function ConfirmDialog({
+  open,
+  title,
+  confirmLabel,
+  danger = false,
+  children,
+  onConfirm,
+  onClose,
+}: {
+  open: boolean;
+  title: string;
+  confirmLabel: string;
+  danger?: boolean;
+  children?: ReactNode;
+  onConfirm: (reason: string) => Promise<unknown>;
+  onClose: () => void;
+}) {
+  const [reason, setReason] = useState("");
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>(null);
+  const close = () => {
+    setReason("");
+    setError(null);
+    onClose();
+  };
+  const confirm = async () => {
+    setBusy(true);
+    setError(null);
+    try {
+      await onConfirm(reason.trim());
+      close();
+    } catch (failure) {
+      setError(failure);
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <Dialog.Root open={open} onOpenChange={(change) => !change.open && !busy && close()} size="md" role="alertdialog">
+      <Portal>
+        <Dialog.Backdrop />
+        <Dialog.Positioner>
+          <Dialog.Content asChild>
+            <form
+              onSubmit={(event) => {
+                event.preventDefault();
+                if (reason.trim()) {
+                  void confirm();
+                }
+              }}
+            >
+              <Dialog.Header>
+                <Dialog.Title>{title}</Dialog.Title>
+              </Dialog.Header>
+              <Dialog.Body display="flex" flexDirection="column" gap={4}>
+                {children}
+                <Field.Root required>
+                  <Field.Label>
+                    Reason <Field.RequiredIndicator />
+                  </Field.Label>
+                  <Textarea
+                    value={reason}
+                    maxLength={1000}
+                    rows={3}
+                    onChange={(event) => setReason(event.target.value)}
+                  />
+                  <Field.HelperText>Recorded with your name.</Field.HelperText>
+                </Field.Root>
+                <ErrorAlert error={error} />
+              </Dialog.Body>
+              <Dialog.Footer>
+                <Button variant="outline" onClick={close} disabled={busy}>
+                  Cancel
+                </Button>
+                <Button
+                  type="submit"
+                  colorPalette={danger ? "danger" : "brand"}
+                  loading={busy}
+                  disabled={!reason.trim()}
+                >
+                  {confirmLabel}
+                </Button>
+              </Dialog.Footer>
+            </form>
+          </Dialog.Content>
+        </Dialog.Positioner>
+      </Portal>
+    </Dialog.Root>
+  );
+}

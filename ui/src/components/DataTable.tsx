@@ -1,0 +1,299 @@
+import { Box, chakra, HStack, Table } from "@chakra-ui/react";
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { LuArrowDown, LuArrowUp, LuChevronsUpDown } from "react-icons/lu";
+import { Cells } from "src/components/Cells";
+import { ColumnChoice } from "src/components/ColumnChoice";
+import { type Column, sortRows } from "src/components/table";
+import { type Sort, useQueryList } from "src/hooks/useQueryState";
+import { useSortAtOnce } from "src/hooks/useSortAtOnce";
+
+const WIDTH = 120;
+const FIXED_WIDTH = 220;
+const TICK_WIDTH = 36;
+/** Rows that are drawn beyond those in sight. */
+const OVERSCAN = 5;
+/** Of all rows at once: a component for each cell would take longer to style than to draw. */
+const BODY = {
+  "& tr[data-index] > td": {
+    px: 2,
+    borderBottomWidth: "1px",
+    overflow: "hidden",
+    textOverflow: "ellipsis",
+    whiteSpace: "nowrap",
+  },
+  "& tr[data-marked]": { bg: "brand.subtle" },
+  "& tr:focus-visible": { outline: "2px solid", outlineColor: "brand.focusRing", outlineOffset: "-2px" },
+};
+
+interface Props<Row> {
+  rows: readonly Row[];
+  columns: readonly Column<Row>[];
+  rowKey: (row: Row) => string;
+  /** What the rows are: for those who hear the table. */
+  label: string;
+  initialSort?: Sort;
+  /** Prefix of the table's names in the address, where a page has several tables. */
+  name?: string;
+  /** Whether the rows come sorted as the address says (see `useSort`): nothing is sorted here. */
+  sorted?: boolean;
+  /** Pixels of a row; rows do not wrap. */
+  rowHeight?: number;
+  /** CSS height beyond which the table scrolls. */
+  maxHeight?: string;
+  selected?: ReadonlySet<string>;
+  /** Called with the new selection; with it rows have a box to tick. */
+  onSelect?: (keys: Set<string>) => void;
+  /** Opens a row: by click, or Enter. */
+  onOpen?: (row: Row) => void;
+  /** The key of the row that is open. */
+  opened?: string | null;
+  /** Called when the last row comes into sight: where there are more to be fetched. */
+  onEnd?: () => void;
+  /** Left of the choice of columns: filters. */
+  toolbar?: ReactNode;
+}
+
+/** Rows that are sorted, whose columns are chosen, and of which only those in sight are drawn. */
+export function DataTable<Row>(props: Props<Row>) {
+  const {
+    rows,
+    columns,
+    rowKey,
+    label,
+    name = "",
+    rowHeight = 38,
+    maxHeight = "65vh",
+    selected,
+    onSelect,
+    onOpen,
+  } = props;
+  const [sort, setSort] = useSortAtOnce(`${name}sort`, props.initialSort ?? null);
+  const [chosen, setChosen] = useQueryList(`${name}columns`);
+  const shown = useMemo(
+    () => columns.filter(({ key, fixed, optional }) => fixed || (chosen.length ? chosen.includes(key) : !optional)),
+    [columns, chosen],
+  );
+  const ordered = useMemo(
+    () => (props.sorted ? rows : sortRows(rows, columns, sort)),
+    [rows, columns, sort, props.sorted],
+  );
+  const scroller = useRef<HTMLDivElement>(null);
+  const virtual = useVirtualizer({
+    count: ordered.length,
+    getScrollElement: () => scroller.current,
+    estimateSize: () => rowHeight,
+    overscan: OVERSCAN,
+  });
+  const [active, setActive] = useState(0);
+  const items = virtual.getVirtualItems();
+  const above = items[0]?.start ?? 0;
+  const below = virtual.getTotalSize() - (items.at(-1)?.end ?? 0);
+  const cells = shown.length + (onSelect ? 1 : 0);
+  const minWidth = shown.reduce((sum, column) => sum + widthOf(column), onSelect ? TICK_WIDTH : 0);
+
+  const atEnd = ordered.length > 0 && items.at(-1)?.index === ordered.length - 1;
+  const { onEnd } = props;
+  useEffect(() => {
+    if (atEnd) {
+      onEnd?.();
+    }
+  }, [atEnd, onEnd]);
+
+  // The next click may come before the selection has come back.
+  const ticked = useRef(selected);
+  useEffect(() => {
+    ticked.current = selected;
+  }, [selected]);
+  const toggle = (key: string) => {
+    const changed = new Set(ticked.current);
+    if (!changed.delete(key)) {
+      changed.add(key);
+    }
+    ticked.current = changed;
+    onSelect?.(changed);
+  };
+  const focusRow = (index: number) => {
+    const to = Math.min(Math.max(index, 0), ordered.length - 1);
+    setActive(to);
+    virtual.scrollToIndex(to);
+    requestAnimationFrame(() => scroller.current?.querySelector<HTMLElement>(`[data-index="${to}"]`)?.focus());
+  };
+  const onKeyDown = (event: KeyboardEvent<HTMLElement>) => {
+    const onRow = event.target instanceof HTMLElement && event.target.dataset.index;
+    const row = ordered[active];
+    if (!onRow || row === undefined) {
+      return;
+    }
+    const page = Math.max(Math.floor((scroller.current?.clientHeight ?? 0) / rowHeight) - 2, 1);
+    const moves: Record<string, number> = {
+      ArrowDown: active + 1,
+      ArrowUp: active - 1,
+      PageDown: active + page,
+      PageUp: active - page,
+      Home: 0,
+      End: ordered.length - 1,
+    };
+    const to = moves[event.key];
+    if (to !== undefined) {
+      focusRow(to);
+    } else if (event.key === "Enter" && onOpen) {
+      onOpen(row);
+    } else if (event.key === " " && onSelect) {
+      toggle(rowKey(row));
+    } else {
+      return;
+    }
+    event.preventDefault();
+  };
+
+  return (
+    <Box>
+      <HStack mb={2} gap={2} align="flex-start">
+        <Box flex={1}>{props.toolbar}</Box>
+        {columns.length > 3 && <ColumnChoice columns={columns} shown={shown} onChange={setChosen} />}
+      </HStack>
+      <Box ref={scroller} maxHeight={maxHeight} overflow="auto" borderWidth={1} borderRadius="md" onKeyDown={onKeyDown}>
+        <Table.Root
+          size="sm"
+          stickyHeader
+          interactive={Boolean(onOpen)}
+          aria-label={label}
+          aria-rowcount={ordered.length + 1}
+          tableLayout="fixed"
+          minWidth={`${minWidth}px`}
+        >
+          <Table.Header>
+            <Table.Row aria-rowindex={1}>
+              {onSelect && (
+                <Table.ColumnHeader width={`${TICK_WIDTH}px`}>
+                  <Tick
+                    label="Select all"
+                    checked={ordered.length > 0 && ordered.every((row) => selected?.has(rowKey(row)))}
+                    onChange={(checked) => onSelect(new Set(checked ? ordered.map(rowKey) : []))}
+                  />
+                </Table.ColumnHeader>
+              )}
+              {shown.map((column) => (
+                <Heading key={column.key} column={column} sort={sort} onSort={setSort} />
+              ))}
+            </Table.Row>
+          </Table.Header>
+          <Table.Body css={BODY}>
+            {above > 0 && <Gap height={above} cells={cells} />}
+            {items.map(({ index }) => {
+              const row = ordered[index];
+              if (row === undefined) {
+                return null;
+              }
+              const key = rowKey(row);
+              return (
+                <tr
+                  key={key}
+                  data-index={index}
+                  data-marked={props.opened === key || selected?.has(key) ? "" : undefined}
+                  aria-rowindex={index + 2}
+                  aria-selected={onSelect ? selected?.has(key) : undefined}
+                  aria-current={props.opened === key || undefined}
+                  style={{ height: rowHeight, cursor: onOpen && "pointer" }}
+                  tabIndex={index === active ? 0 : -1}
+                  onFocus={() => setActive(index)}
+                  onClick={onOpen && ((event) => !isControl(event.target) && onOpen(row))}
+                >
+                  {onSelect && (
+                    // biome-ignore lint/a11y/useKeyWithClickEvents: it only keeps clicks beside the box from the row
+                    <td onClick={(event) => event.stopPropagation()}>
+                      <Tick
+                        label={`Select ${key}`}
+                        checked={selected?.has(key) ?? false}
+                        onChange={() => toggle(key)}
+                      />
+                    </td>
+                  )}
+                  <Cells row={row} columns={shown} />
+                </tr>
+              );
+            })}
+            {below > 0 && <Gap height={below} cells={cells} />}
+          </Table.Body>
+        </Table.Root>
+      </Box>
+    </Box>
+  );
+}
+
+/** Whether a click was meant for a link or a button in a row, and not for the row. */
+function isControl(target: EventTarget): boolean {
+  return target instanceof Element && target.closest("a, button, input, select, label") !== null;
+}
+
+function widthOf<Row>({ width, fixed }: Column<Row>): number {
+  return width ?? (fixed ? FIXED_WIDTH : WIDTH);
+}
+
+/** Stands for the rows out of sight. */
+function Gap({ height, cells }: { height: number; cells: number }) {
+  return (
+    <tr aria-hidden style={{ height }}>
+      <td colSpan={cells} style={{ padding: 0 }} />
+    </tr>
+  );
+}
+
+function Tick({ label, checked, onChange }: { label: string; checked: boolean; onChange: (checked: boolean) => void }) {
+  return (
+    <chakra.input
+      type="checkbox"
+      aria-label={label}
+      checked={checked}
+      accentColor="brand.solid"
+      verticalAlign="middle"
+      onChange={(event) => onChange(event.currentTarget.checked)}
+    />
+  );
+}
+
+function Heading<Row>({
+  column,
+  sort,
+  onSort,
+}: {
+  column: Column<Row>;
+  sort: Sort | null;
+  onSort: (sort: Sort | null) => void;
+}) {
+  const current = sort?.column === column.key ? sort : null;
+  const first = column.descendingFirst ?? false;
+  // Once, the other way round, and as it was.
+  const next =
+    current === null ? { column: column.key, descending: first } : { ...current, descending: !current.descending };
+  const Arrow = current === null ? LuChevronsUpDown : current.descending ? LuArrowDown : LuArrowUp;
+  return (
+    <Table.ColumnHeader
+      width={`${widthOf(column)}px`}
+      textAlign={column.align}
+      title={column.help}
+      whiteSpace="nowrap"
+      aria-sort={current === null ? undefined : current.descending ? "descending" : "ascending"}
+    >
+      {column.value ? (
+        <chakra.button
+          type="button"
+          display="inline-flex"
+          alignItems="center"
+          gap={1}
+          cursor="pointer"
+          color={current ? "fg" : undefined}
+          onClick={() => onSort(current !== null && current.descending !== first ? null : next)}
+        >
+          {column.label}
+          <chakra.span color={current ? "fg" : "border.emphasized"} aria-hidden>
+            <Arrow size={12} />
+          </chakra.span>
+        </chakra.button>
+      ) : (
+        column.label
+      )}
+    </Table.ColumnHeader>
+  );
+}

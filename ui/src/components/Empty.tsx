@@ -1,0 +1,20 @@
+import { EmptyState } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+import { LuInbox } from "react-icons/lu";
+
+/** Nothing to show: says why, and how to start (children: a link, a command, a button). */
+export function Empty({ title, icon, children }: { title: string; icon?: ReactNode; children?: ReactNode }) {
+  return (
+    <EmptyState.Root>
+      <EmptyState.Content>
+        <EmptyState.Indicator>{icon ?? <LuInbox />}</EmptyState.Indicator>
+        <EmptyState.Title>{title}</EmptyState.Title>
+        {children !== undefined && (
+          <EmptyState.Description asChild maxW="2xl" textAlign="center">
+            <div>{children}</div>
+          </EmptyState.Description>
+        )}
+      </EmptyState.Content>
+    </EmptyState.Root>
+  );
+}

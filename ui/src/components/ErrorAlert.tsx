@@ -1,0 +1,37 @@
+import { Alert, Button } from "@chakra-ui/react";
+import { ApiError } from "src/api/client";
+
+const TITLES: Record<number, string> = {
+  403: "You may not see this",
+  404: "This is not there",
+  410: "This has been deleted",
+  422: "This cannot be answered",
+  502: "What lies behind this page does not answer",
+};
+
+/** What went wrong, in the API's words, and a button to try again where that can help. */
+export function ErrorAlert({ error, retry }: { error: unknown; retry?: () => void }) {
+  if (error === null || error === undefined) {
+    return null;
+  }
+  const status = error instanceof ApiError ? error.status : undefined;
+  // What `fetch` throws where nothing answers.
+  const notReached = error instanceof TypeError ? "The API server was not reached" : "This part of the page failed";
+  const title = status === undefined ? notReached : (TITLES[status] ?? `The API failed (${status})`);
+  return (
+    <Alert.Root status={status === 404 || status === 410 ? "warning" : "error"} alignItems="flex-start">
+      <Alert.Indicator />
+      <Alert.Content>
+        <Alert.Title>{title}</Alert.Title>
+        <Alert.Description whiteSpace="pre-wrap" wordBreak="break-word">
+          {error instanceof Error ? error.message : String(error)}
+        </Alert.Description>
+      </Alert.Content>
+      {retry && (status === undefined || status >= 500) && (
+        <Button size="xs" variant="outline" onClick={retry}>
+          Try again
+        </Button>
+      )}
+    </Alert.Root>
+  );
+}

@@ -1,0 +1,35 @@
+import { Alert, Button } from "@chakra-ui/react";
+import { Component, type ReactNode } from "react";
+
+/** Keeps a mistake in one part of a page from taking the rest with it. A change of `resetKey` tries again. */
+export class ErrorBoundary extends Component<{ children: ReactNode; resetKey?: string }, { error: Error | null }> {
+  override state: { error: Error | null } = { error: null };
+
+  static getDerivedStateFromError(error: Error) {
+    return { error };
+  }
+
+  override componentDidUpdate(before: { resetKey?: string }) {
+    if (this.state.error && before.resetKey !== this.props.resetKey) {
+      this.setState({ error: null });
+    }
+  }
+
+  override render() {
+    if (!this.state.error) {
+      return this.props.children;
+    }
+    return (
+      <Alert.Root status="error">
+        <Alert.Indicator />
+        <Alert.Content>
+          <Alert.Title>This part of the page failed</Alert.Title>
+          <Alert.Description>{this.state.error.message}</Alert.Description>
+        </Alert.Content>
+        <Button size="xs" variant="outline" onClick={() => this.setState({ error: null })}>
+          Try again
+        </Button>
+      </Alert.Root>
+    );
+  }
+}

@@ -1,0 +1,101 @@
+import { Button, CloseButton, HStack, Input, InputGroup, Menu, Portal, Text } from "@chakra-ui/react";
+import { type ReactNode, useEffect, useState } from "react";
+import { LuChevronDown, LuSearch } from "react-icons/lu";
+import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
+
+const SETTLE_MS = 200;
+
+/** A row of filters above what they filter; on the right, `summary`: how much is left. */
+export function FilterBar({ children, summary }: { children: ReactNode; summary?: ReactNode }) {
+  return (
+    <HStack gap={2} wrap="wrap" role="search">
+      {children}
+      {summary !== undefined && (
+        <Text marginInlineStart="auto" color="fg.muted" fontSize="sm" aria-live="polite">
+          {summary}
+        </Text>
+      )}
+    </HStack>
+  );
+}
+
+/** Text to search for, kept in the query under `name`; it takes effect when the typing pauses. */
+export function SearchInput({ name = "search", placeholder = "Search" }: { name?: string; placeholder?: string }) {
+  const [value, setValue] = useQueryParam(name);
+  const [typed, setTyped] = useState(value);
+  const [settled, setSettled] = useState(value);
+  if (value !== settled) {
+    // Changed from outside: the back button, or a link.
+    setSettled(value);
+    setTyped(value);
+  }
+  useEffect(() => {
+    if (typed === value) {
+      return;
+    }
+    const timer = window.setTimeout(() => {
+      setSettled(typed);
+      setValue(typed);
+    }, SETTLE_MS);
+    return () => window.clearTimeout(timer);
+  }, [typed, value, setValue]);
+  return (
+    <InputGroup
+      width={{ base: "full", md: "64" }}
+      startElement={<LuSearch />}
+      endElement={typed && <CloseButton size="2xs" aria-label="Clear" onClick={() => setTyped("")} />}
+    >
+      <Input
+        size="sm"
+        type="text"
+        aria-label={placeholder}
+        placeholder={placeholder}
+        value={typed}
+        onChange={(event) => setTyped(event.target.value)}
+      />
+    </InputGroup>
+  );
+}
+
+/** Choices of which any number may be taken, kept in the query under `name`; none taken is no filter. */
+export function ChoiceFilter({
+  name,
+  label,
+  choices,
+}: {
+  name: string;
+  label: string;
+  choices: readonly { value: string; label?: ReactNode; count?: number }[];
+}) {
+  const [taken, setTaken] = useQueryList(name);
+  return (
+    <Menu.Root closeOnSelect={false}>
+      <Menu.Trigger asChild>
+        <Button size="sm" variant="outline" colorPalette={taken.length ? "brand" : "gray"}>
+          {taken.length ? `${label}: ${taken.length === 1 ? taken[0] : taken.length}` : label}
+          <LuChevronDown />
+        </Button>
+      </Menu.Trigger>
+      <Portal>
+        <Menu.Positioner>
+          <Menu.Content maxH="80" overflowY="auto">
+            {choices.map(({ value, label: text, count }) => (
+              <Menu.CheckboxItem
+                key={value}
+                value={value}
+                checked={taken.includes(value)}
+                onCheckedChange={(checked) =>
+                  setTaken(checked ? [...taken, value] : taken.filter((each) => each !== value))
+                }
+              >
+                <Menu.ItemIndicator />
+                {text ?? value}
+                {count !== undefined && <Menu.ItemCommand>{count}</Menu.ItemCommand>}
+              </Menu.CheckboxItem>
+            ))}
+          </Menu.Content>
+        </Menu.Positioner>
+      </Portal>
+    </Menu.Root>
+  );
+}

@@ -1,0 +1,36 @@
+import { SegmentGroup } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+
+/** One of a few choices, all of them in sight: value and text of each. */
+export function Segments({
+  label,
+  value,
+  onChange,
+  items,
+  disabled = [],
+  ...props
+}: Omit<SegmentGroup.RootProps, "value" | "onChange" | "onValueChange" | "disabled"> & {
+  label: string;
+  value: string;
+  onChange: (value: string) => void;
+  items: readonly (readonly [string, ReactNode])[];
+  disabled?: readonly string[];
+}) {
+  return (
+    <SegmentGroup.Root
+      size="sm"
+      value={value}
+      onValueChange={(change) => change.value !== null && onChange(change.value)}
+      aria-label={label}
+      {...props}
+    >
+      <SegmentGroup.Indicator />
+      {items.map(([key, text]) => (
+        <SegmentGroup.Item key={key} value={key} disabled={disabled.includes(key)}>
+          <SegmentGroup.ItemText whiteSpace="nowrap">{text}</SegmentGroup.ItemText>
+          <SegmentGroup.ItemHiddenInput />
+        </SegmentGroup.Item>
+      ))}
+    </SegmentGroup.Root>
+  );
+}

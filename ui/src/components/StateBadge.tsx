@@ -1,0 +1,67 @@
+import { Badge, type BadgeProps } from "@chakra-ui/react";
+import type { IconType } from "react-icons";
+import {
+  LuActivity,
+  LuBan,
+  LuCalendar,
+  LuCheck,
+  LuCircleDashed,
+  LuClock,
+  LuFlaskConical,
+  LuRepeat,
+  LuRotateCcw,
+  LuSkipForward,
+  LuTriangleAlert,
+  LuTrophy,
+  LuX,
+} from "react-icons/lu";
+
+/** By state: the palette of the host's theme, and an icon. Airflow's own states have palettes of their names. */
+const STATES: Record<string, { palette: string; icon: IconType }> = {
+  success: { palette: "success", icon: LuCheck },
+  failed: { palette: "failed", icon: LuX },
+  running: { palette: "running", icon: LuActivity },
+  queued: { palette: "queued", icon: LuClock },
+  scheduled: { palette: "scheduled", icon: LuCalendar },
+  deferred: { palette: "deferred", icon: LuClock },
+  awaiting_input: { palette: "awaiting_input", icon: LuClock },
+  skipped: { palette: "skipped", icon: LuSkipForward },
+  up_for_retry: { palette: "up_for_retry", icon: LuRepeat },
+  up_for_reschedule: { palette: "up_for_reschedule", icon: LuRepeat },
+  upstream_failed: { palette: "upstream_failed", icon: LuTriangleAlert },
+  restarting: { palette: "restarting", icon: LuRotateCcw },
+  removed: { palette: "removed", icon: LuBan },
+  // MLflow's.
+  FINISHED: { palette: "success", icon: LuCheck },
+  FAILED: { palette: "failed", icon: LuX },
+  KILLED: { palette: "failed", icon: LuBan },
+  RUNNING: { palette: "running", icon: LuActivity },
+  SCHEDULED: { palette: "scheduled", icon: LuCalendar },
+  // Ours.
+  champion: { palette: "success", icon: LuTrophy },
+  challenger: { palette: "deferred", icon: LuFlaskConical },
+  canary: { palette: "deferred", icon: LuFlaskConical },
+  blessed: { palette: "success", icon: LuCheck },
+  "not blessed": { palette: "failed", icon: LuX },
+  ok: { palette: "success", icon: LuCheck },
+  stable: { palette: "success", icon: LuCheck },
+  insufficient: { palette: "gray", icon: LuCircleDashed },
+  pipeline_fault: { palette: "failed", icon: LuTriangleAlert },
+  drift: { palette: "warning", icon: LuTriangleAlert },
+  broken: { palette: "failed", icon: LuX },
+  warning: { palette: "warning", icon: LuTriangleAlert },
+  error: { palette: "failed", icon: LuX },
+  retired: { palette: "gray", icon: LuBan },
+  none: { palette: "none", icon: LuCircleDashed },
+};
+
+/** A state as the host shows it: colour, icon and word, so that none of them alone must be understood. */
+export function StateBadge({ state, children, ...props }: BadgeProps & { state: string | null | undefined }) {
+  const known = STATES[state ?? "none"] ?? { palette: "gray", icon: LuCircleDashed };
+  return (
+    <Badge borderRadius="full" colorPalette={known.palette} variant="solid" px={2} py={0.5} flexShrink={0} {...props}>
+      <known.icon aria-hidden />
+      {children ?? (state ?? "no state").replaceAll("_", " ").toLowerCase()}
+    </Badge>
+  );
+}

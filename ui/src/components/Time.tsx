@@ -1,0 +1,59 @@
+import { chakra } from "@chakra-ui/react";
+import { useSyncExternalStore } from "react";
+import { formatRelative, formatTime } from "src/format";
+import { useTimezone } from "src/host";
+
+const TICK_MS = 15_000;
+const listeners = new Set<() => void>();
+let now = Date.now();
+let timer: number | undefined;
+
+function subscribe(changed: () => void): () => void {
+  listeners.add(changed);
+  timer ??= window.setInterval(() => {
+    now = Date.now();
+    for (const each of listeners) {
+      each();
+    }
+  }, TICK_MS);
+  return () => {
+    listeners.delete(changed);
+    if (listeners.size === 0) {
+      window.clearInterval(timer);
+      timer = undefined;
+    }
+  };
+}
+
+function currentTime(): number {
+  // The timer rests while nobody looks.
+  if (timer === undefined) {
+    now = Date.now();
+  }
+  return now;
+}
+
+/** How long ago, with the exact time in the user's zone on hover; or the other way round where `exact`. */
+export function Time({ at, exact = false }: { at: string | number | Date | null | undefined; exact?: boolean }) {
+  const zone = useTimezone();
+  const present = useSyncExternalStore(subscribe, currentTime);
+  if (at === null || at === undefined) {
+    return <>–</>;
+  }
+  if (Number.isNaN(new Date(at).getTime())) {
+    // What is said to be a time may be any text.
+    return <>{String(at)}</>;
+  }
+  const inZone = formatTime(at, zone);
+  const relative = formatRelative(at, present);
+  return (
+    <chakra.time
+      dateTime={new Date(at).toISOString()}
+      title={exact ? relative : `${inZone} (${zone})`}
+      whiteSpace="nowrap"
+      fontVariantNumeric="tabular-nums"
+    >
+      {exact ? inZone : relative}
+    </chakra.time>
+  );
+}

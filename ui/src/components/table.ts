@@ -1,0 +1,53 @@
+/** What a table's columns are, and how its rows are put in order. */
+
+import type { ReactNode } from "react";
+import type { Sort } from "src/hooks/useQueryState";
+
+/** One column of a table of `Row`s. */
+export interface Column<Row> {
+  /** Its name in the address. */
+  key: string;
+  label: string;
+  render: (row: Row) => ReactNode;
+  /** What to sort by; without it the column cannot be sorted by. Absent values (null) come last either way. */
+  value?: (row: Row) => string | number | null | undefined;
+  align?: "start" | "end";
+  /** Pixels that it has at least; what is left over is shared out. What does not fit is cut off. */
+  width?: number;
+  /** Said on hover of the heading. */
+  help?: string;
+  /** Whether it is shown only when the user asks for it. */
+  optional?: boolean;
+  /** Whether it can never be hidden: the row's name. */
+  fixed?: boolean;
+  /** Whether the first click sorts descending: scores, counts, times. */
+  descendingFirst?: boolean;
+}
+
+const natural = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+
+/** The rows in order; the same array where there is no order. */
+export function sortRows<Row>(
+  rows: readonly Row[],
+  columns: readonly Column<Row>[],
+  sort: Sort | null,
+): readonly Row[] {
+  const value = columns.find(({ key }) => key === sort?.column)?.value;
+  if (!sort || !value) {
+    return rows;
+  }
+  const sign = sort.descending ? -1 : 1;
+  const keyed = rows.map((row, index) => ({ row, index, key: value(row) }));
+  keyed.sort((left, right) => {
+    const a = left.key;
+    const b = right.key;
+    const aAbsent = a === null || a === undefined || Number.isNaN(a);
+    const bAbsent = b === null || b === undefined || Number.isNaN(b);
+    if (aAbsent || bAbsent) {
+      return aAbsent && bAbsent ? left.index - right.index : aAbsent ? 1 : -1;
+    }
+    const order = typeof a === "number" && typeof b === "number" ? a - b : natural.compare(String(a), String(b));
+    return order ? sign * order : left.index - right.index;
+  });
+  return keyed.map(({ row }) => row);
+}

@@ -1,0 +1,37 @@
+/** Measures of distance between two distributions, as people call them: the monitoring's names, and the schema's. */
+
+const NAMES: Record<string, string> = {
+  jensen_shannon: "Jensen-Shannon divergence",
+  jensen_shannon_quantiles: "Jensen-Shannon divergence of quantiles",
+  kolmogorov_smirnov: "Kolmogorov-Smirnov statistic",
+  l_infinity: "L-infinity distance",
+  normalized_abs_difference: "normalized absolute difference",
+  population_stability_index: "population stability index",
+  wasserstein: "Wasserstein distance",
+  wasserstein_normalized: "Wasserstein distance by the deviation",
+};
+
+const OF_SCHEMA: Record<string, string> = {
+  infinity_norm: "l_infinity",
+  l_infty: "l_infinity",
+  jensen_shannon_divergence: "jensen_shannon",
+  normalized_absolute_difference: "normalized_abs_difference",
+};
+
+const SHORT: Record<string, string> = {
+  l_infinity: "L∞",
+  jensen_shannon: "JS",
+  normalized_abs_difference: "|Δ|",
+};
+
+/** One name for a measure, whoever names it. */
+function usual(measure: string): string {
+  const name = measure.toLowerCase();
+  return OF_SCHEMA[name] ?? name;
+}
+
+/** A measure in full. */
+export const measureName = (measure: string): string => NAMES[usual(measure)] ?? measure.replaceAll("_", " ");
+
+/** A measure in little space: `L∞`. */
+export const measureSymbol = (measure: string): string => SHORT[usual(measure)] ?? measureName(measure);

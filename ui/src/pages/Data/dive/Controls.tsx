@@ -1,0 +1,126 @@
+import { HStack, NativeSelect, NumberInput } from "@chakra-ui/react";
+import type { Schemas } from "src/api/client";
+import { type QueryChanges, useQuery } from "src/hooks/useQueryState";
+import type { Column } from "src/pages/Data/dive/columns";
+import { FeatureSelect } from "src/pages/Data/dive/FeatureSelect";
+import { Labelled } from "src/pages/Data/dive/Labelled";
+import type { ScaleKind } from "src/pages/Data/dive/scale";
+import { DEFAULT_BINS, type Placement } from "src/pages/Data/dive/settings";
+
+/** How rows are placed, faceted and coloured. */
+export function Controls({
+  features,
+  columns,
+  placement,
+}: {
+  features: readonly Schemas["ColumnType"][];
+  columns: ReadonlyMap<string, Column>;
+  placement: Placement;
+}) {
+  const [, change] = useQuery();
+  // What was in sight means nothing where rows are placed otherwise; what was selected stays so.
+  const place = (changes: QueryChanges) => change({ ...changes, view: null }, { push: true });
+  const isRange = (name: string) => {
+    const role = columns.get(name)?.role ?? features.find((feature) => feature.name === name)?.role;
+    return role === "number" || role === "time";
+  };
+  return (
+    <HStack
+      as="form"
+      aria-label="How rows are placed"
+      gap={4}
+      rowGap={2}
+      wrap="wrap"
+      mb={2}
+      onSubmit={(event) => event.preventDefault()}
+    >
+      <Labelled label="X">
+        <FeatureSelect label="X axis" value={placement.x} features={features} onChange={(x) => place({ x })} />
+        {isRange(placement.x) && (
+          <ScaleSelect label="Scale of the X axis" value={placement.xScale} onChange={(xscale) => place({ xscale })} />
+        )}
+      </Labelled>
+      <Labelled label="Y">
+        <FeatureSelect label="Y axis" value={placement.y} features={features} onChange={(y) => place({ y })} />
+        {isRange(placement.y) && (
+          <ScaleSelect label="Scale of the Y axis" value={placement.yScale} onChange={(yscale) => place({ yscale })} />
+        )}
+      </Labelled>
+      <Labelled label="Columns">
+        <FeatureSelect
+          label="Facet columns"
+          value={placement.columns}
+          features={features}
+          onChange={(facetx) => place({ facetx: facetx || null })}
+        />
+        {placement.columns && (
+          <Bins label="Facet columns at most" value={placement.columnBins} onChange={(binsx) => place({ binsx })} />
+        )}
+      </Labelled>
+      <Labelled label="Rows">
+        <FeatureSelect
+          label="Facet rows"
+          value={placement.rows}
+          features={features}
+          onChange={(facety) => place({ facety: facety || null })}
+        />
+        {placement.rows && (
+          <Bins label="Facet rows at most" value={placement.rowBins} onChange={(binsy) => place({ binsy })} />
+        )}
+      </Labelled>
+      <Labelled label="Colour">
+        <FeatureSelect
+          label="Colour"
+          value={placement.color}
+          features={features}
+          onChange={(color) => change({ color }, { push: true })}
+        />
+      </Labelled>
+    </HStack>
+  );
+}
+
+function ScaleSelect({
+  label,
+  value,
+  onChange,
+}: {
+  label: string;
+  value: ScaleKind;
+  onChange: (scale: string | null) => void;
+}) {
+  return (
+    <NativeSelect.Root size="xs" width="92px">
+      <NativeSelect.Field
+        aria-label={label}
+        value={value}
+        onChange={({ currentTarget }) => onChange(currentTarget.value === "linear" ? null : currentTarget.value)}
+      >
+        <option value="linear">linear</option>
+        <option value="log">log</option>
+        <option value="quantile">quantile</option>
+      </NativeSelect.Field>
+      <NativeSelect.Indicator />
+    </NativeSelect.Root>
+  );
+}
+
+function Bins({ label, value, onChange }: { label: string; value: number; onChange: (bins: string | null) => void }) {
+  return (
+    <NumberInput.Root
+      size="xs"
+      width="64px"
+      min={2}
+      max={20}
+      value={String(value)}
+      onValueChange={({ value: text, valueAsNumber }) => {
+        if (valueAsNumber >= 2 && valueAsNumber <= 20) {
+          onChange(valueAsNumber === DEFAULT_BINS ? null : text);
+        }
+      }}
+    >
+      <NumberInput.Control />
+      <NumberInput.Input aria-label={label} title={label} />
+    </NumberInput.Root>
+  );
+}

@@ -1,0 +1,186 @@
+import { Box, Flex, HStack, Text } from "@chakra-ui/react";
+import { useCallback, useMemo, useRef, useState } from "react";
+import type { Schemas } from "src/api/client";
+import { useChartTheme } from "src/components/chart/theme";
+import { Empty } from "src/components/Empty";
+import { SearchInput } from "src/components/FilterBar";
+import { Segments } from "src/components/Segments";
+import { plural } from "src/format";
+import { useQuery, useQueryParam } from "src/hooks/useQueryState";
+import type { Roles } from "src/pages/Data/dive/features";
+import { formatFilter } from "src/pages/Data/dive/filters";
+import { findRows } from "src/pages/Data/dive/find";
+import type { Groups } from "src/pages/Data/dive/groups";
+import { HoverText } from "src/pages/Data/dive/HoverText";
+import { LookControls, readLook } from "src/pages/Data/dive/LookControls";
+import { Plot } from "src/pages/Data/dive/Plot";
+import type { Tool } from "src/pages/Data/dive/PlotTools";
+import type { Place } from "src/pages/Data/dive/picking";
+import { usePlaced, useSelected } from "src/pages/Data/dive/placed";
+import { RowTable } from "src/pages/Data/dive/RowTable";
+import { SamplingNote } from "src/pages/Data/dive/SamplingNote";
+import { Sidebar } from "src/pages/Data/dive/Sidebar";
+import type { Shown } from "src/pages/Data/dive/scene";
+import { formatSelection, numberIn, type Placement } from "src/pages/Data/dive/settings";
+import { useRestOfWindow } from "src/pages/Data/dive/useRestOfWindow";
+import type { Rows } from "src/pages/Data/dive/useRows";
+
+/** The rows of a split as plot or table, and what they say beside it. */
+export function Picture({
+  placement,
+  features,
+  roles,
+  rows,
+}: {
+  placement: Placement;
+  features: readonly Schemas["ColumnType"][];
+  roles: Roles;
+  rows: Rows;
+}) {
+  const [query, change] = useQuery();
+  const selection = query.get("select") ?? "";
+  const find = query.get("find") ?? "";
+  const frame = useRef<HTMLDivElement>(null);
+  const height = useRestOfWindow(frame);
+  const { columns, source, rows: size } = rows;
+  const theme = useChartTheme();
+  const [aspect, setAspect] = useState(1.6);
+  const [display, setDisplay] = useQueryParam("display", "plot");
+  const [tool, setTool] = useQueryParam("tool", "pan");
+  const placed = usePlaced(placement, columns, size, aspect);
+  const selected = useSelected(selection, columns, size);
+  const found = useMemo(
+    () => findRows(find, columns, roles.key, placed.shown),
+    [find, columns, roles.key, placed.shown],
+  );
+  const opened = query.has("row") ? numberIn(query.get("row"), -1, -1, size - 1) : -1;
+  const chosen = found?.rows ?? selected;
+  const { radius, opacity } = readLook(query);
+  const shown = useMemo(
+    (): Shown => ({
+      layout: placed.layout,
+      coloring: placed.coloring,
+      x: placed.x,
+      y: placed.y,
+      columnLabels: labelsOf(placed.columns),
+      rowLabels: labelsOf(placed.rows),
+      chosen,
+      opened: opened < 0 ? null : opened,
+      radius,
+      opacity,
+      theme,
+    }),
+    [
+      placed.layout,
+      placed.coloring,
+      placed.x,
+      placed.y,
+      placed.columns,
+      placed.rows,
+      chosen,
+      opened,
+      radius,
+      opacity,
+      theme,
+    ],
+  );
+  // Those that one goes through, and that the table shows: what is chosen of what is shown.
+  const listed = useMemo(() => {
+    const list: number[] = [];
+    for (let row = 0; row < size; row++) {
+      if (placed.shown[row] && (!chosen || chosen[row])) {
+        list.push(row);
+      }
+    }
+    return list;
+  }, [size, placed.shown, chosen]);
+  const open = useCallback((row: number | null) => change({ row: row === null ? null : String(row) }), [change]);
+  const select = (outline: readonly Place[]) =>
+    change({ select: formatSelection({ placement, aspect, outline: [...outline] }), find: null }, { push: true });
+  const keep = (group: number) => {
+    const { groups } = placed.coloring;
+    if (groups) {
+      const value = group === groups.missing ? null : (groups.keys[group] ?? null);
+      const others = placement.filters.filter(({ name }) => name !== groups.column.name);
+      const mine = placement.filters.find(({ name }) => name === groups.column.name);
+      const only = mine?.values?.length === 1 && mine.values[0] === value;
+      const next = only ? others : [...others, { name: groups.column.name, values: [value] }];
+      change({ filter: next.map(formatFilter) }, { push: true });
+    }
+  };
+  return (
+    <Box borderWidth={1} borderRadius="md" overflow="hidden">
+      <HStack px={3} py={1.5} gap={3} borderBottomWidth={1} wrap="wrap">
+        <Text fontSize="sm" data-dive="summary">
+          <SamplingNote rows={size} totalRows={rows.totalRows} split={source.split} shownCount={placed.shownCount} />
+        </Text>
+        <HStack marginInlineStart="auto" gap={2} wrap="wrap">
+          {found && (
+            <Text fontSize="sm" color="fg.muted" aria-live="polite">
+              {plural(found.count, "row")} found
+            </Text>
+          )}
+          {display !== "table" && <LookControls look={{ radius, opacity }} jitter={placement.jitter} />}
+          <SearchInput name="find" placeholder={roles.key ? `Find a ${roles.key}` : "Find a value"} />
+          <Segments
+            size="xs"
+            label="How they are shown"
+            value={display}
+            onChange={setDisplay}
+            items={[
+              ["plot", "Plot"],
+              ["table", "Table"],
+            ]}
+          />
+        </HStack>
+      </HStack>
+      <Flex ref={frame} style={{ height }}>
+        <Box flex={1} minW={0} p={display === "table" ? 2 : 0}>
+          {placed.shownCount === 0 ? (
+            <Empty title="No row passes the filters">Widen or remove one of the filters beside this.</Empty>
+          ) : display === "table" ? (
+            <RowTable
+              rows={listed}
+              columns={columns}
+              opened={opened < 0 ? null : opened}
+              onOpen={open}
+              height={`${height - 66}px`}
+            />
+          ) : (
+            <Plot
+              height="full"
+              shown={shown}
+              view={query.get("view") ?? ""}
+              tool={isTool(tool) ? tool : "pan"}
+              label={`${plural(placed.shownCount, "row")} of ${source.split} by ${placement.x || "nothing"} and ${placement.y || "nothing"}, coloured by ${placement.color || "nothing"}. The table shows the same rows.`}
+              rowCount={placed.shownCount}
+              onView={(view) => change({ view: view || null })}
+              onTool={setTool}
+              onSelect={select}
+              onOpen={open}
+              onClear={() => change({ select: null, row: null, find: null })}
+              onResize={setAspect}
+              tooltip={(row) => <HoverText row={row} rows={rows} placement={placement} roles={roles} />}
+            />
+          )}
+        </Box>
+        <Sidebar
+          features={features}
+          rows={rows}
+          placement={placement}
+          placed={placed}
+          selected={selected}
+          opened={opened}
+          listed={listed}
+          onOpen={open}
+          onKeep={keep}
+          onClearSelection={() => change({ select: null })}
+        />
+      </Flex>
+    </Box>
+  );
+}
+
+const labelsOf = (groups: Groups | null) => groups && { name: groups.column.name, of: groups.labels };
+
+const isTool = (text: string): text is Tool => text === "pan" || text === "box" || text === "lasso";

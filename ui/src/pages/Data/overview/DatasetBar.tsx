@@ -1,0 +1,218 @@
+import { Box, Button, CloseButton, HStack, Menu, Portal, Skeleton, Text } from "@chakra-ui/react";
+import type { UseQueryResult } from "@tanstack/react-query";
+import { LuChevronDown } from "react-icons/lu";
+import { AppLink } from "src/components/AppLink";
+import { ErrorAlert } from "src/components/ErrorAlert";
+import { Time } from "src/components/Time";
+import { formatCount, plural } from "src/format";
+import { useQuery } from "src/hooks/useQueryState";
+import { AddData } from "src/pages/Data/overview/AddData";
+import { Swatch } from "src/pages/Data/overview/cells";
+import {
+  type DatasetRef,
+  datasetPalette,
+  formatDataset,
+  INK,
+  type Listing,
+  MAX_SHOWN,
+  type Shown,
+  shortRun,
+} from "src/pages/Data/overview/datasets";
+import { type ArtifactRef, airflowTaskPath, formatArtifact } from "src/routes";
+
+/** The legend: artifacts, and which of their data sets are shown; more can be added. */
+export function DatasetBar({
+  refs,
+  listings,
+  shown,
+}: {
+  refs: readonly ArtifactRef[];
+  listings: readonly UseQueryResult<Listing, unknown>[];
+  shown: readonly Shown[];
+}) {
+  const [, change] = useQuery();
+  const show = (datasets: readonly DatasetRef[], artifacts = refs) =>
+    change({ artifact: artifacts.map(formatArtifact), show: datasets.map(formatDataset), split: null });
+  const toggle = (dataset: DatasetRef) => {
+    const text = formatDataset(dataset);
+    const without = shown.filter((each) => formatDataset(each) !== text);
+    show(without.length < shown.length ? without : [...shown, dataset]);
+  };
+  const remove = (index: number) =>
+    show(
+      shown
+        .filter(({ artifact }) => artifact !== index)
+        .map((each) => (each.artifact > index ? { ...each, artifact: each.artifact - 1 } : each)),
+      refs.filter((_, other) => other !== index),
+    );
+  const add = (ref: ArtifactRef, dataset: string, alone: boolean) => {
+    const at = refs.findIndex((each) => formatArtifact(each) === formatArtifact(ref));
+    const artifact = alone ? 0 : at >= 0 ? at : refs.length;
+    const added = { artifact, name: dataset, slice: null };
+    if (alone) {
+      change({ artifact: [formatArtifact(ref)], show: null, split: null });
+    } else {
+      show([...shown.slice(0, MAX_SHOWN - 1), added], at >= 0 ? refs : [...refs, ref]);
+    }
+  };
+  return (
+    <HStack gap={2} wrap="wrap" align="stretch" flex={1} role="group" aria-label="Data sets">
+      {refs.map((ref, index) => {
+        const listing = listings[index];
+        return (
+          <HStack key={formatArtifact(ref)} gap={2} borderWidth={1} borderRadius="md" px={3} py={1.5} wrap="wrap">
+            <Origin reference={ref} listing={listing?.data} />
+            {listing?.isError ? (
+              <ErrorAlert error={listing.error} retry={() => void listing.refetch()} />
+            ) : listing?.data === undefined ? (
+              <Skeleton width="160px" height="24px" />
+            ) : (
+              listing.data.datasets.map((dataset) => (
+                <HStack key={dataset.name} gap={0}>
+                  <Chip
+                    name={dataset.name}
+                    rows={dataset.rows}
+                    shown={shown.find(
+                      (each) => each.artifact === index && each.name === dataset.name && each.slice === null,
+                    )}
+                    full={shown.length >= MAX_SHOWN}
+                    last={shown.length === 1}
+                    onClick={() => toggle({ artifact: index, name: dataset.name, slice: null })}
+                  />
+                  {dataset.slices.length > 0 && (
+                    <Slices
+                      dataset={dataset}
+                      taken={shown.filter((each) => each.artifact === index && each.name === dataset.name)}
+                      full={shown.length >= MAX_SHOWN}
+                      onToggle={(slice) => toggle({ artifact: index, name: dataset.name, slice })}
+                    />
+                  )}
+                </HStack>
+              ))
+            )}
+            {refs.length > 1 && <CloseButton size="2xs" aria-label="Remove" onClick={() => remove(index)} />}
+          </HStack>
+        );
+      })}
+      <AddData onAdd={add} />
+      {shown
+        .filter(({ slice }) => slice !== null)
+        .map((each) => (
+          <Button
+            key={formatDataset(each)}
+            size="xs"
+            variant="ghost"
+            colorPalette="gray"
+            alignSelf="center"
+            title="Take this slice away"
+            onClick={() => toggle(each)}
+          >
+            <Swatch index={each.index} /> {each.label} ×
+          </Button>
+        ))}
+    </HStack>
+  );
+}
+
+/** Whose statistics these are: the run, when it was, and the times of its rows. */
+function Origin({ reference, listing }: { reference: ArtifactRef; listing: Listing | undefined }) {
+  const days = listing?.window?.map((time) => time?.slice(0, 10) ?? "…").join(" – ");
+  return (
+    <Box lineHeight="short" maxWidth="64">
+      <Text fontSize="sm" fontWeight="medium" truncate title={`${reference.dag_id} ${reference.run_id}`}>
+        <AppLink to={airflowTaskPath(reference)}>{shortRun(reference.run_id)}</AppLink>
+        {reference.kind === "skew" && " · served"}
+      </Text>
+      <Text fontSize="xs" color="fg.muted" truncate title={days && "Times of the rows"}>
+        {days ?? reference.dag_id}
+        {listing && (
+          <>
+            {" · "}
+            <Time at={listing.created_at} />
+          </>
+        )}
+      </Text>
+    </Box>
+  );
+}
+
+function Chip({
+  name,
+  rows,
+  shown,
+  full,
+  last,
+  onClick,
+}: {
+  name: string;
+  rows: number;
+  shown: Shown | undefined;
+  full: boolean;
+  last: boolean;
+  onClick: () => void;
+}) {
+  return (
+    <Button
+      size="xs"
+      variant="outline"
+      colorPalette={shown ? datasetPalette(shown.index) : "gray"}
+      borderColor={shown ? INK : undefined}
+      bg={shown ? "colorPalette.subtle" : undefined}
+      color={shown ? "fg" : "fg.muted"}
+      aria-pressed={shown !== undefined}
+      disabled={shown ? last : full}
+      onClick={onClick}
+      title={plural(rows, "row")}
+    >
+      {shown && <Swatch index={shown.index} />}
+      {name}
+      <Text as="span" color="fg.muted" fontWeight="normal">
+        {formatCount(rows)}
+      </Text>
+    </Button>
+  );
+}
+
+function Slices({
+  dataset,
+  taken,
+  full,
+  onToggle,
+}: {
+  dataset: Listing["datasets"][number];
+  taken: readonly Shown[];
+  full: boolean;
+  onToggle: (slice: string) => void;
+}) {
+  return (
+    <Menu.Root closeOnSelect={false}>
+      <Menu.Trigger asChild>
+        <Button size="xs" variant="ghost" colorPalette="gray" px={1.5} aria-label={`Slices of ${dataset.name}`}>
+          {plural(dataset.slices.length, "slice")} <LuChevronDown />
+        </Button>
+      </Menu.Trigger>
+      <Portal>
+        <Menu.Positioner>
+          <Menu.Content maxH="80" overflowY="auto">
+            {dataset.slices.map(({ key, rows }) => {
+              const checked = taken.some(({ slice }) => slice === key);
+              return (
+                <Menu.CheckboxItem
+                  key={key}
+                  value={key}
+                  checked={checked}
+                  disabled={full && !checked}
+                  onCheckedChange={() => onToggle(key)}
+                >
+                  <Menu.ItemIndicator />
+                  {key}
+                  <Menu.ItemCommand>{formatCount(rows)}</Menu.ItemCommand>
+                </Menu.CheckboxItem>
+              );
+            })}
+          </Menu.Content>
+        </Menu.Positioner>
+      </Portal>
+    </Menu.Root>
+  );
+}

@@ -1,0 +1,159 @@
+import { Box, Grid, HStack, Stack } from "@chakra-ui/react";
+import { useCallback, useMemo } from "react";
+import { Empty } from "src/components/Empty";
+import { ErrorAlert } from "src/components/ErrorAlert";
+import { LoadingRows } from "src/components/Loading";
+import { formatTime } from "src/format";
+import { useQuery, useQueryFlag, useQueryList, useQueryParam } from "src/hooks/useQueryState";
+import { useTimezone } from "src/host";
+import { DatasetBar } from "src/pages/Data/overview/DatasetBar";
+import { chooseDatasets, labelOf, type Shown } from "src/pages/Data/overview/datasets";
+import { FeaturePanel } from "src/pages/Data/overview/FeaturePanel";
+import { FeaturesTable, type Roles } from "src/pages/Data/overview/FeaturesTable";
+import {
+  type FeatureRow,
+  type Group,
+  hasTrait,
+  isIn,
+  mergeFeatures,
+  nameTest,
+  TRAITS,
+  type Trait,
+} from "src/pages/Data/overview/features";
+import { usePlotStyle } from "src/pages/Data/overview/plot";
+import { useDistances, useListings, useTables } from "src/pages/Data/overview/queries";
+import { PlotControls, Toolbar } from "src/pages/Data/overview/Toolbar";
+import type { ArtifactRef } from "src/routes";
+
+/** The data sets of artifacts over one another. */
+export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
+  const listings = useListings(refs);
+  const [named] = useQueryList("show");
+  const [split] = useQueryParam("split");
+  const known = listings.map(({ data }) => data);
+  const chosen = chooseDatasets(known, named, split);
+  const key = JSON.stringify([chosen, refs]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the key says what is shown
+  const shown = useMemo(
+    () =>
+      chosen.flatMap((dataset, index): Shown[] => {
+        const ref = refs[dataset.artifact];
+        const label = ref && labelOf(dataset, ref, refs.length > 1);
+        return ref && label ? [{ ...dataset, ref, label, index }] : [];
+      }),
+    [key],
+  );
+  const first = known.find((listing) => listing !== undefined);
+  const roles: Roles = { label: first?.label ?? null, time: first?.time ?? null };
+  const weights = known.some((listing) => listing?.datasets.some(({ weighted_rows }) => weighted_rows !== null));
+  return (
+    <Stack gap={3}>
+      <HStack gap={3} wrap="wrap">
+        <DatasetBar refs={refs} listings={listings} shown={shown} />
+        <PlotControls weights={weights} />
+      </HStack>
+      {shown.length > 0 ? (
+        <Features shown={shown} label={roles.label} time={roles.time} weights={weights} />
+      ) : (
+        listings.some(({ isPending }) => isPending) && <LoadingRows rows={12} />
+      )}
+    </Stack>
+  );
+}
+
+function Features({
+  shown,
+  label,
+  time,
+  weights,
+}: {
+  shown: readonly Shown[];
+  weights: boolean;
+} & Roles) {
+  const [weighted] = useQueryFlag("weighted");
+  const [, change] = useQuery();
+  const [opened] = useQueryParam("feature");
+  const [group] = useQueryParam("group", "all");
+  const style = usePlotStyle();
+  const zone = useTimezone();
+  const queries = useTables(shown, weights && weighted);
+  const failed = queries.find(({ error }) => error !== null);
+  const tables = queries.map(({ data }) => data).filter((table) => table !== undefined);
+  const complete = tables.length === shown.length;
+  const distances = useDistances(shown, { ready: complete });
+  const version = queries.map(({ dataUpdatedAt }) => dataUpdatedAt).join();
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the version says which tables there are
+  const rows = useMemo(
+    () => (complete ? mergeFeatures(tables, distances.data) : []),
+    [version, complete, distances.data, shown],
+  );
+  const { found, problem } = useFiltered(rows, group as Group);
+  const roles = useMemo(() => ({ label, time }), [label, time]);
+  const timeText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 16), [zone]);
+  const dayText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 10), [zone]);
+  const onOpen = useCallback((row: FeatureRow) => change({ feature: row.name }, { push: true }), [change]);
+  if (failed) {
+    return <ErrorAlert error={failed.error} retry={() => void failed.refetch()} />;
+  }
+  if (!complete) {
+    return <LoadingRows rows={12} />;
+  }
+  const open = rows.find(({ name }) => name === opened);
+  const place = found.findIndex(({ name }) => name === opened);
+  const step = (by: number) => {
+    const next = found[place + by];
+    return next && (() => change({ feature: next.name }));
+  };
+  return (
+    <Grid
+      gap={4}
+      templateColumns={open ? { base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) minmax(440px, 46%)" } : "minmax(0, 1fr)"}
+      alignItems="start"
+      data-ready={distances.isFetching ? undefined : ""}
+    >
+      <Box minWidth={0}>
+        <FeaturesTable
+          rows={found}
+          shown={shown}
+          style={style}
+          group={group as Group}
+          roles={roles}
+          formatTime={dayText}
+          opened={open ? opened : null}
+          onOpen={onOpen}
+          toolbar={<Toolbar all={rows} found={found.length} problem={problem} several={shown.length > 1} />}
+        />
+        {found.length === 0 && <Empty title={rows.length ? "No feature matches" : "There are no features"} />}
+      </Box>
+      {open && (
+        <FeaturePanel
+          row={open}
+          shown={shown}
+          weighted={weights && weighted}
+          formatValue={open.name === time ? timeText : undefined}
+          onClose={() => change({ feature: null })}
+          onPrevious={step(-1)}
+          onNext={step(1)}
+        />
+      )}
+    </Grid>
+  );
+}
+
+function useFiltered(rows: readonly FeatureRow[], group: Group): { found: FeatureRow[]; problem: string | null } {
+  const [search] = useQueryParam("search");
+  const [types] = useQueryList("type");
+  const [only] = useQueryList("only");
+  return useMemo(() => {
+    const test = nameTest(search);
+    const traits = only.filter((trait): trait is Trait => trait in TRAITS);
+    const found = rows.filter(
+      (row) =>
+        isIn(row, group) &&
+        (types.length === 0 || types.includes(row.type)) &&
+        traits.every((trait) => hasTrait(row, trait)) &&
+        (typeof test === "string" || test(row.name)),
+    );
+    return { found, problem: typeof test === "string" ? test : null };
+  }, [rows, group, search, types, only]);
+}

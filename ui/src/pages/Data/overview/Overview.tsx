@@ -1,0 +1,63 @@
+import { Code } from "@chakra-ui/react";
+import { useEffect, useMemo } from "react";
+import { ApiError, api } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { Empty } from "src/components/Empty";
+import { ErrorAlert } from "src/components/ErrorAlert";
+import { LoadingRows } from "src/components/Loading";
+import { QueryView } from "src/components/QueryView";
+import { useQueryList } from "src/hooks/useQueryState";
+import { expectedNames } from "src/pages/Data/overview/datasets";
+import { Overlay } from "src/pages/Data/overview/Overlay";
+import { prefetchTables } from "src/pages/Data/overview/queries";
+import { type ArtifactRef, airflowDagPath, parseArtifact, refOf } from "src/routes";
+import { useDagId } from "src/shell/OfPipeline";
+
+const KINDS = ["statistics", "skew"];
+
+/** The statistics of every feature: of the artifacts in the address, or the last ones that there are. */
+export function Overview() {
+  const dagId = useDagId();
+  const [named] = useQueryList("artifact");
+  const refs = useMemo(
+    () => named.map(parseArtifact).filter((ref): ref is ArtifactRef => ref !== null && KINDS.includes(ref.kind)),
+    [named],
+  );
+  if (refs.length < named.length) {
+    const wrong = `artifact is ${named.join(", ")}, expected kind/dag/task/index/run of kind ${KINDS.join(" or ")}`;
+    return <ErrorAlert error={new ApiError(422, wrong)} />;
+  }
+  return refs.length ? <Overlay refs={refs} /> : <Latest dagId={dagId} kinds={KINDS} />;
+}
+
+/** The last artifact of the first of these kinds that there is one of. */
+function Latest({ dagId, kinds }: { dagId: string; kinds: readonly string[] }) {
+  const [kind, ...others] = kinds;
+  const query = { with: kind, limit: 1 };
+  const runs = api.useQuery("get", "/api/dags/{dag_id}/runs", { params: { path: { dag_id: dagId }, query } });
+  const last = runs.data?.runs[0]?.artifacts.find((artifact) => artifact.kind === kind);
+  const refs = useMemo(() => (last ? [refOf(last)] : []), [last]);
+  useEffect(() => {
+    if (last) {
+      prefetchTables(expectedNames(last.properties).map((name) => ({ ref: refOf(last), name, slice: null })));
+    }
+  }, [last]);
+  if (kind === undefined) {
+    return <NoStatistics dagId={dagId} />;
+  }
+  return (
+    <QueryView query={runs} loading={<LoadingRows rows={12} />}>
+      {() => (refs.length ? <Overlay refs={refs} /> : <Latest dagId={dagId} kinds={others} />)}
+    </QueryView>
+  );
+}
+
+function NoStatistics({ dagId }: { dagId: string }) {
+  return (
+    <Empty title="No statistics yet">
+      They are there as soon as a <Code>StatisticsOperator</Code> of this pipeline has finished, or a{" "}
+      <Code>SkewOperator</Code> has compared what is served. Start a run on{" "}
+      <AppLink to={airflowDagPath(dagId)}>the page of {dagId}</AppLink>.
+    </Empty>
+  );
+}

@@ -1,0 +1,105 @@
+import { Box, Button, chakra, Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { LuCopy } from "react-icons/lu";
+import { AppLink } from "src/components/AppLink";
+import { copyText } from "src/components/CopyButton";
+import { type Branch, type Lineage, treeOf } from "src/pages/Lineage/graph";
+import { kindOf, summaryOf } from "src/pages/Lineage/kinds";
+import { ServedBadge } from "src/pages/Lineage/ServedBadge";
+import { airflowTaskPath, lineagePath } from "src/routes";
+
+/** The lineage as nested lists, to be read aloud and copied. */
+export function LineageList({ lineage }: { lineage: Lineage }) {
+  const back = treeOf(lineage, true);
+  const onward = treeOf(lineage, false);
+  const [outcome, setOutcome] = useState("Copy as text");
+  const copy = () => {
+    const text = [
+      "Made from",
+      ...(back ? textOf(back, 0) : []),
+      "",
+      "What was made from it",
+      ...(onward?.branches ?? []).flatMap((each) => textOf(each, 0)),
+    ].join("\n");
+    copyText(text).then(
+      () => setOutcome("Copied"),
+      () => setOutcome("The browser does not let a page copy"),
+    );
+  };
+  return (
+    <Stack gap={4} borderWidth={1} borderRadius="md" p={4} fontSize="sm">
+      <HStack justify="space-between">
+        <Heading as="h2" size="sm">
+          Made from
+        </Heading>
+        <Button size="xs" variant="outline" onClick={copy}>
+          <LuCopy /> {outcome}
+        </Button>
+      </HStack>
+      {back && (
+        <chakra.ul listStyleType="none">
+          <Item branch={back} />
+        </chakra.ul>
+      )}
+      <Heading as="h2" size="sm">
+        What was made from it
+      </Heading>
+      {onward && onward.branches.length > 0 ? (
+        <chakra.ul listStyleType="none">
+          {onward.branches.map((branch) => (
+            <Item key={branch.node.id} branch={branch} />
+          ))}
+        </chakra.ul>
+      ) : (
+        <Text color="fg.muted">Nothing yet.</Text>
+      )}
+    </Stack>
+  );
+}
+
+function Item({ branch }: { branch: Branch }) {
+  const { node, role, recorded, isRepeated, branches } = branch;
+  const kind = kindOf(node);
+  return (
+    <chakra.li colorPalette={kind.palette} py={0.5}>
+      <HStack gap={2} wrap="wrap">
+        <Box as={kind.icon} color="colorPalette.fg" aria-hidden />
+        {node.address && node.state === "present" ? (
+          <AppLink to={lineagePath(node.address.dag_id, { artifact: node.address })} fontWeight="medium">
+            {kind.label}
+          </AppLink>
+        ) : (
+          <Text fontWeight="medium">{kind.label}</Text>
+        )}
+        {role && role !== node.kind && <Text color="fg.muted">as {role}</Text>}
+        {!recorded && <Text color="fg.muted">(by a property)</Text>}
+        {node.served.map((mark) => (
+          <ServedBadge key={`${mark.model} ${mark.version}`} mark={mark} />
+        ))}
+        <Text color="fg.muted">{summaryOf(node)}</Text>
+        {node.address && (
+          <AppLink to={airflowTaskPath(node.address)} color="fg.muted">
+            {node.address.task_id} · {node.address.run_id}
+          </AppLink>
+        )}
+        {node.cached && <Text color="fg.muted">made by an earlier run</Text>}
+        {isRepeated && branches.length === 0 && <Text color="fg.subtle">as above</Text>}
+      </HStack>
+      {branches.length > 0 && (
+        <chakra.ul listStyleType="none" ps={5} borderInlineStartWidth={1} ms={1.5}>
+          {branches.map((each) => (
+            <Item key={`${each.node.id} ${each.role}`} branch={each} />
+          ))}
+        </chakra.ul>
+      )}
+    </chakra.li>
+  );
+}
+
+function textOf({ node, role, isRepeated, branches }: Branch, depth: number): string[] {
+  const { address } = node;
+  const who = address ? ` (${address.dag_id}, ${address.task_id}, ${address.run_id})` : "";
+  const mark = node.fingerprint ? ` ${node.fingerprint.slice(0, 12)}` : "";
+  const line = `${"  ".repeat(depth)}- ${node.kind}${mark}${role && role !== node.kind ? ` as ${role}` : ""}: ${summaryOf(node)}${who}${isRepeated ? ", as above" : ""}`;
+  return [line, ...branches.flatMap((each) => textOf(each, depth + 1))];
+}

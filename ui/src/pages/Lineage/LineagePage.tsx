@@ -1,0 +1,158 @@
+import { Box, Grid, HStack, NativeSelect, Stack, Text } from "@chakra-ui/react";
+import { keepPreviousData } from "@tanstack/react-query";
+import type { ReactNode } from "react";
+import { LuListTree, LuWorkflow } from "react-icons/lu";
+import { api } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { Empty } from "src/components/Empty";
+import { LoadingBox } from "src/components/Loading";
+import { QueryView } from "src/components/QueryView";
+import { Segments } from "src/components/Segments";
+import { useQuery, useQueryParam } from "src/hooks/useQueryState";
+import type { Lineage } from "src/pages/Lineage/graph";
+import { LineageGraph } from "src/pages/Lineage/LineageGraph";
+import { LineageList } from "src/pages/Lineage/LineageList";
+import { NodePanel } from "src/pages/Lineage/NodePanel";
+import { type Start, useStart } from "src/pages/Lineage/useStart";
+import { type ArtifactRef, airflowDagPath, refOf } from "src/routes";
+import { useDagId } from "src/shell/OfPipeline";
+
+/** From an artifact or a served version back to its first data, and on to what was made from it. */
+export function LineagePage() {
+  const dagId = useDagId();
+  const { versions, start, isLoading } = useStart(dagId);
+  return (
+    <QueryView query={versions} loading={<LoadingBox height="480px" />}>
+      {(found) => {
+        const begun = start(found);
+        if (begun.artifact) {
+          return <Loaded begun={begun} artifact={begun.artifact} />;
+        }
+        if (isLoading) {
+          return <LoadingBox height="480px" />;
+        }
+        return begun.unknown ? (
+          <Empty title={`There is no version ${begun.unknown}`}>
+            Its deployment is not known, or was made by a DAG that you may not read.
+          </Empty>
+        ) : (
+          <Empty title="Nothing was made yet">
+            Run <AppLink to={airflowDagPath(dagId)}>{dagId}</AppLink>: each artifact that it makes names those that it
+            was made from.
+          </Empty>
+        );
+      }}
+    </QueryView>
+  );
+}
+
+function Loaded({ begun, artifact }: { begun: Start; artifact: ArtifactRef }) {
+  const [view] = useQueryParam("view", "graph");
+  const query = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/lineage",
+    { params: { path: refOf(artifact) } },
+    { placeholderData: keepPreviousData, staleTime: 15_000 },
+  );
+  return (
+    <Stack gap={3}>
+      <Bar begun={begun} artifact={artifact} />
+      <QueryView query={query} loading={<LoadingBox height="520px" />}>
+        {(lineage) => (
+          <>
+            {view === "list" ? <LineageList lineage={lineage} /> : <Graph lineage={lineage} />}
+            <Notes lineage={lineage} />
+          </>
+        )}
+      </QueryView>
+    </Stack>
+  );
+}
+
+function Graph({ lineage }: { lineage: Lineage }) {
+  const [selected, select] = useQueryParam("node");
+  const node = lineage.nodes.find(({ id }) => id === selected) ?? lineage.nodes.find(({ id }) => id === lineage.focus);
+  return (
+    <Grid templateColumns={{ base: "1fr", lg: "minmax(0, 1fr) 340px" }} gap={4} alignItems="start">
+      <LineageGraph lineage={lineage} selected={selected || null} onSelect={(id) => select(id ?? "")} />
+      <Box maxHeight={{ lg: "max(420px, calc(100vh - 290px))" }} overflowY="auto">
+        {node && <NodePanel lineage={lineage} node={node} />}
+      </Box>
+    </Grid>
+  );
+}
+
+/** Which version's lineage it is, and how it is shown. */
+function Bar({ begun, artifact }: { begun: Start; artifact: ArtifactRef }) {
+  const [, change] = useQuery();
+  const [view, setView] = useQueryParam("view", "graph");
+  const shown = begun.versions.find(
+    ({ deployment }) =>
+      deployment !== null && deployment.run_id === artifact.run_id && deployment.task_id === artifact.task_id,
+  );
+  const name = (model: string, version: number) => `${model} ${version}`;
+  return (
+    <HStack gap={3} wrap="wrap" fontSize="sm">
+      {begun.versions.length > 0 && (
+        <NativeSelect.Root size="sm" width="auto">
+          <NativeSelect.Field
+            aria-label="Served version"
+            value={shown ? name(shown.model, shown.version) : ""}
+            onChange={(event) => {
+              const chosen = begun.versions.find(({ model, version }) => name(model, version) === event.target.value);
+              if (chosen) {
+                change(
+                  { model: chosen.model, version: String(chosen.version), artifact: null, node: null },
+                  { push: true },
+                );
+              }
+            }}
+          >
+            {!shown && <option value="">Served versions</option>}
+            {begun.versions.map(({ model, version, role, traffic_percent: share, deployment }) => (
+              <option key={name(model, version)} value={name(model, version)} disabled={deployment === null}>
+                {`${model} v${version}, ${role === "former" ? "served before" : `${role}, ${share}% of the traffic`}`}
+              </option>
+            ))}
+          </NativeSelect.Field>
+          <NativeSelect.Indicator />
+        </NativeSelect.Root>
+      )}
+      {!shown && (
+        <Text color="fg.muted">
+          Of the {artifact.kind.replaceAll("_", " ")} that {artifact.task_id} has made in run {artifact.run_id}
+        </Text>
+      )}
+      <Segments
+        marginInlineStart="auto"
+        label="How it is shown"
+        value={view}
+        onChange={setView}
+        items={[
+          ["graph", <WithIcon key="graph" icon={<LuWorkflow />} label="Graph" />],
+          ["list", <WithIcon key="list" icon={<LuListTree />} label="List" />],
+        ]}
+      />
+    </HStack>
+  );
+}
+
+function WithIcon({ icon, label }: { icon: ReactNode; label: string }) {
+  return (
+    <HStack gap={1}>
+      {icon}
+      {label}
+    </HStack>
+  );
+}
+
+function Notes({ lineage }: { lineage: Lineage }) {
+  const notes = lineage.is_whole ? lineage.notes : ["There is more than is shown here.", ...lineage.notes];
+  return (
+    <Stack gap={0} fontSize="xs" color="fg.muted">
+      {notes.map((note) => (
+        <Text key={note}>{note}</Text>
+      ))}
+    </Stack>
+  );
+}

@@ -1,0 +1,75 @@
+import { Badge, Box, Heading, Stack, Table, Text } from "@chakra-ui/react";
+import { api } from "src/api/client";
+import { QueryView } from "src/components/QueryView";
+import type { ArtifactRef } from "src/routes";
+
+const PARTS: Record<string, string> = {
+  code: "this package",
+  runtime: "the libraries of the runtime environment",
+  parameters: "the operator's arguments",
+  "user code": "your own functions and modules",
+};
+
+/** What a part of a cache key stands for. */
+const meaning = (name: string): string =>
+  PARTS[name] ?? (name.startsWith("input ") ? "contents and properties of the input" : "named by the operator");
+
+/** What has to be the same for the task to come to this artifact again, beside what holds now. */
+export function Reproduce({ address }: { address: ArtifactRef }) {
+  const query = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/reproduction",
+    { params: { path: address } },
+    { staleTime: 30_000 },
+  );
+  return (
+    <Stack gap={1}>
+      <Heading as="h3" size="sm">
+        To make it again
+      </Heading>
+      <QueryView query={query}>
+        {({ parts, cache_key: key, newest_run: newest }) => {
+          if (key === null) {
+            return (
+              <Text color="fg.muted">Its task makes it anew each time: what it looks at is not among its inputs.</Text>
+            );
+          }
+          const changed = parts.filter((part) => part.newest !== null && part.newest !== part.value);
+          return (
+            <>
+              <Text color="fg.muted">
+                {changed.length === 0
+                  ? "Nothing of it has changed up to the task's newest artifact: run again, the task takes what there is from the cache."
+                  : `Changed since, in run ${newest}: ${changed.map(({ name }) => name).join(", ")}.`}
+              </Text>
+              <Table.Root size="sm" aria-label="Parts of the cache key">
+                <Table.Body>
+                  {parts.map((part) => (
+                    <Table.Row key={part.name}>
+                      <Table.Cell px={0} py={1}>
+                        <Text>{part.name}</Text>
+                        <Text fontSize="xs" color="fg.muted">
+                          {meaning(part.name)}
+                        </Text>
+                      </Table.Cell>
+                      <Table.Cell px={0} py={1} textAlign="end">
+                        <Box fontFamily="mono" fontSize="xs" title={part.value ?? undefined}>
+                          {part.value?.slice(0, 12) ?? "none"}
+                        </Box>
+                        {changed.includes(part) && (
+                          <Badge size="xs" colorPalette="warning" title={part.newest ?? undefined}>
+                            now {part.newest?.slice(0, 8)}
+                          </Badge>
+                        )}
+                      </Table.Cell>
+                    </Table.Row>
+                  ))}
+                </Table.Body>
+              </Table.Root>
+            </>
+          );
+        }}
+      </QueryView>
+    </Stack>
+  );
+}

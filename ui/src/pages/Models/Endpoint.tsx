@@ -1,0 +1,166 @@
+import { Alert, Box, Flex, Grid, HStack, Text } from "@chakra-ui/react";
+import { useQuery } from "@tanstack/react-query";
+import { QueryView } from "src/components/QueryView";
+import { Segments } from "src/components/Segments";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { formatCount, formatDuration, formatNumber, formatPercent } from "src/format";
+import { type LiveModel, liveOptions, type ModelDetail, SPANS, useMinutes } from "src/pages/Models/queries";
+import { ratesOf } from "src/pages/Models/rates";
+import { Tile } from "src/pages/Models/Tile";
+import { TrafficBar } from "src/pages/Models/TrafficBar";
+import { sharesInWords } from "src/pages/Models/words";
+
+const CHOICES = SPANS.map((minutes) => [String(minutes), formatDuration(60 * minutes)] as const);
+
+/** How the endpoint does now: shares, rates, errors, latencies, batches. */
+export function Endpoint({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
+  const [minutes, setMinutes] = useMinutes();
+  const live = useQuery(liveOptions(dagId, detail.name, minutes));
+  return (
+    <Box as="section" aria-label="Endpoint" borderWidth={1} borderRadius="md" px={4} py={3}>
+      <HStack mb={3} gap={3} wrap="wrap">
+        <Text fontWeight="semibold">Endpoint</Text>
+        {live.data && <Server live={live.data} />}
+        <Segments
+          size="xs"
+          marginInlineStart="auto"
+          label="Time span"
+          value={String(minutes)}
+          onChange={(value) => setMinutes(Number(value))}
+          items={CHOICES}
+        />
+      </HStack>
+      <QueryView query={live}>{(now) => <Live live={now} detail={detail} minutes={minutes} />}</QueryView>
+    </Box>
+  );
+}
+
+function Server({ live }: { live: LiveModel }) {
+  return (
+    <HStack gap={2} fontSize="sm" color="fg.muted">
+      <StateBadge state={live.problem ? "error" : "ok"} size="sm">
+        {live.problem ? "no answer" : "answers"}
+      </StateBadge>
+      {live.address}
+      {live.since && (
+        <span>
+          · up since <Time at={live.since} />
+        </span>
+      )}
+    </HStack>
+  );
+}
+
+function Live({ live, detail, minutes }: { live: LiveModel; detail: ModelDetail; minutes: number }) {
+  if (live.problem) {
+    return <Away problem={live.problem} detail={detail} />;
+  }
+  const { series } = live;
+  const shares = live.versions.map(({ version, traffic_percent }) => ({ version, percent: traffic_percent ?? 0 }));
+  const inEffect = Object.fromEntries(shares.map(({ version, percent }) => [String(version), percent]));
+  const decided = sharesInWords(detail.traffic);
+  const pending = detail.champion !== null && sharesInWords(inEffect) !== decided;
+  const rates = series && ratesOf(series, minutes);
+  return (
+    <Flex direction="column" gap={3}>
+      <Box>
+        <TrafficBar shares={shares} />
+        {pending && live.kind === "bundled" && (
+          <Text mt={1} fontSize="xs" color="fg.warning">
+            Decided is {decided}; the server has not followed yet.
+          </Text>
+        )}
+      </Box>
+      {series && rates ? (
+        <Grid templateColumns={{ base: "repeat(3, 1fr)", xl: "repeat(6, 1fr)" }} gap={3}>
+          <Tile label="Requests" value={formatNumber(rates.perSecond, 3)} unit="/s" help={`${rates.requests} in all`} />
+          <Tile
+            label="Errors"
+            value={formatPercent(rates.errorShare)}
+            help={`${rates.errors} of ${rates.requests} requests were refused or failed`}
+            bad={rates.errors > 0}
+          />
+          <Tile
+            label="Latency p50"
+            value={formatNumber(rates.p50, 3)}
+            unit="ms"
+            help="In the server: the mean of the steps' medians, by requests"
+          />
+          <Tile
+            label="Latency p99"
+            value={formatNumber(rates.p99, 3)}
+            unit="ms"
+            help={`In the server: the mean of the ten-second steps, by requests; the worst had ${formatNumber(rates.worst, 3)} ms`}
+          />
+          <Batches live={live} />
+        </Grid>
+      ) : (
+        <Totals live={live} />
+      )}
+    </Flex>
+  );
+}
+
+function Batches({ live }: { live: LiveModel }) {
+  const batching = live.series?.batching;
+  if (!batching) {
+    return (
+      <>
+        <Tile label="Rows per batch" value="–" help="This server does not batch (--enable_batching), or has not yet" />
+        <Tile label="Wait for a batch" value="–" help="This server does not batch, or has not yet" />
+      </>
+    );
+  }
+  const sum = (values: readonly (number | null)[]) => values.reduce((a: number, b) => a + (b ?? 0), 0);
+  const batches = sum(batching.batches);
+  const requests = sum(batching.requests);
+  const sizes = batching.sizes.map(({ rows, batches: n }) => `≤ ${rows ?? "∞"} rows: ${formatCount(n)}`).join("\n");
+  return (
+    <>
+      <Tile
+        label="Rows per batch"
+        value={batches ? formatNumber(sum(batching.rows) / batches, 3) : "–"}
+        bars={batching.sizes.map(({ rows, batches: n }) => ({ label: `≤ ${rows ?? "∞"}`, value: n }))}
+        help={`Of all models of this server. Batches since its start:\n${sizes}`}
+      />
+      <Tile
+        label="Wait for a batch"
+        value={requests ? formatNumber((1000 * sum(batching.wait_s)) / requests, 3) : "–"}
+        unit="ms"
+        help="How long a request waited for its batch, on average"
+      />
+    </>
+  );
+}
+
+function Away({ problem, detail }: { problem: string; detail: ModelDetail }) {
+  return (
+    <Alert.Root status="error" alignItems="flex-start">
+      <Alert.Indicator />
+      <Alert.Content>
+        <Alert.Title>The model server does not answer</Alert.Title>
+        <Alert.Description>
+          <Text wordBreak="break-word">{problem}</Text>
+          <Text mt={1}>
+            {detail.champion
+              ? `Decided is ${sharesInWords(detail.traffic)}: it serves that again once it is back. `
+              : ""}
+            This page asks again every few seconds.
+          </Text>
+        </Alert.Description>
+      </Alert.Content>
+    </Alert.Root>
+  );
+}
+
+function Totals({ live }: { live: LiveModel }) {
+  const requests = live.versions.reduce((sum, each) => sum + each.requests, 0);
+  return (
+    <Text color="fg.muted" fontSize="sm">
+      {live.kind === "bundled"
+        ? `This server keeps no series; since its start it was asked ${formatCount(requests)} times.`
+        : `This is a ${live.kind}, which counts nothing by version; its metrics are in its Prometheus endpoint.`}
+    </Text>
+  );
+}

@@ -1,0 +1,75 @@
+import { Alert, Box, HStack, Text } from "@chakra-ui/react";
+import type { Schemas } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { formatCount } from "src/format";
+import { Actions } from "src/pages/Models/Actions";
+import type { ModelDetail } from "src/pages/Models/queries";
+import { VersionBadge } from "src/pages/Models/versions";
+import { lineagePath } from "src/routes";
+
+/** What serves, since when, what is being tried, and what may be done about it. */
+export function ModelHeader({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
+  const { champion, challenger, rollout } = detail;
+  return (
+    <Box>
+      <HStack gap={6} wrap="wrap" minH="9">
+        {champion ? (
+          <Serves dagId={dagId} model={detail.name} state="champion" served={champion} />
+        ) : (
+          <Text color="fg.muted">No version serves: the model was undeployed.</Text>
+        )}
+        {challenger && <Serves dagId={dagId} model={detail.name} state="challenger" served={challenger} />}
+        <Box marginInlineStart="auto">
+          <Actions dagId={dagId} detail={detail} />
+        </Box>
+      </HStack>
+      {rollout && <RolloutNow rollout={rollout} />}
+    </Box>
+  );
+}
+
+function Serves({
+  dagId,
+  model,
+  state,
+  served,
+}: {
+  dagId: string;
+  model: string;
+  state: string;
+  served: Schemas["ServedVersion"];
+}) {
+  return (
+    <HStack gap={2}>
+      <StateBadge state={state} size="sm" />
+      <VersionBadge version={served.version} size="md" />
+      <Text fontSize="sm" color="fg.muted">
+        since <Time at={served.since} />
+        {" · "}
+        <AppLink to={lineagePath(dagId, { model, version: served.version })}>lineage</AppLink>
+      </Text>
+    </HStack>
+  );
+}
+
+function RolloutNow({ rollout }: { rollout: Schemas["Rollout"] }) {
+  const { canary, doubts } = rollout;
+  return (
+    <Alert.Root status={rollout.waits_for_approval ? "warning" : "info"} mt={3} size="sm">
+      <Alert.Indicator />
+      <Alert.Content>
+        <Alert.Title>
+          Version {rollout.version} is being rolled out: step {rollout.number} of {rollout.steps}, {rollout.percent}% of
+          the traffic, since <Time at={rollout.since} />
+        </Alert.Title>
+        <Alert.Description>
+          {formatCount(canary.requests)} requests in this step, {formatCount(canary.errors)} failed
+          {rollout.waits_for_approval && "; it has passed, and waits for a person's approval in Airflow"}
+          {doubts.length > 0 && `; in doubt: ${doubts.join("; ")}`}
+        </Alert.Description>
+      </Alert.Content>
+    </Alert.Root>
+  );
+}

@@ -1,0 +1,59 @@
+import { Code, Stack, Tabs } from "@chakra-ui/react";
+import { useParams } from "react-router-dom";
+import { Empty } from "src/components/Empty";
+import { QueryView } from "src/components/QueryView";
+import { useQueryParam } from "src/hooks/useQueryState";
+import { DecisionsTab } from "src/pages/Models/DecisionsTab";
+import { Endpoint } from "src/pages/Models/Endpoint";
+import { EvaluationTab } from "src/pages/Models/EvaluationTab";
+import { LogTab } from "src/pages/Models/LogTab";
+import { ModelHeader } from "src/pages/Models/ModelHeader";
+import { type ModelDetail, useModel } from "src/pages/Models/queries";
+import { ServingTab } from "src/pages/Models/ServingTab";
+import { useDagId } from "src/shell/OfPipeline";
+
+/** A model: how it serves now, its versions, what they are worth, who decided what, the server's log. */
+export function ModelPage() {
+  const { model = "" } = useParams();
+  const dagId = useDagId();
+  const detail = useModel(dagId, model);
+  return <QueryView query={detail}>{(found) => <Loaded key={found.name} dagId={dagId} detail={found} />}</QueryView>;
+}
+
+function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
+  const [tab, setTab] = useQueryParam("tab", "serving");
+  if (detail.decisions.length === 0) {
+    return (
+      <Empty title={`${detail.name} has not been deployed yet`}>
+        The first run of <Code>{dagId}</Code> that reaches its <Code>DeployModelOperator</Code> registers version 1 and
+        gives it all the traffic.
+      </Empty>
+    );
+  }
+  return (
+    <Stack gap={4}>
+      <ModelHeader dagId={dagId} detail={detail} />
+      <Endpoint dagId={dagId} detail={detail} />
+      <Tabs.Root value={tab} onValueChange={({ value }) => setTab(value)} size="sm" lazyMount unmountOnExit>
+        <Tabs.List>
+          <Tabs.Trigger value="serving">Serving</Tabs.Trigger>
+          <Tabs.Trigger value="evaluation">Evaluation</Tabs.Trigger>
+          <Tabs.Trigger value="decisions">Decisions</Tabs.Trigger>
+          <Tabs.Trigger value="log">Log</Tabs.Trigger>
+        </Tabs.List>
+        <Tabs.Content value="serving">
+          <ServingTab dagId={dagId} detail={detail} />
+        </Tabs.Content>
+        <Tabs.Content value="evaluation">
+          <EvaluationTab dagId={dagId} detail={detail} />
+        </Tabs.Content>
+        <Tabs.Content value="decisions">
+          <DecisionsTab detail={detail} />
+        </Tabs.Content>
+        <Tabs.Content value="log">
+          <LogTab dagId={dagId} detail={detail} />
+        </Tabs.Content>
+      </Tabs.Root>
+    </Stack>
+  );
+}

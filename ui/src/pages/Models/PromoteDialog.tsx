@@ -1,0 +1,44 @@
+import { useState } from "react";
+import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
+import type { ModelDetail } from "src/pages/Models/queries";
+import { useDecision } from "src/pages/Models/useDecision";
+import { VersionChoice } from "src/pages/Models/VersionChoice";
+
+/** All traffic to a version. */
+export function PromoteDialog({ dagId, detail, onClose }: { dagId: string; detail: ModelDetail; onClose: () => void }) {
+  const { champion, challenger, decisions, deployed } = detail;
+  const choices = deployed.filter((version) => version !== champion?.version);
+  const [version, setVersion] = useState(challenger?.version ?? choices[0] ?? 0);
+  const { promote } = useDecision(dagId, detail.name);
+  const last = decisions.find((decision) => decision.version === version);
+  const other = challenger && challenger.version !== version ? challenger.version : null;
+  return (
+    <ConfirmDialog
+      open
+      title={`Promote version ${version} of ${detail.name}?`}
+      confirmLabel="Promote"
+      onConfirm={(reason) => promote(version, reason)}
+      onClose={onClose}
+    >
+      <VersionChoice
+        label="Version"
+        version={version}
+        choices={choices}
+        about={(each) => (each === challenger?.version ? " (challenger)" : "")}
+        onChoose={setVersion}
+      />
+      <Consequences
+        detail={detail}
+        after={[{ version, percent: 100 }]}
+        words={[
+          `Version ${version} becomes the champion and answers all requests that name no version.`,
+          champion && `Version ${champion.version} gets none, and stays loaded: it can be put back by a rollback.`,
+          other !== null && `The canary, version ${other}, is taken out.`,
+          last?.event === "rolled_back" && `Version ${version} was rolled back before.`,
+          rolloutEnds(detail),
+        ]}
+      />
+    </ConfirmDialog>
+  );
+}

@@ -1,0 +1,56 @@
+import { useState } from "react";
+import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
+import { formerChampions } from "src/pages/Models/champions";
+import type { ModelDetail } from "src/pages/Models/queries";
+import { useDecision } from "src/pages/Models/useDecision";
+import { VersionChoice } from "src/pages/Models/VersionChoice";
+
+/** Takes the canary out, or puts a former champion back. */
+export function RollBackDialog({
+  dagId,
+  detail,
+  onClose,
+}: {
+  dagId: string;
+  detail: ModelDetail;
+  onClose: () => void;
+}) {
+  const { champion, challenger } = detail;
+  const current = champion?.version ?? 0;
+  const former = formerChampions(detail.decisions, current);
+  const choices = challenger ? [current, ...former.filter((version) => version !== challenger.version)] : former;
+  const [version, setVersion] = useState(choices[0] ?? 0);
+  const { rollBack } = useDecision(dagId, detail.name);
+  const stays = version === current;
+  return (
+    <ConfirmDialog
+      open
+      danger
+      title={`Roll ${detail.name} back to version ${version}?`}
+      confirmLabel="Roll back"
+      onConfirm={(reason) => rollBack(version, reason)}
+      onClose={onClose}
+    >
+      <VersionChoice
+        label="Back to"
+        version={version}
+        choices={choices}
+        about={(each) => (each === current ? " (the champion: takes the canary out)" : " (a former champion)")}
+        onChoose={setVersion}
+      />
+      <Consequences
+        detail={detail}
+        after={[{ version, percent: 100 }]}
+        words={[
+          stays
+            ? `Version ${version} stays the champion and answers all requests that name no version.`
+            : `Version ${version} becomes the champion again, and answers all requests that name no version; if it was unloaded, the server loads it first.`,
+          !stays && `Version ${current}, the champion now, is marked as rolled back, and unloaded.`,
+          challenger && `The canary, version ${challenger.version}, is taken out.`,
+          rolloutEnds(detail),
+        ]}
+      />
+    </ConfirmDialog>
+  );
+}

@@ -1,0 +1,158 @@
+import { Box, Flex, HStack, Stack, Table, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import type { Schemas } from "src/api/client";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { formatCount, formatDuration, formatNumber, formatPValue } from "src/format";
+import { DecisionTitle } from "src/pages/Models/DecisionsTab";
+import type { Decision } from "src/pages/Models/queries";
+import { type Group, stepsOf } from "src/pages/Models/rollouts";
+import { versionPalette } from "src/pages/Models/versions";
+import { titleOf } from "src/pages/Models/words";
+
+const STEP_PX = 72;
+const OUTCOMES: Record<string, string> = { promoted: "promoted", rolled_back: "rolled back", left: "left as it is" };
+
+/** A canary from its deployment to its end: each step with its share, what was counted, and how it was judged. */
+export function RolloutCard({ events }: { events: Group }) {
+  const [newest] = events;
+  const steps = stepsOf(events);
+  const [chosen, setChosen] = useState<string | null>(null);
+  const shown = steps.find(({ at }) => at === chosen) ?? steps.at(-1);
+  const outcome = OUTCOMES[newest.event];
+  const others = events.filter((event) => event.canary === null && event !== newest);
+  return (
+    <Box borderWidth={1} borderRadius="md" p={3}>
+      <DecisionTitle
+        decision={newest}
+        title={outcome ? `Rollout of version ${newest.version}: ${outcome}` : undefined}
+      />
+      {steps.length === 0 && <Text fontSize="sm">{newest.why}</Text>}
+      {steps.length > 0 && (
+        <Flex gap={2} mt={3} align="stretch" overflowX="auto">
+          {steps.map((step) => (
+            <Step key={step.at} step={step} chosen={step === shown} onChoose={() => setChosen(step.at)} />
+          ))}
+        </Flex>
+      )}
+      {shown && <Findings step={shown} />}
+      {others.length > 0 && (
+        <Stack gap={0} mt={3} fontSize="xs" color="fg.muted">
+          {others.map((event) => (
+            <Text key={`${event.at} ${event.event}`}>
+              <Time at={event.at} exact /> {titleOf(event)}: {event.why}
+              {event.by?.user && ` (${event.by.user})`}
+            </Text>
+          ))}
+        </Stack>
+      )}
+    </Box>
+  );
+}
+
+function Step({ step, chosen, onChoose }: { step: Decision; chosen: boolean; onChoose: () => void }) {
+  const worst = verdictOf(step.findings);
+  return (
+    <Box
+      as="button"
+      onClick={onChoose}
+      aria-pressed={chosen}
+      textAlign="start"
+      borderWidth={1}
+      borderColor={chosen ? "brand.solid" : "border"}
+      borderRadius="md"
+      px={3}
+      py={2}
+      minW="44"
+      cursor="pointer"
+      _hover={{ bg: "bg.subtle" }}
+    >
+      <HStack align="flex-end" gap={3}>
+        <Flex height={`${STEP_PX}px`} width="6" bg="bg.muted" borderRadius="sm" align="flex-end" overflow="hidden">
+          <Box
+            width="full"
+            height={`${step.percent ?? 0}%`}
+            colorPalette={versionPalette(step.version)}
+            bg="colorPalette.solid"
+          />
+        </Flex>
+        <Box fontSize="xs" lineHeight="1.5">
+          <Text fontSize="md" fontWeight="semibold">
+            {step.percent}%
+          </Text>
+          <Text color="fg.muted">
+            {formatCount(step.canary?.requests)} requests, {formatCount(step.canary?.errors)} failed
+          </Text>
+          <Text color="fg.muted">p99 {formatNumber(step.canary?.latency_ms_p99, 3)} ms</Text>
+          <StateBadge state={worst === "ok" ? "ok" : worst === "bad" ? "failed" : "warning"} size="xs" mt={1}>
+            {OUTCOMES[step.event] ?? "passed"}
+          </StateBadge>
+        </Box>
+      </HStack>
+    </Box>
+  );
+}
+
+function verdictOf(findings: Schemas["Finding"][]): string {
+  const verdicts = findings.map(({ verdict }) => verdict);
+  return verdicts.includes("bad") ? "bad" : verdicts.includes("doubt") ? "doubt" : "ok";
+}
+
+const NAMES: Record<string, string> = {
+  errors: "Errors",
+  latency_p50: "Latency p50",
+  latency_p99: "Latency p99",
+  predictions: "Predictions",
+  labels: "Loss on labelled rows",
+};
+
+function Findings({ step }: { step: Decision }) {
+  if (step.findings.length === 0) {
+    return (
+      <Text fontSize="sm" mt={2}>
+        {step.reasons.join("; ") || step.why}
+      </Text>
+    );
+  }
+  return (
+    <Table.ScrollArea mt={3}>
+      <Table.Root size="sm" aria-label={`What was compared at ${step.percent}%`}>
+        <Table.Header>
+          <Table.Row>
+            <Table.ColumnHeader>At {step.percent}%</Table.ColumnHeader>
+            <Table.ColumnHeader>Verdict</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end">p-value</Table.ColumnHeader>
+            <Table.ColumnHeader>
+              Found, {formatDuration(step.watched_s)} after it began; beside {formatCount(step.stable?.requests)}{" "}
+              requests of the stable version
+            </Table.ColumnHeader>
+          </Table.Row>
+        </Table.Header>
+        <Table.Body>
+          {step.findings.map((finding) => (
+            <Table.Row key={`${finding.what} ${finding.text}`}>
+              <Table.Cell whiteSpace="nowrap">{NAMES[finding.what] ?? finding.what}</Table.Cell>
+              <Table.Cell>
+                <StateBadge
+                  state={finding.verdict === "ok" ? "ok" : finding.verdict === "bad" ? "failed" : "warning"}
+                  size="xs"
+                >
+                  {finding.verdict}
+                </StateBadge>
+              </Table.Cell>
+              <Table.Cell textAlign="end" whiteSpace="nowrap" fontVariantNumeric="tabular-nums">
+                {formatPValue(pValueOf(finding.numbers)).replace("p = ", "").replace("p < ", "< ")}
+              </Table.Cell>
+              <Table.Cell>{finding.text}</Table.Cell>
+            </Table.Row>
+          ))}
+        </Table.Body>
+      </Table.Root>
+    </Table.ScrollArea>
+  );
+}
+
+function pValueOf(numbers: Readonly<Record<string, unknown>>): number | null {
+  const value = numbers.p_value ?? numbers.ks_p_value;
+  return typeof value === "number" ? value : null;
+}

@@ -1,0 +1,220 @@
+import { Box, Code, HStack, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import type { Schemas } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { DataTable } from "src/components/DataTable";
+import { QueryView } from "src/components/QueryView";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { Tooltip } from "src/components/Tooltip";
+import type { Column } from "src/components/table";
+import { formatNumber } from "src/format";
+import { useQuery as useAddress } from "src/hooks/useQueryState";
+import { useVersions } from "src/pages/Models/queries";
+import { RoleBadge, VersionBadge } from "src/pages/Models/versions";
+import { metricLabel, titleOf } from "src/pages/Models/words";
+import { airflowRunPath, lineagePath, runsPath } from "src/routes";
+
+type Version = Schemas["RegisteredVersion"];
+type OnServer = Schemas["LiveVersion"];
+interface Row extends Version {
+  /** Null where it is not loaded; absent where the server does not answer. */
+  server: OnServer | null | undefined;
+}
+
+const EVALUATION = "evaluation.";
+const SHOWN_METRICS = 3;
+
+/** All versions: what each is, what it was worth, who made it. A click opens its evaluation. */
+export function VersionTable({ dagId, model, onServer }: { dagId: string; model: string; onServer?: OnServer[] }) {
+  const versions = useVersions(dagId, model);
+  return (
+    <QueryView query={versions}>
+      {(found) => (
+        <Box>
+          {found.registry_problem && (
+            <Text mb={2} fontSize="sm" color="fg.warning">
+              What MLflow knows of the versions is missing: {found.registry_problem}
+            </Text>
+          )}
+          <Found dagId={dagId} model={model} versions={found.versions} onServer={onServer} />
+        </Box>
+      )}
+    </QueryView>
+  );
+}
+
+function Found({
+  dagId,
+  model,
+  versions,
+  onServer,
+}: {
+  dagId: string;
+  model: string;
+  versions: readonly Version[];
+  onServer?: OnServer[];
+}) {
+  const [, change] = useAddress();
+  const rows = versions.map((version): Row => {
+    return { ...version, server: onServer && (onServer.find((each) => each.version === version.version) ?? null) };
+  });
+  const columns = useMemo(() => columnsFor(dagId, model, versions), [dagId, model, versions]);
+  return (
+    <DataTable
+      label="Versions"
+      name="v"
+      rows={rows}
+      rowKey={({ version }) => String(version)}
+      rowHeight={42}
+      initialSort={{ column: "version", descending: true }}
+      onOpen={({ version }) => change({ tab: "evaluation", version: String(version) }, { push: true })}
+      columns={columns}
+    />
+  );
+}
+
+function columnsFor(dagId: string, model: string, versions: readonly Version[]): Column<Row>[] {
+  const names = new Set(versions.flatMap(({ metrics }) => Object.keys(metrics)));
+  const metrics = [...names]
+    .filter((name) => name.startsWith(EVALUATION) && !name.startsWith(`${EVALUATION}champion_`))
+    .toSorted((a, b) => Number(b.endsWith("_auc")) - Number(a.endsWith("_auc")));
+  return [
+    {
+      key: "version",
+      label: "Version",
+      fixed: true,
+      width: 170,
+      descendingFirst: true,
+      value: ({ version }) => version,
+      render: ({ version, role }) => (
+        <HStack gap={2}>
+          <VersionBadge version={version} />
+          <RoleBadge role={role} />
+        </HStack>
+      ),
+    },
+    {
+      key: "state",
+      label: "On the server",
+      width: 120,
+      value: ({ server }) => server?.state,
+      render: ({ server }) => <State server={server} />,
+    },
+    ...metrics.map((name, index) => metricColumn(name, index >= SHOWN_METRICS)),
+    {
+      key: "created",
+      label: "Registered",
+      width: 115,
+      descendingFirst: true,
+      value: ({ created_at }) => created_at,
+      render: ({ created_at }) => <Time at={created_at} />,
+    },
+    {
+      key: "run",
+      label: "Made by",
+      width: 200,
+      value: ({ made_by }) => made_by?.run_id,
+      render: ({ made_by }) =>
+        made_by ? (
+          <AppLink to={airflowRunPath(made_by.dag_id, made_by.run_id)} title={`${made_by.dag_id}: ${made_by.run_id}`}>
+            {made_by.run_id}
+          </AppLink>
+        ) : (
+          "–"
+        ),
+    },
+    {
+      key: "event",
+      label: "Last decision",
+      width: 220,
+      value: ({ last_event }) => last_event?.at,
+      render: ({ last_event }) =>
+        last_event ? (
+          <span title={last_event.why}>
+            {titleOf(last_event)}, <Time at={last_event.at} />
+          </span>
+        ) : (
+          "not deployed"
+        ),
+    },
+    {
+      key: "links",
+      label: "More",
+      width: 120,
+      render: ({ version, mlflow_run_id }) => (
+        <HStack gap={3} onClick={(event) => event.stopPropagation()}>
+          {mlflow_run_id && <AppLink to={runsPath(dagId, { run: mlflow_run_id })}>Run</AppLink>}
+          <AppLink to={lineagePath(dagId, { model, version })}>Lineage</AppLink>
+        </HStack>
+      ),
+    },
+    {
+      key: "aliases",
+      label: "Aliases",
+      optional: true,
+      help: "MLflow's",
+      render: ({ aliases }) => aliases.join(", ") || "–",
+    },
+    {
+      key: "fingerprint",
+      label: "Fingerprint",
+      optional: true,
+      width: 150,
+      value: ({ fingerprint }) => fingerprint,
+      render: ({ fingerprint }) =>
+        fingerprint ? (
+          <Code size="sm" title={fingerprint}>
+            {fingerprint.slice(0, 12)}
+          </Code>
+        ) : (
+          "–"
+        ),
+    },
+    {
+      key: "requests",
+      label: "Requests",
+      optional: true,
+      align: "end",
+      help: "Since the server's start",
+      value: ({ server }) => server?.requests,
+      render: ({ server }) => formatNumber(server?.requests),
+    },
+  ];
+}
+
+function metricColumn(name: string, optional: boolean): Column<Row> {
+  const short = name.slice(EVALUATION.length);
+  return {
+    key: name,
+    label: metricLabel(short).replace(/ auc$/, " AUC"),
+    width: 105,
+    align: "end",
+    optional,
+    descendingFirst: true,
+    value: ({ metrics }) => metrics[name],
+    render: ({ metrics }) => formatNumber(metrics[name]),
+  };
+}
+
+function State({ server }: { server: OnServer | null | undefined }) {
+  if (server === undefined) {
+    return <Text color="fg.muted">unknown</Text>;
+  }
+  if (server === null || server.state === "END") {
+    return <Text color="fg.muted">not loaded</Text>;
+  }
+  const available = server.state === "AVAILABLE";
+  const badge = (
+    <StateBadge state={server.error ? "error" : available ? "success" : "running"} size="sm">
+      {server.error ? "error" : server.state.toLowerCase()}
+    </StateBadge>
+  );
+  return server.error ? (
+    <Tooltip content={server.error}>
+      <span>{badge}</span>
+    </Tooltip>
+  ) : (
+    badge
+  );
+}

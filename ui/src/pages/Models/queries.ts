@@ -1,0 +1,63 @@
+/** What the API says of models; shared by the parts of the page that ask the same. */
+
+import { keepPreviousData } from "@tanstack/react-query";
+import { api, type Schemas } from "src/api/client";
+import { useQueryParam } from "src/hooks/useQueryState";
+
+export type LiveModel = Schemas["LiveModel"];
+export type ModelDetail = Schemas["ModelDetail"];
+export type Decision = Schemas["Decision"];
+
+/** Milliseconds between looks at the server: it adds a step every ten seconds. */
+export const LIVE_MS = 5_000;
+const RECORD_MS = 15_000;
+
+const path = (dagId: string, model: string) => ({ dag_id: dagId, model });
+
+/** What serves of a model, and the decisions on it. */
+export function useModel(dagId: string, model: string) {
+  return api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/models/{model}",
+    { params: { path: path(dagId, model) } },
+    { refetchInterval: RECORD_MS },
+  );
+}
+
+/** A model's versions; the first look of a while waits some seconds for MLflow. */
+export function useVersions(dagId: string, model: string) {
+  return api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/models/{model}/versions",
+    { params: { path: path(dagId, model) } },
+    { refetchInterval: RECORD_MS },
+  );
+}
+
+/** How to ask how a model serves now. */
+export function liveOptions(dagId: string, model: string, minutes: number) {
+  return api.queryOptions(
+    "get",
+    "/api/dags/{dag_id}/models/{model}/live",
+    { params: { path: path(dagId, model), query: { minutes } } },
+    { refetchInterval: LIVE_MS, placeholderData: keepPreviousData },
+  );
+}
+
+/** Spans of time that the live figures can be shown for, in minutes. */
+export const SPANS = [5, 15, 60] as const;
+const USUAL = 15;
+
+/** How many minutes the live figures are shown for; kept in the address. */
+export function useMinutes(): [number, (minutes: number) => void] {
+  const [text, setText] = useQueryParam("minutes", String(USUAL));
+  const minutes = SPANS.find((each) => String(each) === text) ?? USUAL;
+  return [minutes, (chosen) => setText(String(chosen))];
+}
+
+/** The evaluation of a version. */
+export function useEvaluation(dagId: string, model: string, version: number) {
+  return api.useQuery("get", "/api/dags/{dag_id}/models/{model}/versions/{version}/evaluation", {
+    params: { path: { ...path(dagId, model), version } },
+  });
+}

@@ -1,0 +1,31 @@
+/** Decisions in words. */
+
+import type { Decision } from "src/pages/Models/queries";
+
+const TITLES: Record<string, (decision: Decision) => string> = {
+  deployed: ({ version }) => `Version ${version} deployed as champion`,
+  canary: ({ version }) => `Version ${version} deployed as canary`,
+  step: ({ version, percent }) => `Version ${version} passed ${percent}%`,
+  approved: ({ version }) => `Version ${version} approved`,
+  traffic: () => "Traffic set",
+  promoted: ({ version }) => `Version ${version} promoted`,
+  rolled_back: ({ version, to }) => `Version ${version} rolled back${to ? ` to version ${to}` : ""}`,
+  left: ({ version }) => `Version ${version} left as it is`,
+  undeployed: ({ version }) => `Version ${version} undeployed`,
+};
+
+/** What was decided: `Version 2 promoted`. */
+export function titleOf(decision: Decision): string {
+  return TITLES[decision.event]?.(decision) ?? `Version ${decision.version}: ${decision.event.replaceAll("_", " ")}`;
+}
+
+/** Shares in words: `v1 80% · v2 20%`. */
+export function sharesInWords(traffic: Readonly<Record<string, number>>): string {
+  const shares = Object.entries(traffic).filter(([, percent]) => percent > 0);
+  return shares.map(([version, percent]) => `v${version} ${percent}%`).join(" · ") || "no traffic";
+}
+
+/** Metrics' names for people: `log_loss` as `log loss`, `auc` as `AUC`. */
+export function metricLabel(name: string): string {
+  return name === "auc" ? "AUC" : name === "brier" ? "Brier score" : name.replaceAll("_", " ");
+}

@@ -1,0 +1,73 @@
+import { Text } from "@chakra-ui/react";
+import { LuTriangleAlert } from "react-icons/lu";
+import type { Schemas } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { Time } from "src/components/Time";
+import { Tooltip } from "src/components/Tooltip";
+import { TwoLines } from "src/components/TwoLines";
+import { formatNumber } from "src/format";
+import { modelsPath } from "src/routes";
+
+type Metric = Schemas["HeadlineMetric"];
+
+/** The champion, since when it serves, and its headline metric beside that of the version before it. */
+export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["ServedModel"] | null }) {
+  if (model === null) {
+    return <Text color="fg.muted">serves no model</Text>;
+  }
+  const { name, champion, metric, problem } = model;
+  if (problem !== null) {
+    return (
+      <TwoLines
+        first={<Text truncate>{name}</Text>}
+        second={
+          <Tooltip content={problem}>
+            <Text color="fg.error" truncate tabIndex={0}>
+              <LuTriangleAlert style={{ display: "inline" }} /> not known: {problem}
+            </Text>
+          </Tooltip>
+        }
+      />
+    );
+  }
+  if (champion === null) {
+    return <TwoLines first={<Text truncate>{name}</Text>} second="no version serves yet" />;
+  }
+  return (
+    <TwoLines
+      first={
+        <>
+          <AppLink to={modelsPath(dagId, { model: name, version: champion.version })} truncate fontWeight="medium">
+            {name} v{champion.version}
+          </AppLink>
+          <Text color="fg.muted" fontSize="xs" title="has served since" truncate>
+            <Time at={champion.since} />
+          </Text>
+        </>
+      }
+      second={metric ? <Headline metric={metric} /> : "no evaluation to be seen"}
+    />
+  );
+}
+
+function Headline({ metric }: { metric: Metric }) {
+  const { name, split, value, difference, low, high, compared_with } = metric;
+  const against = compared_with === null ? "no champion to compare with then" : `against version ${compared_with}`;
+  const interval =
+    low === null || high === null ? "" : `, 95% interval ${formatNumber(low, 3)} to ${formatNumber(high, 3)}`;
+  const beyondChance = low !== null && high !== null && (low > 0 || high < 0);
+  const better = (difference ?? 0) > 0;
+  return (
+    <Tooltip content={`${name} on the split ${split}: ${formatNumber(value, 6)}; ${against}${interval}`}>
+      <Text truncate fontVariantNumeric="tabular-nums" tabIndex={0}>
+        {name} <strong>{formatNumber(value)}</strong>
+        {difference !== null && (
+          <Text as="span" ms={2} color={beyondChance ? (better ? "fg.success" : "fg.error") : "fg.muted"}>
+            {better ? "▲ +" : "▼ "}
+            {formatNumber(difference, 3)}
+          </Text>
+        )}
+      </Text>
+    </Tooltip>
+  );
+}

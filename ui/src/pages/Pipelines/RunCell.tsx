@@ -1,0 +1,73 @@
+import { Text } from "@chakra-ui/react";
+import type { Schemas } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { Tooltip } from "src/components/Tooltip";
+import { TwoLines } from "src/components/TwoLines";
+import { formatDuration } from "src/format";
+import { StageStrip } from "src/pages/Pipelines/StageStrip";
+import { airflowDagPath, airflowRunPath, airflowTaskPath } from "src/routes";
+
+type Run = Schemas["LastRun"];
+
+const GOES_ON = new Set(["running", "deferred", "up_for_retry", "up_for_reschedule", "restarting", "awaiting_input"]);
+
+/** How the last run went: its state, when, how long, its stages; of a failed one where and why. */
+export function RunCell({ dagId, run, isPaused }: { dagId: string; run: Run | null; isPaused: boolean }) {
+  if (run === null) {
+    return (
+      <TwoLines
+        first={<Text color="fg.muted">never run</Text>}
+        second={<AppLink to={airflowDagPath(dagId)}>{isPaused ? "unpause it" : "trigger it"}</AppLink>}
+      />
+    );
+  }
+  return (
+    <TwoLines
+      first={
+        <>
+          <AppLink to={airflowRunPath(dagId, run.run_id)} title={run.run_id} aria-label={`Run ${run.run_id}`}>
+            <StateBadge state={run.state} />
+          </AppLink>
+          <Text truncate>
+            <Time at={run.ended_at ?? run.started_at ?? run.run_after} />
+          </Text>
+        </>
+      }
+      second={
+        <>
+          <StageStrip stages={run.stages} width={run.state === "success" ? "140px" : "84px"} />
+          <Second dagId={dagId} run={run} />
+        </>
+      }
+    />
+  );
+}
+
+function Second({ dagId, run }: { dagId: string; run: Run }) {
+  if (run.failure) {
+    const { task_id, map_index, why } = run.failure;
+    const task = { dag_id: dagId, run_id: run.run_id, task_id, map_index };
+    return (
+      <Tooltip content={<Text whiteSpace="pre-wrap">{why ?? "It left no word; its log says why."}</Text>}>
+        <Text truncate color="fg.error">
+          <AppLink to={airflowTaskPath(task)} color="fg.error" fontWeight="medium">
+            {task_id}
+          </AppLink>
+          {why && `: ${why}`}
+        </Text>
+      </Tooltip>
+    );
+  }
+  const current = run.stages.filter(({ state }) => GOES_ON.has(state)).map(({ task_id }) => task_id);
+  if (run.state === "running") {
+    const ended = run.stages.filter((stage) => stage.ended === stage.instances).length;
+    return (
+      <Text truncate title={current.join(", ")}>
+        {ended}/{run.stages.length} {current.join(", ")}
+      </Text>
+    );
+  }
+  return <Text whiteSpace="nowrap">{formatDuration(run.duration_s)}</Text>;
+}

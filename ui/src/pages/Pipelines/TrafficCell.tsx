@@ -1,0 +1,64 @@
+import { Box, Skeleton, Text } from "@chakra-ui/react";
+import { LuUnplug } from "react-icons/lu";
+import type { Activity, Pipeline } from "src/api/pipelines";
+import { ShareBar } from "src/components/ShareBar";
+import { Tooltip } from "src/components/Tooltip";
+import { TwoLines } from "src/components/TwoLines";
+import { versionPalette } from "src/pages/Models/versions";
+
+interface VersionShare {
+  version: number;
+  percent: number;
+}
+
+function sharesOf(model: Pipeline["model"], activity: Activity | undefined): VersionShare[] {
+  const live = activity?.traffic?.versions.filter(({ traffic_percent }) => (traffic_percent ?? 0) > 0) ?? [];
+  if (live.length > 0) {
+    return live.map(({ version, traffic_percent }) => ({ version, percent: traffic_percent ?? 0 }));
+  }
+  return [model?.champion, model?.challenger]
+    .filter((served) => served !== null && served !== undefined)
+    .map(({ version, traffic_percent }) => ({ version, percent: traffic_percent }));
+}
+
+/** How the traffic is split: as the server says, or as it was decided where the server does not answer. */
+export function TrafficCell({ pipeline, activity }: { pipeline: Pipeline; activity: Activity | undefined }) {
+  const { model } = pipeline;
+  if (!model?.champion) {
+    return <Text color="fg.muted">–</Text>;
+  }
+  const shares = sharesOf(model, activity);
+  const label = shares.map(({ version, percent }) => `v${version} ${percent}%`).join(" · ");
+  const problem = activity?.traffic?.problem ?? null;
+  return (
+    <TwoLines
+      first={
+        <Box flex={1} pe={2}>
+          <ShareBar
+            label={`Traffic: ${label}${activity && !problem ? "" : ", as it was decided"}`}
+            shares={shares.map(({ version, percent }) => ({
+              label: String(version),
+              percent,
+              palette: versionPalette(version),
+            }))}
+          />
+        </Box>
+      }
+      second={
+        <>
+          <Text truncate fontVariantNumeric="tabular-nums">
+            {label}
+          </Text>
+          {activity === undefined && <Skeleton height="8px" width="20px" aria-label="Asking the server" />}
+          {problem !== null && (
+            <Tooltip content={`${problem}. The shares are those that were decided.`}>
+              <Text as="span" color="fg.warning" tabIndex={0} aria-label={problem} flexShrink={0}>
+                <LuUnplug />
+              </Text>
+            </Tooltip>
+          )}
+        </>
+      }
+    />
+  );
+}

@@ -1,0 +1,87 @@
+import type { Activity, Pipeline } from "src/api/pipelines";
+import type { Column } from "src/components/table";
+import { formatDuration } from "src/format";
+import { ModelCell } from "src/pages/Pipelines/ModelCell";
+import { NameCell } from "src/pages/Pipelines/NameCell";
+import { currentRate, RequestsCell } from "src/pages/Pipelines/RequestsCell";
+import { RetrainedCell } from "src/pages/Pipelines/RetrainedCell";
+import { RunCell } from "src/pages/Pipelines/RunCell";
+import { SkewCell, worstRatio } from "src/pages/Pipelines/SkewCell";
+import { TrafficCell } from "src/pages/Pipelines/TrafficCell";
+
+/** The columns of the list; what goes on with each is looked up by its DAG's id, and may not be there yet. */
+export function pipelineColumns(activity: Record<string, Activity | undefined>): Column<Pipeline>[] {
+  return [
+    {
+      key: "pipeline",
+      label: "Pipeline",
+      fixed: true,
+      width: 190,
+      value: (row) => row.display_name,
+      render: (row) => <NameCell pipeline={row} />,
+    },
+    {
+      key: "run",
+      label: "Last run",
+      width: 210,
+      descendingFirst: true,
+      help: "State, when it ended or started, and its stages",
+      value: (row) => row.last_run?.run_after,
+      render: (row) => <RunCell dagId={row.dag_id} run={row.last_run} isPaused={row.is_paused} />,
+    },
+    {
+      key: "duration",
+      label: "Took",
+      width: 90,
+      align: "end",
+      optional: true,
+      descendingFirst: true,
+      value: (row) => row.last_run?.duration_s,
+      render: (row) => formatDuration(row.last_run?.duration_s),
+    },
+    {
+      key: "champion",
+      label: "Champion",
+      width: 190,
+      descendingFirst: true,
+      help: "The version that serves, since when, and the metric by which versions are compared; sorted by its difference to the version before",
+      value: (row) => row.model?.metric?.difference ?? (row.model?.metric ? 0 : null),
+      render: (row) => <ModelCell dagId={row.dag_id} model={row.model} />,
+    },
+    {
+      key: "traffic",
+      label: "Traffic",
+      width: 130,
+      descendingFirst: true,
+      help: "Shares of the versions, as the model server says; sorted by the challenger's",
+      value: (row) => row.model?.challenger?.traffic_percent,
+      render: (row) => <TrafficCell pipeline={row} activity={activity[row.dag_id]} />,
+    },
+    {
+      key: "requests",
+      label: "Requests",
+      width: 125,
+      descendingFirst: true,
+      help: "Requests a second in the last hour",
+      value: (row) => currentRate(activity[row.dag_id]),
+      render: (row) => <RequestsCell serves={Boolean(row.model?.champion)} activity={activity[row.dag_id]} />,
+    },
+    {
+      key: "skew",
+      label: "Skew",
+      width: 210,
+      descendingFirst: true,
+      help: "The last comparison of requests with the training data, and its worst feature; sorted by its score over its threshold",
+      value: (row) => worstRatio(row.skew?.worst),
+      render: (row) => <SkewCell pipeline={row} activity={activity[row.dag_id]} />,
+    },
+    {
+      key: "retrained",
+      label: "Last trained",
+      width: 170,
+      descendingFirst: true,
+      value: (row) => row.retraining?.at,
+      render: (row) => <RetrainedCell dagId={row.dag_id} retraining={row.retraining} />,
+    },
+  ];
+}

@@ -1,0 +1,91 @@
+import { Grid, HStack, Slider, Text } from "@chakra-ui/react";
+import { type ReactNode, useMemo } from "react";
+import { Choice } from "src/components/Choice";
+import { Empty } from "src/components/Empty";
+import { Toggle } from "src/components/Toggle";
+import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
+import { CurveChart, type CurveLook, type CurveRun } from "src/pages/Runs/CurveChart";
+import { type Curve, figuresOf, type XAxis } from "src/pages/Runs/curves";
+
+const AXES = [
+  { value: "step", label: "step or epoch" },
+  { value: "relative", label: "time since the start" },
+  { value: "time", label: "wall time" },
+];
+
+/** A chart for each figure of some runs, and how they are drawn: axis, smoothing, logarithm. */
+export function CurveGrid({
+  curves,
+  runs,
+  legend,
+}: {
+  curves: readonly Curve[];
+  runs: readonly CurveRun[];
+  legend?: ReactNode;
+}) {
+  const [axis, setAxis] = useQueryParam("x", "step");
+  const [smoothing, setSmoothing] = useQueryParam("smooth", "0");
+  const [log, setLog] = useQueryFlag("log");
+  const [enlarged, setEnlarged] = useQueryParam("figure");
+  const figures = useMemo(() => {
+    const all = figuresOf(curves);
+    return [...all.filter(({ name }) => name === enlarged), ...all.filter(({ name }) => name !== enlarged)];
+  }, [curves, enlarged]);
+  const weight = Math.min(Math.max(Number(smoothing) || 0, 0), 0.99);
+  const look = useMemo<CurveLook>(
+    () => ({ axis: axis === "relative" || axis === "time" ? axis : ("step" satisfies XAxis), smoothing: weight, log }),
+    [axis, weight, log],
+  );
+  if (figures.length === 0) {
+    return <Empty title="No curves yet">A metric is drawn once it has been logged more than once.</Empty>;
+  }
+  return (
+    <>
+      <HStack gap={5} mb={2} wrap="wrap">
+        <Choice label="X" value={look.axis} values={AXES} onChange={setAxis} />
+        <Slider.Root
+          width="190px"
+          size="sm"
+          min={0}
+          max={0.99}
+          step={0.01}
+          value={[weight]}
+          aria-label={["Smoothing"]}
+          onValueChange={({ value }) => setSmoothing(String(value[0] ?? 0))}
+        >
+          <HStack gap={2}>
+            <Text fontSize="sm" color="fg.muted">
+              Smoothing
+            </Text>
+            <Slider.Control flex={1}>
+              <Slider.Track>
+                <Slider.Range />
+              </Slider.Track>
+              <Slider.Thumbs />
+            </Slider.Control>
+            <Text fontSize="sm" fontVariantNumeric="tabular-nums">
+              {weight.toFixed(2)}
+            </Text>
+          </HStack>
+        </Slider.Root>
+        <Toggle label="Log y" checked={log} onChange={setLog} />
+        <Text fontSize="xs" color="fg.muted" marginInlineStart="auto">
+          Shift and wheel to zoom, drag to move
+        </Text>
+      </HStack>
+      {legend}
+      <Grid templateColumns="repeat(auto-fill, minmax(340px, 1fr))" gap={3}>
+        {figures.map((figure) => (
+          <CurveChart
+            key={figure.name}
+            figure={figure}
+            runs={runs}
+            look={look}
+            large={figure.name === enlarged}
+            onToggle={() => setEnlarged(figure.name === enlarged ? "" : figure.name)}
+          />
+        ))}
+      </Grid>
+    </>
+  );
+}

@@ -1,0 +1,101 @@
+import { Box, Table, Text } from "@chakra-ui/react";
+import { AppLink } from "src/components/AppLink";
+import { Toggle } from "src/components/Toggle";
+import { formatDuration, formatNumber } from "src/format";
+import { useQueryFlag } from "src/hooks/useQueryState";
+import { durationOf, isLoss, labelOf, type Names, type Run } from "src/pages/Runs/figures";
+import { runsPath } from "src/routes";
+
+interface Line {
+  name: string;
+  values: (string | null)[];
+  /** The places of the best. */
+  best: number[];
+}
+
+/** Parameters and metrics of some runs side by side; of metrics the best is bold. */
+export function Differences({ dagId, runs, names }: { dagId: string; runs: readonly Run[]; names: Names }) {
+  const [everything, setEverything] = useQueryFlag("all");
+  const keep = ({ values }: Line) => values.some((value) => value !== null) && (everything || new Set(values).size > 1);
+  const params = names.params
+    .map((name) => ({ name, values: runs.map((run) => run.params[name] ?? null), best: [] }))
+    .filter(keep);
+  const metrics = names.metrics.map((name) => ofMetric(name, runs)).filter(keep);
+  const times = [{ name: "duration", values: runs.map((run) => formatDuration(durationOf(run))), best: [] }].filter(
+    keep,
+  );
+  return (
+    <Box>
+      <Toggle mb={2} label="Only what differs" checked={!everything} onChange={(checked) => setEverything(!checked)} />
+      <Box borderWidth={1} borderRadius="md" overflow="auto" maxH="50vh">
+        <Table.Root size="sm" stickyHeader aria-label="Differences of the selected runs">
+          <Table.Header>
+            <Table.Row>
+              <Table.ColumnHeader position="sticky" left={0} zIndex={2} bg="bg" minW="220px" />
+              {runs.map((run) => (
+                <Table.ColumnHeader key={run.run_id} textAlign="end" minW="150px" maxW="240px">
+                  <AppLink to={runsPath(dagId, { run: run.run_id })} display="block" truncate title={run.name}>
+                    {labelOf(run)}
+                  </AppLink>
+                </Table.ColumnHeader>
+              ))}
+            </Table.Row>
+          </Table.Header>
+          <Table.Body>
+            <Section title="Parameters" lines={params} width={runs.length} />
+            <Section title="Metrics" lines={metrics} width={runs.length} />
+            <Section title="Time" lines={times} width={runs.length} />
+          </Table.Body>
+        </Table.Root>
+      </Box>
+    </Box>
+  );
+}
+
+function ofMetric(name: string, runs: readonly Run[]): Line {
+  const numbers = runs.map((run) => run.metrics[name] ?? null);
+  const known = numbers.filter((value) => value !== null);
+  const best = isLoss(name) ? Math.min(...known) : Math.max(...known);
+  const differ = new Set(known).size > 1;
+  return {
+    name,
+    values: numbers.map((value) => (value === null ? null : formatNumber(value, 5))),
+    best: differ ? numbers.flatMap((value, place) => (value === best ? [place] : [])) : [],
+  };
+}
+
+function Section({ title, lines, width }: { title: string; lines: readonly Line[]; width: number }) {
+  return (
+    <>
+      <Table.Row bg="bg.subtle">
+        <Table.Cell colSpan={width + 1} py={1} fontSize="xs" fontWeight="semibold" color="fg.muted">
+          {title}
+          {lines.length === 0 && ": the same in all"}
+        </Table.Cell>
+      </Table.Row>
+      {lines.map(({ name, values, best }) => (
+        <Table.Row key={name}>
+          <Table.Cell position="sticky" left={0} bg="bg" py={1.5}>
+            {name}
+          </Table.Cell>
+          {values.map((value, place) => (
+            <Table.Cell
+              // biome-ignore lint/suspicious/noArrayIndexKey: columns are runs, whose order is the row's
+              key={place}
+              py={1.5}
+              textAlign="end"
+              fontVariantNumeric="tabular-nums"
+              maxW="240px"
+              truncate
+              title={value ?? undefined}
+              color={best.includes(place) ? "fg.success" : undefined}
+              fontWeight={best.includes(place) ? "semibold" : undefined}
+            >
+              {value ?? <Text color="fg.muted">–</Text>}
+            </Table.Cell>
+          ))}
+        </Table.Row>
+      ))}
+    </>
+  );
+}

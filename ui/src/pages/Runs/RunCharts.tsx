@@ -1,0 +1,92 @@
+import { Box, HStack, Link, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { useChartTheme } from "src/components/chart/theme";
+import { Empty } from "src/components/Empty";
+import { ErrorAlert } from "src/components/ErrorAlert";
+import { LoadingBox } from "src/components/Loading";
+import { useQuery } from "src/hooks/useQueryState";
+import type { CurveRun } from "src/pages/Runs/CurveChart";
+import { CurveGrid } from "src/pages/Runs/CurveGrid";
+import { Differences } from "src/pages/Runs/Differences";
+import { labelOf, type Names, type Run } from "src/pages/Runs/figures";
+import { ParallelCoordinates } from "src/pages/Runs/ParallelCoordinates";
+import { RunScatter } from "src/pages/Runs/RunScatter";
+import { useCurves } from "src/pages/Runs/useCurves";
+
+const MOST_CURVES = 20;
+const FIRST = 5;
+
+/** Runs beside each other: those that are selected, or else the first of the table (curves), or all of it (the rest). */
+export function RunCharts(props: {
+  dagId: string;
+  view: string;
+  chosen: readonly Run[];
+  runs: readonly Run[];
+  names: Names;
+}) {
+  const { dagId, view, chosen, runs, names } = props;
+  const all = chosen.length > 0 ? chosen : runs;
+  switch (view) {
+    case "parallel":
+      return <ParallelCoordinates runs={all} names={names} />;
+    case "scatter":
+      return <RunScatter runs={all} names={names} />;
+    case "differences":
+      return chosen.length < 2 ? (
+        <Empty title="Select two or more runs">Tick them in the table below to see where they differ.</Empty>
+      ) : (
+        <Differences dagId={dagId} runs={chosen} names={names} />
+      );
+    default:
+      return <RunCurves dagId={dagId} runs={all} selected={chosen.length > 0} />;
+  }
+}
+
+function RunCurves({ dagId, runs, selected }: { dagId: string; runs: readonly Run[]; selected: boolean }) {
+  const shown = useMemo(() => runs.slice(0, selected ? MOST_CURVES : FIRST), [runs, selected]);
+  const { curves, isPending, error } = useCurves(dagId, shown);
+  const drawn = useMemo<CurveRun[]>(
+    () => shown.map((run) => ({ run_id: run.run_id, start_time: run.start_time, label: labelOf(run) })),
+    [shown],
+  );
+  if (error !== null) {
+    return <ErrorAlert error={error} />;
+  }
+  if (isPending && curves.length === 0) {
+    return <LoadingBox />;
+  }
+  const left = runs.length - shown.length;
+  return (
+    <Box>
+      <CurveGrid
+        curves={curves}
+        runs={drawn}
+        legend={
+          <HStack gap={4} mb={2} wrap="wrap" fontSize="xs">
+            {drawn.map((run, place) => (
+              <LegendEntry key={run.run_id} run={run} place={place} />
+            ))}
+            {left > 0 && (
+              <Text color="fg.muted">
+                {selected
+                  ? `${left} more are selected than can be told apart`
+                  : "the first of the table; select runs to choose others"}
+              </Text>
+            )}
+          </HStack>
+        }
+      />
+    </Box>
+  );
+}
+
+function LegendEntry({ run, place }: { run: CurveRun; place: number }) {
+  const theme = useChartTheme();
+  const [, change] = useQuery();
+  return (
+    <Link as="button" gap={1.5} color="fg" onClick={() => change({ run: run.run_id }, { push: true })}>
+      <Box boxSize={2.5} borderRadius="sm" bg={theme.series[place % theme.series.length]} />
+      {run.label}
+    </Link>
+  );
+}

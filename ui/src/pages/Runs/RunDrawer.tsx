@@ -1,0 +1,80 @@
+import { CloseButton, Drawer, HStack, Portal, Tabs, Text } from "@chakra-ui/react";
+import { api } from "src/api/client";
+import { QueryView } from "src/components/QueryView";
+import { StateBadge } from "src/components/StateBadge";
+import { useQueryParam } from "src/hooks/useQueryState";
+import { isLive, labelOf, stateOf } from "src/pages/Runs/figures";
+import { RunCurvesTab } from "src/pages/Runs/RunCurvesTab";
+import { RunFiles } from "src/pages/Runs/RunFiles";
+import { RunOverview } from "src/pages/Runs/RunOverview";
+
+const LIVE_MS = 2000;
+
+/** All of one run, over the page; which tab is open is in the address. */
+export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: string; onClose: () => void }) {
+  const [tab, setTab] = useQueryParam("runtab", "overview");
+  const query = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/training-runs/{mlflow_run_id}",
+    { params: { path: { dag_id: dagId, mlflow_run_id: runId } } },
+    { refetchInterval: ({ state }) => (state.data && isLive(state.data) ? LIVE_MS : false) },
+  );
+  const run = query.data;
+  return (
+    <Drawer.Root open size="xl" onOpenChange={({ open }) => !open && onClose()}>
+      <Portal>
+        <Drawer.Backdrop />
+        <Drawer.Positioner>
+          <Drawer.Content maxW="min(920px, 92vw)">
+            <Drawer.Header borderBottomWidth={1} py={3}>
+              <HStack gap={3} minW={0}>
+                <Drawer.Title truncate title={run?.name}>
+                  {run ? labelOf(run) : "Run"}
+                </Drawer.Title>
+                {run && <StateBadge state={stateOf(run)} />}
+              </HStack>
+            </Drawer.Header>
+            <Drawer.Body py={3}>
+              <QueryView query={query}>
+                {(found) => (
+                  <Tabs.Root
+                    value={tab}
+                    size="sm"
+                    lazyMount
+                    unmountOnExit
+                    onValueChange={({ value }) => setTab(value)}
+                    colorPalette="brand"
+                  >
+                    <Tabs.List mb={3}>
+                      <Tabs.Trigger value="overview">Overview</Tabs.Trigger>
+                      <Tabs.Trigger value="curves">Curves</Tabs.Trigger>
+                      <Tabs.Trigger value="files">Files</Tabs.Trigger>
+                    </Tabs.List>
+                    {found.status === "RUNNING" && !isLive(found) && (
+                      <Text fontSize="sm" color="fg.warning" mb={3}>
+                        MLflow still says that this run goes on, but its DAG run has ended ({found.dag_run_state}): the
+                        training was killed.
+                      </Text>
+                    )}
+                    <Tabs.Content value="overview" pt={0}>
+                      <RunOverview dagId={dagId} run={found} />
+                    </Tabs.Content>
+                    <Tabs.Content value="curves" pt={0}>
+                      <RunCurvesTab dagId={dagId} run={found} />
+                    </Tabs.Content>
+                    <Tabs.Content value="files" pt={0}>
+                      <RunFiles dagId={dagId} runId={runId} />
+                    </Tabs.Content>
+                  </Tabs.Root>
+                )}
+              </QueryView>
+            </Drawer.Body>
+            <Drawer.CloseTrigger asChild>
+              <CloseButton size="sm" />
+            </Drawer.CloseTrigger>
+          </Drawer.Content>
+        </Drawer.Positioner>
+      </Portal>
+    </Drawer.Root>
+  );
+}

@@ -1,0 +1,189 @@
+import { Box, DataList, Grid, Heading, HStack, Table, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+import type { Schemas } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { formatDuration, formatNumber } from "src/format";
+import { durationOf, isLive, isLoss, labelOf, stateOf } from "src/pages/Runs/figures";
+import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
+import { airflowRunPath, airflowTaskPath, lineagePath, modelsPath, runsPath } from "src/routes";
+
+type Detail = Schemas["TrainingRunDetail"];
+
+/** What a run was given, what came of it, where it leads. */
+export function RunOverview({ dagId, run }: { dagId: string; run: Detail }) {
+  const own = Object.entries(run.tags).filter(([name]) => !name.startsWith("mlflow.runName"));
+  return (
+    <>
+      <Facts dagId={dagId} run={run} />
+      <Grid templateColumns={{ base: "1fr", lg: "3fr 2fr" }} gap={5} mt={4}>
+        <Figures figures={run.figures} />
+        <Box minW={0}>
+          <Section title="Parameters">
+            <Pairs pairs={Object.entries(run.params)} none="none were logged" />
+          </Section>
+          {run.datasets.length > 0 && (
+            <Section title="Data">
+              <Pairs
+                pairs={run.datasets.map((each) => [
+                  each.context ?? each.name,
+                  `${each.name}${each.rows === null ? "" : `, ${formatNumber(each.rows)} rows`}`,
+                ])}
+              />
+            </Section>
+          )}
+          {run.children.length > 0 && <Children dagId={dagId} runs={run.children} />}
+        </Box>
+      </Grid>
+      <Section title="Tags">
+        <Pairs pairs={own} none="none" />
+      </Section>
+    </>
+  );
+}
+
+function Facts({ dagId, run }: { dagId: string; run: Detail }) {
+  const task =
+    run.dag_run_id && run.task_id
+      ? { dag_id: dagId, run_id: run.dag_run_id, task_id: run.task_id, map_index: run.map_index }
+      : null;
+  const facts: [string, ReactNode][] = [
+    ["Started", <Time key="at" at={run.start_time} />],
+    ["Duration", isLive(run) ? "runs" : formatDuration(durationOf(run))],
+    ["Ranks", run.params.np ?? "–"],
+    [
+      "Throughput",
+      run.metrics.examples_per_second ? `${formatNumber(run.metrics.examples_per_second, 3)} examples/s` : "–",
+    ],
+    [
+      "MLflow's id",
+      <Text key="id" fontFamily="mono" fontSize="xs">
+        {run.run_id}
+      </Text>,
+    ],
+  ];
+  return (
+    <>
+      <HStack gap={6} wrap="wrap" align="flex-start">
+        {facts.map(([label, value]) => (
+          <Box key={label}>
+            <Text fontSize="xs" color="fg.muted">
+              {label}
+            </Text>
+            <Box fontSize="sm" fontWeight="medium" fontVariantNumeric="tabular-nums">
+              {value}
+            </Box>
+          </Box>
+        ))}
+      </HStack>
+      <HStack gap={4} mt={3} wrap="wrap" fontSize="sm">
+        {run.versions.map(({ name, version }) => (
+          <AppLink key={`${name} ${version}`} to={modelsPath(dagId, { model: name, version })} fontWeight="semibold">
+            Model {name} v{version}
+          </AppLink>
+        ))}
+        {task && run.dag_run_state !== null && (
+          <>
+            <AppLink to={airflowRunPath(dagId, task.run_id)}>DAG run</AppLink>
+            <AppLink to={airflowTaskPath(task)}>Task {task.task_id}</AppLink>
+            {run.tags["hops.model"] && (
+              <AppLink to={lineagePath(dagId, { artifact: { ...task, kind: "model" } })}>Lineage</AppLink>
+            )}
+            <TensorBoardLink task={task} />
+          </>
+        )}
+        {run.parent && <AppLink to={runsPath(dagId, { run: run.parent })}>The run that it is nested in</AppLink>}
+      </HStack>
+    </>
+  );
+}
+
+function Figures({ figures }: { figures: Detail["figures"] }) {
+  const entries = Object.entries(figures).sort(
+    ([a], [b]) => Number(a.includes(".")) - Number(b.includes(".")) || a.localeCompare(b),
+  );
+  return (
+    <Section title="Metrics">
+      {entries.length === 0 ? (
+        <Text color="fg.muted">None yet.</Text>
+      ) : (
+        <Table.Root size="sm" aria-label="Metrics">
+          <Table.Header>
+            <Table.Row>
+              <Table.ColumnHeader>Metric</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">Last</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">Best</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">at step</Table.ColumnHeader>
+            </Table.Row>
+          </Table.Header>
+          <Table.Body fontVariantNumeric="tabular-nums">
+            {entries.map(([name, { last, min, max, count }]) => {
+              const best = isLoss(name) ? min : max;
+              return (
+                <Table.Row key={name}>
+                  <Table.Cell py={1} wordBreak="break-word">
+                    {name}
+                  </Table.Cell>
+                  <Table.Cell py={1} textAlign="end">
+                    {formatNumber(last.value, 5)}
+                  </Table.Cell>
+                  <Table.Cell py={1} textAlign="end" title={isLoss(name) ? "the smallest" : "the largest"}>
+                    {count > 1 && best ? formatNumber(best.value, 5) : ""}
+                  </Table.Cell>
+                  <Table.Cell py={1} textAlign="end" color="fg.muted">
+                    {count > 1 && best ? `${best.step} of ${last.step}` : ""}
+                  </Table.Cell>
+                </Table.Row>
+              );
+            })}
+          </Table.Body>
+        </Table.Root>
+      )}
+    </Section>
+  );
+}
+
+function Children({ dagId, runs }: { dagId: string; runs: Detail["children"] }) {
+  return (
+    <Section title={`Nested runs (${runs.length})`}>
+      {runs.map((run) => (
+        <HStack key={run.run_id} fontSize="sm" py={0.5}>
+          <AppLink to={runsPath(dagId, { run: run.run_id })} truncate>
+            {labelOf(run)}
+          </AppLink>
+          <StateBadge state={stateOf(run)} marginInlineStart="auto" />
+        </HStack>
+      ))}
+    </Section>
+  );
+}
+
+function Section({ title, children }: { title: string; children: ReactNode }) {
+  return (
+    <Box mb={4} minW={0}>
+      <Heading size="sm" mb={1.5}>
+        {title}
+      </Heading>
+      {children}
+    </Box>
+  );
+}
+
+function Pairs({ pairs, none }: { pairs: readonly [string, string][]; none?: string }) {
+  if (pairs.length === 0) {
+    return <Text color="fg.muted">{none}</Text>;
+  }
+  return (
+    <DataList.Root orientation="horizontal" size="sm" gap={1}>
+      {pairs.map(([name, value]) => (
+        <DataList.Item key={`${name} ${value}`} alignItems="flex-start">
+          <DataList.ItemLabel minW="150px" maxW="220px" wordBreak="break-word">
+            {name}
+          </DataList.ItemLabel>
+          <DataList.ItemValue wordBreak="break-all">{value}</DataList.ItemValue>
+        </DataList.Item>
+      ))}
+    </DataList.Root>
+  );
+}

@@ -1,0 +1,198 @@
+import { Box, Button, Code, HStack, Stack, Text } from "@chakra-ui/react";
+import { useCallback, useMemo } from "react";
+import { ApiError, api } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { DataTable } from "src/components/DataTable";
+import { Empty } from "src/components/Empty";
+import { ErrorAlert } from "src/components/ErrorAlert";
+import { LoadingRows } from "src/components/Loading";
+import { Segments } from "src/components/Segments";
+import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
+import { passes, useBrushes } from "src/pages/Runs/brushes";
+import { columnsOf } from "src/pages/Runs/columns";
+import { namesOf, type Run } from "src/pages/Runs/figures";
+import { RunCharts } from "src/pages/Runs/RunCharts";
+import { RunDrawer } from "src/pages/Runs/RunDrawer";
+import { SearchBox } from "src/pages/Runs/SearchBox";
+import { useRuns } from "src/pages/Runs/useRuns";
+import { airflowDagPath } from "src/routes";
+import { useDagId } from "src/shell/OfPipeline";
+
+const VIEWS = [
+  ["table", "Table"],
+  ["curves", "Curves"],
+  ["parallel", "Parallel coordinates"],
+  ["scatter", "Scatter"],
+  ["differences", "Differences"],
+] as const;
+
+/** Training runs of a pipeline: found, sorted, chosen, compared, opened. */
+export function RunsPage() {
+  const dagId = useDagId();
+  const [query, change] = useQuery();
+  const [filter] = useQueryParam("filter");
+  const [sort] = useQueryParam("sort");
+  const [view, setView] = useQueryParam("view", "table");
+  const [compared, setCompared] = useQueryList("compare");
+  const { query: found, runs } = useRuns(dagId, filter, sort);
+  // Names to complete and columns come from all runs, whatever the filter leaves.
+  const { runs: known } = useRuns(dagId, "", "");
+  const { brushes, clear } = useBrushes();
+  const names = useMemo(() => namesOf(known.length ? known : runs), [known, runs]);
+  const shown = useMemo(() => runs.filter((run) => passes(run, brushes)), [runs, brushes]);
+  const selected = useMemo(() => new Set(compared), [compared]);
+  const chosen = useChosen(dagId, compared, known, runs);
+  const columns = useMemo(
+    () => columnsOf(dagId, names, view === "curves" || view === "differences" ? compared : []),
+    [dagId, names, compared, view],
+  );
+  const { hasNextPage, isFetching, fetchNextPage } = found;
+  const fetchMore = useCallback(() => {
+    if (hasNextPage && !isFetching) {
+      void fetchNextPage();
+    }
+  }, [hasNextPage, isFetching, fetchNextPage]);
+  const opened = query.get("run");
+  const refused = found.error instanceof ApiError && found.error.status === 422 ? found.error.message : null;
+
+  if (found.isPending) {
+    return <LoadingRows />;
+  }
+  const failure = found.isError && refused === null && (
+    <ErrorAlert error={found.error} retry={() => void found.refetch()} />
+  );
+  if (failure && found.data === undefined) {
+    return failure;
+  }
+  if (known.length === 0 && runs.length === 0 && refused === null && !filter) {
+    return <NoRuns dagId={dagId} />;
+  }
+  return (
+    <Stack gap={3}>
+      {failure}
+      <HStack align="flex-start" gap={2} wrap="wrap">
+        <SearchBox
+          value={filter}
+          onSearch={(value) => change({ filter: value || null, brush: null })}
+          error={refused}
+          names={names}
+          runs={known}
+        />
+        <Segments label="How they are shown" value={view} onChange={setView} items={VIEWS} />
+      </HStack>
+      {refused === null && (
+        <>
+          {view !== "table" && <RunCharts dagId={dagId} view={view} chosen={chosen} runs={runs} names={names} />}
+          <DataTable
+            label="Training runs"
+            rows={shown}
+            columns={columns}
+            rowKey={(run) => run.run_id}
+            initialSort={{ column: "start_time", descending: true }}
+            sorted
+            maxHeight={view === "table" ? "calc(100vh - 260px)" : "45vh"}
+            selected={selected}
+            onSelect={(keys) => setCompared([...keys])}
+            onOpen={(run) => change({ run: run.run_id }, { push: true })}
+            opened={opened}
+            onEnd={fetchMore}
+            toolbar={
+              <Summary
+                shown={shown.length}
+                loaded={runs.length}
+                more={found.hasNextPage}
+                selected={compared.length}
+                view={view}
+                brushed={brushes.length > 0}
+                onCompare={() => setView("curves")}
+                onClear={() => setCompared([])}
+                onClearBrushes={clear}
+              />
+            }
+          />
+          {shown.length === 0 && (
+            <Empty title={brushes.length ? "No loaded run lies in the marked ranges" : "No run passes this filter"} />
+          )}
+        </>
+      )}
+      {opened !== null && (
+        <RunDrawer dagId={dagId} runId={opened} onClose={() => change({ run: null, runtab: null })} />
+      )}
+    </Stack>
+  );
+}
+
+/** The runs that are compared, those that are not among the loaded ones included. */
+function useChosen(dagId: string, ids: readonly string[], known: readonly Run[], runs: readonly Run[]): Run[] {
+  const loaded = useMemo(() => new Map([...known, ...runs].map((run) => [run.run_id, run])), [known, runs]);
+  const missing = ids.filter((id) => !loaded.has(id));
+  const search = `run_id IN (${missing.map((id) => `'${id}'`).join(", ")})`;
+  const others = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/training-runs",
+    { params: { path: { dag_id: dagId }, query: { search, limit: 1000 } } },
+    { enabled: missing.length > 0 && known.length > 0 },
+  );
+  return useMemo(() => {
+    const all = new Map(loaded);
+    for (const run of others.data?.runs ?? []) {
+      all.set(run.run_id, run);
+    }
+    return ids.flatMap((id) => all.get(id) ?? []);
+  }, [ids, loaded, others.data]);
+}
+
+function Summary(props: {
+  shown: number;
+  loaded: number;
+  more: boolean;
+  selected: number;
+  view: string;
+  brushed: boolean;
+  onCompare: () => void;
+  onClear: () => void;
+  onClearBrushes: () => void;
+}) {
+  const { shown, loaded, more, selected } = props;
+  const count = shown === loaded ? `${loaded}` : `${shown} of ${loaded}`;
+  return (
+    <HStack gap={2} minH={9} fontSize="sm" wrap="wrap">
+      <Text color="fg.muted" aria-live="polite">
+        {count} {loaded === 1 ? "run" : "runs"}
+        {more && " loaded, more as you scroll"}
+      </Text>
+      {props.brushed && (
+        <Button size="xs" variant="outline" onClick={props.onClearBrushes}>
+          Clear the marked ranges
+        </Button>
+      )}
+      {selected > 0 && (
+        <>
+          <Text fontWeight="semibold">{selected} selected</Text>
+          {props.view === "table" && (
+            <Button size="xs" onClick={props.onCompare}>
+              Compare
+            </Button>
+          )}
+          <Button size="xs" variant="ghost" onClick={props.onClear}>
+            Clear the selection
+          </Button>
+        </>
+      )}
+    </HStack>
+  );
+}
+
+function NoRuns({ dagId }: { dagId: string }) {
+  return (
+    <Empty title="No training runs yet">
+      <Box>
+        Each task of <Code>HorovodTrainOperator</Code> or <Code>@task.horovod</Code> logs its training to MLflow, with
+        its parameters, metrics of each epoch, code and libraries.
+      </Box>
+      <Box mt={2}>
+        <AppLink to={airflowDagPath(dagId)}>Trigger {dagId}</AppLink> to see the first one here while it learns.
+      </Box>
+    </Empty>
+  );
+}

@@ -1,0 +1,58 @@
+import { useMemo } from "react";
+import { useQueryList } from "src/hooks/useQueryState";
+import { asNumber, figureOf, type Run } from "src/pages/Runs/figures";
+
+/** A range marked on an axis; in the address `metrics.auc:0.7:0.8`. Of words, the ones that are marked: `params.a=x`. */
+export interface Brush {
+  key: string;
+  low: number;
+  high: number;
+  words: readonly string[] | null;
+}
+
+const NUMBERS = /^(.+):([^:]+):([^:]+)$/;
+
+/** The ranges that are marked, one for each stretch of an axis. */
+export function useBrushes(): { brushes: Brush[]; set: (brushes: readonly Brush[]) => void; clear: () => void } {
+  const [texts, setTexts] = useQueryList("brush");
+  const brushes = useMemo(() => texts.flatMap((text) => parse(text) ?? []), [texts]);
+  return {
+    brushes,
+    set: (changed) => setTexts(changed.map(format)),
+    clear: () => setTexts([]),
+  };
+}
+
+/** Whether a run lies in a marked range of each axis that has any. */
+export function passes(run: Run, brushes: readonly Brush[]): boolean {
+  const keys = new Set(brushes.map(({ key }) => key));
+  return [...keys].every((key) => brushes.some((brush) => brush.key === key && isWithin(run, brush)));
+}
+
+function isWithin(run: Run, { key, low, high, words }: Brush): boolean {
+  const value = figureOf(run, key);
+  if (words !== null) {
+    return words.includes(String(value));
+  }
+  const number = asNumber(value);
+  return number !== null && number >= low && number <= high;
+}
+
+function format({ key, low, high, words }: Brush): string {
+  return words === null
+    ? `${key}:${Number(low.toPrecision(6))}:${Number(high.toPrecision(6))}`
+    : JSON.stringify([key, ...words]);
+}
+
+function parse(text: string): Brush | null {
+  if (text.startsWith("[")) {
+    try {
+      const [key, ...words] = JSON.parse(text) as string[];
+      return key === undefined ? null : { key, low: 0, high: 0, words };
+    } catch {
+      return null;
+    }
+  }
+  const [, key, low, high] = NUMBERS.exec(text) ?? [];
+  return key === undefined ? null : { key, low: Number(low), high: Number(high), words: null };
+}

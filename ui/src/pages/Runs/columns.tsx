@@ -1,0 +1,130 @@
+import { Box, HStack, Text } from "@chakra-ui/react";
+import { LuCornerDownRight } from "react-icons/lu";
+import { AppLink } from "src/components/AppLink";
+import { useChartTheme } from "src/components/chart/theme";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import type { Column } from "src/components/table";
+import { formatDuration, formatNumber } from "src/format";
+import { durationOf, figureOf, isLive, labelOf, type Names, type Run, stateOf } from "src/pages/Runs/figures";
+import { airflowRunPath, modelsPath } from "src/routes";
+
+const MOST_PARAMS = 4;
+
+/** The columns of a table of runs; the runs of `colored` bear the colours of their curves. */
+export function columnsOf(dagId: string, names: Names, colored: readonly string[]): Column<Run>[] {
+  return [
+    {
+      key: "run_name",
+      label: "Run",
+      fixed: true,
+      width: 260,
+      value: (run) => run.name,
+      render: (run) => <Name run={run} place={colored.indexOf(run.run_id)} />,
+    },
+    {
+      key: "status",
+      label: "Status",
+      width: 112,
+      value: (run) => run.status,
+      render: (run) => <StateBadge state={stateOf(run)} />,
+    },
+    {
+      key: "start_time",
+      label: "Started",
+      width: 118,
+      descendingFirst: true,
+      value: (run) => run.start_time,
+      render: (run) => <Time at={run.start_time} />,
+    },
+    {
+      key: "duration",
+      label: "Duration",
+      align: "end",
+      width: 100,
+      descendingFirst: true,
+      value: durationOf,
+      render: (run) => (isLive(run) ? "runs" : formatDuration(durationOf(run))),
+    },
+    {
+      key: "versions",
+      label: "Model version",
+      width: 120,
+      render: (run) => <Versions dagId={dagId} run={run} />,
+    },
+    ...names.metrics.map(
+      (name): Column<Run> => ({
+        key: `metrics.${name}`,
+        label: name,
+        align: "end",
+        width: widthFor(name),
+        help: `Metric ${name}, its last value`,
+        descendingFirst: true,
+        optional: !names.headline.includes(name),
+        value: (run) => run.metrics[name],
+        render: (run) => formatNumber(run.metrics[name]),
+      }),
+    ),
+    ...names.params.map(
+      (name): Column<Run> => ({
+        key: `params.${name}`,
+        label: name,
+        width: widthFor(name),
+        help: `Parameter ${name}`,
+        optional: !names.varying.slice(0, MOST_PARAMS).includes(name),
+        value: (run) => run.params[name],
+        render: (run) => <Text title={run.params[name]}>{figureOf(run, `params.${name}`) ?? "–"}</Text>,
+      }),
+    ),
+    {
+      key: "dag_run",
+      label: "DAG run",
+      width: 260,
+      optional: true,
+      render: (run) => run.dag_run_id && <DagRun dagId={dagId} run={run} id={run.dag_run_id} />,
+    },
+    { key: "task", label: "Task", optional: true, render: (run) => run.task_id ?? "–" },
+    { key: "run_id", label: "MLflow's id", width: 280, optional: true, render: (run) => run.run_id },
+  ];
+}
+
+const widthFor = (name: string): number => Math.min(Math.max(name.length * 8 + 36, 84), 240);
+
+function Name({ run, place }: { run: Run; place: number }) {
+  const theme = useChartTheme();
+  return (
+    <HStack gap={2} minW={0} title={run.name}>
+      {place >= 0 && (
+        <Box boxSize={2.5} borderRadius="sm" flexShrink={0} bg={theme.series[place % theme.series.length]} />
+      )}
+      {run.parent !== null && <LuCornerDownRight aria-label="nested in another run" />}
+      <Text truncate fontWeight="medium">
+        {labelOf(run)}
+      </Text>
+    </HStack>
+  );
+}
+
+function Versions({ dagId, run }: { dagId: string; run: Run }) {
+  return (
+    <HStack gap={2} onClick={(event) => event.stopPropagation()}>
+      {run.versions.length === 0 && "–"}
+      {run.versions.map(({ name, version }) => (
+        <AppLink key={`${name} ${version}`} to={modelsPath(dagId, { model: name, version })}>
+          {name} v{version}
+        </AppLink>
+      ))}
+    </HStack>
+  );
+}
+
+function DagRun({ dagId, run, id }: { dagId: string; run: Run; id: string }) {
+  if (run.dag_run_state === null) {
+    return <Text color="fg.muted">{id}</Text>;
+  }
+  return (
+    <HStack gap={2} onClick={(event) => event.stopPropagation()}>
+      <AppLink to={airflowRunPath(dagId, id)}>{id}</AppLink>
+    </HStack>
+  );
+}

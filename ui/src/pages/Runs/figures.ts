@@ -1,0 +1,95 @@
+/** What runs have: names of parameters and metrics, which of them matter first, values by a column's key. */
+
+import type { Schemas } from "src/api/client";
+
+export type Run = Schemas["ListedRun"];
+
+/** What can be said of a run as one value, by a key as MLflow's search names it: `metrics.auc`, `params.lr`. */
+export function figureOf(run: Run, key: string): string | number | null {
+  if (key.startsWith("metrics.")) {
+    return run.metrics[key.slice(8)] ?? null;
+  }
+  if (key.startsWith("params.")) {
+    return run.params[key.slice(7)] ?? null;
+  }
+  return key === "duration" ? durationOf(run) : null;
+}
+
+/** The number in a value, where it is one. */
+export function asNumber(value: string | number | null): number | null {
+  if (value === null || value === "") {
+    return null;
+  }
+  const number = Number(value);
+  return Number.isFinite(number) ? number : null;
+}
+
+/** Seconds from start to end; null of a run that has not ended. */
+export function durationOf(run: { start_time: number; end_time: number | null }): number | null {
+  return run.end_time === null ? null : (run.end_time - run.start_time) / 1000;
+}
+
+/** Whether MLflow's word that it runs can be true: its DAG run goes on, or is not known. */
+export function isLive(run: { status: string; dag_run_state: string | null }): boolean {
+  return run.status === "RUNNING" && (run.dag_run_state === null || ["running", "queued"].includes(run.dag_run_state));
+}
+
+/** The state to show: a training that was killed never told MLflow. */
+export function stateOf(run: { status: string; dag_run_state: string | null }): string {
+  return run.status === "RUNNING" && !isLive(run) ? "KILLED" : run.status;
+}
+
+/** The name to show: that of the DAG run, where there is one, since MLflow's repeats DAG and task. */
+export function labelOf(run: { dag_run_id: string | null; name: string; map_index: number }): string {
+  const index = run.map_index >= 0 ? ` [${run.map_index}]` : "";
+  return `${run.dag_run_id ?? run.name}${index}`;
+}
+
+const SMALLER_IS_BETTER = /loss|error|brier|(^|[_.])(mae|mse|rmse|seconds|latency)|perplexity/i;
+
+/** Whether less of a metric is better. */
+export const isLoss = (metric: string): boolean => SMALLER_IS_BETTER.test(metric);
+
+export interface Names {
+  metrics: string[];
+  params: string[];
+  /** Parameters that are not the same in all runs. */
+  varying: string[];
+  /** Metrics that say most of a training, first. */
+  headline: string[];
+}
+
+const FIRST = ["val_auc", "val_accuracy", "val_loss", "auc", "accuracy", "loss"];
+
+/** The names that any of the runs has. */
+export function namesOf(runs: readonly Run[]): Names {
+  const metrics = new Set<string>();
+  const params = new Map<string, Set<string>>();
+  for (const run of runs) {
+    for (const name of Object.keys(run.metrics)) {
+      metrics.add(name);
+    }
+    for (const [name, value] of Object.entries(run.params)) {
+      params.set(name, (params.get(name) ?? new Set()).add(value));
+    }
+  }
+  const ordered = [...metrics].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
+  const named = [...params.keys()].sort((a, b) => a.localeCompare(b));
+  return {
+    metrics: ordered,
+    params: named,
+    varying: named.filter((name) => (params.get(name)?.size ?? 0) > 1),
+    headline: ordered.slice(0, 4),
+  };
+}
+
+function rank(metric: string): number {
+  const place = FIRST.indexOf(metric);
+  if (place >= 0) {
+    return place;
+  }
+  if (metric.startsWith("val_")) {
+    return FIRST.length;
+  }
+  return metric.startsWith("model.") ? FIRST.length + 3 : metric.includes(".") ? FIRST.length + 2 : FIRST.length + 1;
+}

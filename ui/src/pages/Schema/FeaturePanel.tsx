@@ -1,0 +1,133 @@
+import { Box, CloseButton, DataList, Flex, Heading, HStack, Input, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { api } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { CodeBlock } from "src/components/CodeBlock";
+import { QueryView } from "src/components/QueryView";
+import { formatNumber, plural } from "src/format";
+import { measureName } from "src/measures";
+import { Found } from "src/pages/Schema/FeatureTable";
+import type { SchemaFeature, SchemaSummary, ValidationEntry } from "src/pages/Schema/queries";
+import { Value } from "src/pages/Schema/Value";
+import { aspectName, form, typeName } from "src/pages/Schema/words";
+import { pagePath } from "src/routes";
+
+const SHOWN = 300;
+
+/** All that the schema says of a feature. */
+export function FeaturePanel({
+  dagId,
+  schema,
+  version,
+  feature,
+  environments,
+  anomaly,
+  onClose,
+}: {
+  dagId: string;
+  schema: SchemaSummary;
+  version: number | null;
+  feature: SchemaFeature;
+  environments: readonly string[];
+  anomaly: ValidationEntry["features"][number] | undefined;
+  onClose: () => void;
+}) {
+  const detail = api.useQuery("get", "/api/dags/{dag_id}/schemas/{name}/feature", {
+    params: {
+      path: { dag_id: dagId, name: schema.name },
+      query: { feature: feature.name, ...(version === null ? {} : { version }) },
+    },
+  });
+  const facts: [string, string][] = [
+    ["Type", typeName(feature.type)],
+    ["Presence", feature.presence || "optional"],
+    ["Values per row", form(feature)],
+    ["Domain", feature.domain?.text ?? "any"],
+    ["Environments", feature.environments.join(", ") || (environments.length ? "none" : "none are declared")],
+    ...comparator("Drift", feature.drift),
+    ...comparator("Skew", feature.skew),
+    ...feature.constraints.map(({ name, text }): [string, string] => [aspectName(name), text]),
+  ];
+  return (
+    <Box
+      as="aside"
+      aria-label={`Feature ${feature.name}`}
+      borderWidth={1}
+      borderRadius="md"
+      p={4}
+      alignSelf="start"
+      position={{ xl: "sticky" }}
+      top={0}
+      maxHeight={{ xl: "calc(100vh - 5rem)" }}
+      overflowY="auto"
+    >
+      <Flex gap={2} align="flex-start" mb={2}>
+        <Heading size="md" flex={1} wordBreak="break-word">
+          {feature.name}
+        </Heading>
+        <CloseButton size="sm" onClick={onClose} aria-label="Close" />
+      </Flex>
+      <HStack gap={4} fontSize="sm" mb={3}>
+        <AppLink to={pagePath("data", dagId, { feature: feature.name })}>Its data</AppLink>
+        <AppLink to={pagePath("skew", dagId, { feature: feature.name })}>Its skew</AppLink>
+      </HStack>
+      {anomaly && (
+        <Box mb={3} fontSize="sm">
+          <Text color="fg.muted">Last validation, {anomaly.splits.join(", ")}</Text>
+          <Found anomaly={anomaly} />
+        </Box>
+      )}
+      <DataList.Root orientation="horizontal" size="sm" gap={1.5} mb={4}>
+        {facts.map(([name, text]) => (
+          <DataList.Item key={`${name} ${text}`}>
+            <DataList.ItemLabel minW="28">{name}</DataList.ItemLabel>
+            <DataList.ItemValue wordBreak="break-word">{text}</DataList.ItemValue>
+          </DataList.Item>
+        ))}
+      </DataList.Root>
+      <QueryView query={detail}>
+        {({ values, text }) => (
+          <>
+            {values.length > 0 && <DomainValues values={values} />}
+            <CodeBlock label="what the schema says of it" code={text} maxHeight="20rem" />
+          </>
+        )}
+      </QueryView>
+    </Box>
+  );
+}
+
+const comparator = (name: string, by: Record<string, number>): [string, string][] =>
+  Object.entries(by).map(([measure, value]) => [name, `${measureName(measure)} above ${formatNumber(value)}`]);
+
+function DomainValues({ values }: { values: readonly string[] }) {
+  const [search, setSearch] = useState("");
+  const found = values.filter((value) => value.toLowerCase().includes(search.toLowerCase()));
+  return (
+    <Box mb={4}>
+      <Flex mb={2} align="center" gap={2}>
+        <Text fontSize="sm" fontWeight="semibold" flex={1}>
+          {found.length === values.length
+            ? plural(values.length, "value")
+            : `${found.length} of ${plural(values.length, "value")}`}
+        </Text>
+        {values.length > 20 && (
+          <Input
+            size="xs"
+            width="40"
+            placeholder="Search values"
+            aria-label="Search values"
+            value={search}
+            onChange={(event) => setSearch(event.target.value)}
+          />
+        )}
+      </Flex>
+      <Flex wrap="wrap" gap={1} maxHeight="40" overflowY="auto">
+        {found.slice(0, SHOWN).map((value) => (
+          <Value key={value}>{value}</Value>
+        ))}
+        {found.length > SHOWN && <Text fontSize="xs">and {formatNumber(found.length - SHOWN)} more</Text>}
+      </Flex>
+    </Box>
+  );
+}

@@ -1,0 +1,182 @@
+import { Alert, Box, Button, Heading, HStack, Text } from "@chakra-ui/react";
+import { type ReactNode, useState } from "react";
+import { queryClient } from "src/api/client";
+import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { answer, type Question, type ValidationEntry } from "src/pages/Schema/queries";
+
+const APPROVE = "Approve the proposed schema";
+const REJECT = "Reject";
+
+/** What a validation asks, with the answers to choose from; or who answered what, when and why. */
+export function QuestionCard({
+  dagId,
+  validation,
+  question,
+}: {
+  dagId: string;
+  validation: ValidationEntry;
+  question: Question;
+}) {
+  const waiting = question.state === "waiting";
+  const [choice, setChoice] = useState<string | null>(null);
+  const confirm = async (note: string) => {
+    try {
+      await answer(validation.address, choice ?? "", note);
+      setChoice(null);
+    } finally {
+      await queryClient.invalidateQueries();
+    }
+  };
+  return (
+    <Box
+      as="section"
+      aria-label="Decision"
+      borderWidth={1}
+      borderInlineStartWidth={4}
+      borderColor="border"
+      borderInlineStartColor={waiting ? "awaiting_input.solid" : "border.emphasized"}
+      borderRadius="md"
+      p={4}
+      mb={4}
+      bg={waiting ? "awaiting_input.subtle" : "bg.subtle"}
+    >
+      <HStack gap={3} mb={2} wrap="wrap">
+        <Heading size="sm">{waiting ? "The run waits for a decision" : "The decision"}</Heading>
+        <StateBadge state={waiting ? "awaiting_input" : question.state === "closed" ? "removed" : "success"}>
+          {BADGES[question.state]}
+        </StateBadge>
+        <Text fontSize="sm" color="fg.muted">
+          asked <Time at={question.asked_at} />
+        </Text>
+      </HStack>
+      {waiting ? (
+        <Waiting question={question} onChoose={setChoice} />
+      ) : (
+        <>
+          {choice !== null && (
+            <Alert.Root status="warning" size="sm" mb={2}>
+              <Alert.Indicator />
+              <Alert.Title>Somebody has answered meanwhile, or the time was up: your answer was not taken.</Alert.Title>
+            </Alert.Root>
+          )}
+          <Outcome question={question} runState={validation.run_state} />
+        </>
+      )}
+      {choice !== null && (
+        <ConfirmDialog
+          open={waiting}
+          title={`${choice}?`}
+          confirmLabel={choice}
+          danger={choice === REJECT}
+          onConfirm={confirm}
+          onClose={() => waiting && setChoice(null)}
+        >
+          <Consequence dagId={dagId} choice={choice} />
+        </ConfirmDialog>
+      )}
+    </Box>
+  );
+}
+
+const BADGES: Record<Question["state"], string> = {
+  waiting: "waits",
+  answered: "answered",
+  timed_out: "timed out",
+  closed: "not answered",
+};
+
+function Outcome({ question, runState }: { question: Question; runState: string }) {
+  if (question.state === "closed") {
+    return (
+      <Text fontSize="sm">
+        Nobody answered before the task ended, and it can be answered no more; the run is {runState}. Clear the task to
+        be asked anew.
+      </Text>
+    );
+  }
+  return (
+    <Box fontSize="sm">
+      <Text>
+        <b>{question.choice}</b>{" "}
+        {question.state === "timed_out" ? (
+          <>
+            was taken, as nobody answered in time, <Time at={question.answered_at} />.
+          </>
+        ) : (
+          <>
+            by <b>{question.answered_by}</b>, <Time at={question.answered_at} />.
+          </>
+        )}
+      </Text>
+      {question.note && (
+        <Text as="blockquote" mt={1} ps={3} borderInlineStartWidth={2} whiteSpace="pre-wrap" wordBreak="break-word">
+          {question.note}
+        </Text>
+      )}
+    </Box>
+  );
+}
+
+function Waiting({ question, onChoose }: { question: Question; onChoose: (option: string) => void }) {
+  const options = question.options.filter((option) => option !== APPROVE || !question.schema_changed);
+  return (
+    <Box fontSize="sm">
+      <Text mb={1}>{question.subject}.</Text>
+      {question.deadline && (
+        <Text mb={1}>
+          Without an answer it is <b>{question.default}</b>, <Time at={question.deadline} />.
+        </Text>
+      )}
+      {question.assigned_to.length > 0 && <Text mb={1}>To be answered by {question.assigned_to.join(", ")}.</Text>}
+      {question.schema_changed && (
+        <Alert.Root status="warning" size="sm" my={2}>
+          <Alert.Indicator />
+          <Alert.Title>
+            The schema has changed since this was asked: the proposal can be approved no more. Clear the task to have
+            the data held against the new schema.
+          </Alert.Title>
+        </Alert.Root>
+      )}
+      {question.may_answer ? (
+        <HStack gap={2} mt={3} wrap="wrap">
+          {options.map((option) => (
+            <Button
+              key={option}
+              size="sm"
+              variant={option === APPROVE ? "solid" : "outline"}
+              colorPalette={option === APPROVE ? "brand" : option === REJECT ? "danger" : "gray"}
+              onClick={() => onChoose(option)}
+            >
+              {option}
+            </Button>
+          ))}
+        </HStack>
+      ) : (
+        <Text color="fg.muted" mt={2}>
+          You may see this, but not answer it.
+        </Text>
+      )}
+    </Box>
+  );
+}
+
+function Consequence({ dagId, choice }: { dagId: string; choice: string }) {
+  const told: Record<string, ReactNode> = {
+    [APPROVE]: (
+      <>
+        The proposed schema becomes the schema of <b>{dagId}</b>, for this run and all later ones, and the run goes on.
+        The version before is kept.
+      </>
+    ),
+    [REJECT]: <>The task fails without another try, and so does what depends on it. The schema stays as it is.</>,
+  };
+  return (
+    <Text fontSize="sm">
+      {told[choice] ?? (
+        <>The run goes on with this data and the schema as it is. The next run that finds the like asks again.</>
+      )}
+    </Text>
+  );
+}

@@ -1,0 +1,119 @@
+import { Box, Tabs } from "@chakra-ui/react";
+import { useEffect, useMemo, useRef } from "react";
+import { AppLink } from "src/components/AppLink";
+import { Empty } from "src/components/Empty";
+import { QueryView } from "src/components/QueryView";
+import { useQuery } from "src/hooks/useQueryState";
+import { DecisionWaits } from "src/pages/Schema/DecisionWaits";
+import { refreshSchemas, type SchemaSummary, useSchemas, useValidations } from "src/pages/Schema/queries";
+import { SchemaHeader } from "src/pages/Schema/SchemaHeader";
+import { SchemaView } from "src/pages/Schema/SchemaView";
+import { Validations } from "src/pages/Schema/Validations";
+import { Versions } from "src/pages/Schema/Versions";
+import { formatArtifact, parseArtifact, schemaPath } from "src/routes";
+import { useDagId } from "src/shell/OfPipeline";
+
+const TABS = ["schema", "anomalies", "versions"] as const;
+type Tab = (typeof TABS)[number];
+
+/** The schema of a pipeline, what its validations found, and what is proposed and decided about it. */
+export function SchemaPage() {
+  const dagId = useDagId();
+  const schemas = useSchemas(dagId);
+  return (
+    <QueryView query={schemas}>
+      {({ schemas: all, elsewhere }) => <Content dagId={dagId} schemas={all} elsewhere={elsewhere} />}
+    </QueryView>
+  );
+}
+
+function useTab(): [Tab, (tab: Tab) => void] {
+  const [query, change] = useQuery();
+  const named = query.get("tab");
+  const artifact = useMemo(() => parseArtifact(query.get("artifact") ?? ""), [query]);
+  const tab = TABS.find((each) => each === named) ?? (artifact?.kind === "anomalies" ? "anomalies" : "schema");
+  return [tab, (chosen) => change({ tab: chosen, feature: null, search: null, sort: null }, { push: true })];
+}
+
+function Content({
+  dagId,
+  schemas,
+  elsewhere,
+}: {
+  dagId: string;
+  schemas: readonly SchemaSummary[];
+  elsewhere: readonly string[];
+}) {
+  const [query, change] = useQuery();
+  const [tab, setTab] = useTab();
+  const validations = useValidations(dagId);
+  const found = validations.data?.validations ?? [];
+  const states = found.map(({ task_state, question }) => `${task_state} ${question?.state}`).join();
+  const seen = useRef(states);
+  useEffect(() => {
+    if (seen.current !== states) {
+      seen.current = states;
+      void refreshSchemas();
+    }
+  }, [states]);
+  const schema = schemas.find(({ name }) => name === query.get("schema")) ?? schemas[0];
+  if (schema === undefined && found.length === 0) {
+    return <NoSchema elsewhere={elsewhere} />;
+  }
+  const latest = found.find(({ errors }) => errors !== null);
+  const anomalies = (latest?.errors ?? 0) + (latest?.warnings ?? 0);
+  const open = (artifact: string) => change({ tab: "anomalies", artifact, feature: null }, { push: true });
+  return (
+    <Box>
+      {found
+        .filter(({ question }) => question?.state === "waiting")
+        .map((each) => (
+          <DecisionWaits
+            key={formatArtifact(each.address)}
+            validation={each}
+            onOpen={() => open(formatArtifact(each.address))}
+          />
+        ))}
+      {schema && <SchemaHeader schemas={schemas} schema={schema} latest={latest} />}
+      <Tabs.Root
+        value={tab}
+        onValueChange={({ value }) => setTab(value as Tab)}
+        variant="line"
+        size="sm"
+        colorPalette="brand"
+        lazyMount
+        unmountOnExit
+      >
+        <Tabs.List>
+          <Tabs.Trigger value="schema">Schema</Tabs.Trigger>
+          <Tabs.Trigger value="anomalies">Anomalies{anomalies ? ` · ${anomalies}` : ""}</Tabs.Trigger>
+          <Tabs.Trigger value="versions">
+            Versions{schema && schema.versions.length > 1 ? ` · ${schema.versions.length}` : ""}
+          </Tabs.Trigger>
+        </Tabs.List>
+        <Tabs.Content value="schema">
+          {schema ? <SchemaView dagId={dagId} schema={schema} latest={latest} /> : <NoSchema elsewhere={elsewhere} />}
+        </Tabs.Content>
+        <Tabs.Content value="anomalies">
+          <Validations dagId={dagId} />
+        </Tabs.Content>
+        <Tabs.Content value="versions">
+          {schema ? <Versions dagId={dagId} schema={schema} /> : <NoSchema elsewhere={elsewhere} />}
+        </Tabs.Content>
+      </Tabs.Root>
+    </Box>
+  );
+}
+
+function NoSchema({ elsewhere }: { elsewhere: readonly string[] }) {
+  return (
+    <Empty title="No schema yet">
+      The first run of a <code>SchemaOperator</code> infers one from the statistics, and freezes it for all later runs.
+      {elsewhere.map((dagId) => (
+        <Box key={dagId} mt={2}>
+          The same models are worked on by <AppLink to={schemaPath(dagId)}>{dagId}</AppLink>, which has one.
+        </Box>
+      ))}
+    </Empty>
+  );
+}

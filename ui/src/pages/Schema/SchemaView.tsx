@@ -1,0 +1,97 @@
+import { Alert, Box, Button, Grid, Text } from "@chakra-ui/react";
+import { QueryView } from "src/components/QueryView";
+import { Segments } from "src/components/Segments";
+import { useQuery, useQueryParam } from "src/hooks/useQueryState";
+import { FeaturePanel } from "src/pages/Schema/FeaturePanel";
+import { FeatureTable } from "src/pages/Schema/FeatureTable";
+import { type SchemaSummary, useSchema, type ValidationEntry } from "src/pages/Schema/queries";
+import { SchemaText } from "src/pages/Schema/SchemaText";
+import { aspectName } from "src/pages/Schema/words";
+
+/** A version of a schema, by default what lies there now: as a table, or as text. */
+export function SchemaView({
+  dagId,
+  schema,
+  latest,
+}: {
+  dagId: string;
+  schema: SchemaSummary;
+  latest: ValidationEntry | undefined;
+}) {
+  const [query, change] = useQuery();
+  const [view, setView] = useQueryParam("view", "table");
+  const named = Number(query.get("version"));
+  const version = schema.versions.some((each) => each.version === named) ? named : null;
+  const described = useSchema(dagId, schema.name, version, view === "table");
+  const old = version !== null && !schema.versions.find((each) => each.version === version)?.in_force;
+  const opened = query.get("feature");
+  const choice = (
+    <Segments
+      label="How it is shown"
+      value={view}
+      onChange={setView}
+      items={[
+        ["table", "Table"],
+        ["text", "Text"],
+      ]}
+    />
+  );
+  return (
+    <Box>
+      {old && (
+        <Alert.Root status="info" size="sm" mb={3} alignItems="center">
+          <Alert.Indicator />
+          <Alert.Content>
+            <Alert.Title>This is version {version}, which is not in force</Alert.Title>
+          </Alert.Content>
+          <Button size="xs" variant="outline" onClick={() => change({ version: null })}>
+            Show what is in force
+          </Button>
+        </Alert.Root>
+      )}
+      {view === "text" ? (
+        <>
+          <Box mb={3}>{choice}</Box>
+          <SchemaText dagId={dagId} name={schema.name} version={version} />
+        </>
+      ) : (
+        <QueryView query={described}>
+          {(detail) => {
+            const feature = detail.features.find(({ name }) => name === opened);
+            return (
+              <Grid gap={4} templateColumns={{ base: "1fr", xl: feature ? "minmax(0, 1fr) 26rem" : "1fr" }}>
+                <Box minW={0}>
+                  {detail.constraints.length > 0 && (
+                    <Text fontSize="sm" color="fg.muted" mb={2} wordBreak="break-word">
+                      Of the schema as a whole:{" "}
+                      {detail.constraints.map(({ name, text }) => `${aspectName(name)} ${text}`).join("; ")}
+                    </Text>
+                  )}
+                  <FeatureTable
+                    schema={schema}
+                    detail={detail}
+                    latest={latest}
+                    end={choice}
+                    opened={opened}
+                    onOpen={(name) => change({ feature: name === opened ? null : name }, { push: opened === null })}
+                  />
+                </Box>
+                {feature && (
+                  <FeaturePanel
+                    dagId={dagId}
+                    schema={schema}
+                    version={version}
+                    feature={feature}
+                    environments={detail.environments}
+                    anomaly={latest?.features.find((each) => each.feature === feature.name)}
+                    onClose={() => change({ feature: null })}
+                  />
+                )}
+              </Grid>
+            );
+          }}
+        </QueryView>
+      )}
+    </Box>
+  );
+}

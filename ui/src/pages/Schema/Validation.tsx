@@ -1,0 +1,198 @@
+import { Alert, Box, Grid, Heading, HStack, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { api } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { QueryView } from "src/components/QueryView";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { formatNumber } from "src/format";
+import { useQuery } from "src/hooks/useQueryState";
+import { AnomalyPanel } from "src/pages/Schema/AnomalyPanel";
+import { AnomalyTable } from "src/pages/Schema/AnomalyTable";
+import { Comparison } from "src/pages/Schema/Comparison";
+import { gather } from "src/pages/Schema/findings";
+import { Quarantine } from "src/pages/Schema/Quarantine";
+import { QuestionCard } from "src/pages/Schema/QuestionCard";
+import type { ValidationEntry, ValidationReport } from "src/pages/Schema/queries";
+import { Verdict } from "src/pages/Schema/SchemaHeader";
+import { airflowRunPath, airflowTaskPath, dataPath, lineagePath, pagePath, refOf } from "src/routes";
+
+/** One validation: what it found, what it proposes, what was decided, and the rows that it put apart. */
+export function Validation({ dagId, validation }: { dagId: string; validation: ValidationEntry }) {
+  const { address, artifact, question } = validation;
+  return (
+    <Box as="section" aria-label={`Validation of run ${address.run_id}`}>
+      <HStack gap={3} mb={3} wrap="wrap" fontSize="sm">
+        <Heading size="md" wordBreak="break-word">
+          <AppLink to={airflowRunPath(dagId, address.run_id)} color="fg">
+            {address.run_id}
+          </AppLink>
+        </Heading>
+        <Verdict validation={validation} />
+        <Text color="fg.muted">
+          <Time at={validation.run_after} /> · task <AppLink to={airflowTaskPath(address)}>{address.task_id}</AppLink>
+        </Text>
+        <StateBadge state={validation.task_state} />
+        {validation.cached && <Text color="fg.muted">taken from an earlier run</Text>}
+        <AppLink to={lineagePath(dagId, { artifact: address })}>Lineage</AppLink>
+      </HStack>
+      {question && <QuestionCard dagId={dagId} validation={validation} question={question} />}
+      {artifact === "present" ? <Report dagId={dagId} validation={validation} /> : <NoReport validation={validation} />}
+    </Box>
+  );
+}
+
+function NoReport({ validation: { artifact, detail, task_state } }: { validation: ValidationEntry }) {
+  if (artifact === "none") {
+    const runs = task_state === "running" || task_state === "queued";
+    return (
+      <Text color="fg.muted">
+        {runs
+          ? "It runs; what it finds will be shown here."
+          : "The task ended before it had found anything; see its log."}
+      </Text>
+    );
+  }
+  return (
+    <Alert.Root status="warning">
+      <Alert.Indicator />
+      <Alert.Content>
+        <Alert.Title>
+          {artifact === "deleted" ? "What it found has been deleted" : "What it found cannot be read"}
+        </Alert.Title>
+        <Alert.Description wordBreak="break-word">{detail}</Alert.Description>
+      </Alert.Content>
+    </Alert.Root>
+  );
+}
+
+function Report({ dagId, validation }: { dagId: string; validation: ValidationEntry }) {
+  const path = refOf(validation.address);
+  const report = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/anomalies",
+    { params: { path } },
+  );
+  return (
+    <QueryView query={report}>{(found) => <Found dagId={dagId} validation={validation} report={found} />}</QueryView>
+  );
+}
+
+function Found({
+  dagId,
+  validation,
+  report,
+}: {
+  dagId: string;
+  validation: ValidationEntry;
+  report: ValidationReport;
+}) {
+  const [query, change] = useQuery();
+  const findings = useMemo(() => gather(report), [report]);
+  const named = query.get("feature");
+  const opened = findings.find(({ feature }) => feature === named);
+  return (
+    <Grid gap={5} templateColumns={{ base: "minmax(0, 1fr)", xl: opened ? "minmax(0, 1fr) 25rem" : "minmax(0, 1fr)" }}>
+      <Box minW={0}>
+        <Context dagId={dagId} report={report} />
+        <AnomalyTable
+          report={report}
+          findings={findings}
+          opened={named}
+          onOpen={(feature) => change({ feature: feature === named ? null : feature }, { push: named === null })}
+        />
+        <Proposal dagId={dagId} validation={validation} report={report} />
+        <Quarantine address={validation.address} quarantined={report.quarantined} />
+      </Box>
+      {opened && (
+        <AnomalyPanel dagId={dagId} report={report} finding={opened} onClose={() => change({ feature: null })} />
+      )}
+    </Grid>
+  );
+}
+
+/** What was held against what. */
+function Context({ dagId, report }: { dagId: string; report: ValidationReport }) {
+  const { statistics, validated_against: schema } = report;
+  const rows = Object.entries(report.rows).map(([split, count]) => `${split} ${formatNumber(count)}`);
+  return (
+    <Text fontSize="sm" color="fg.muted" mb={3}>
+      Rows: {rows.join(", ")}
+      {statistics && (
+        <>
+          {" · "}
+          <AppLink to={dataPath(statistics.dag_id, { artifacts: [statistics] })}>their statistics</AppLink>
+        </>
+      )}
+      {schema && (
+        <>
+          {" · held against "}
+          <AppLink to={pagePath("schema", dagId, { schema: schema.name, version: schema.version })}>
+            {schema.name}
+            {schema.version === null ? "" : `, version ${schema.version}`}
+          </AppLink>
+        </>
+      )}
+    </Text>
+  );
+}
+
+function Proposal({
+  dagId,
+  validation,
+  report,
+}: {
+  dagId: string;
+  validation: ValidationEntry;
+  report: ValidationReport;
+}) {
+  const path = refOf(validation.address);
+  const proposal = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal",
+    { params: { path } },
+    { enabled: report.has_proposal },
+  );
+  if (report.anomalies.length === 0) {
+    return null;
+  }
+  const schema = report.validated_against;
+  return (
+    <Box as="section" aria-label="Proposed schema" mt={6}>
+      <Heading size="sm" mb={1}>
+        Proposed schema
+      </Heading>
+      {report.has_proposal ? (
+        <>
+          <Text fontSize="sm" color="fg.muted" mb={3}>
+            The least change of the schema under which this data has no anomaly.
+            {!validation.question && (
+              <>
+                {" "}
+                To be asked whether to take it over, set <code>on_anomaly="ask"</code> of the task{" "}
+                <code>{validation.address.task_id}</code>; or, with the file <code>proposed.pbtxt</code> of the
+                artifact:{" "}
+                <code>
+                  airflow hops schema approve {dagId} {schema?.name ?? "schema"} proposed.pbtxt
+                </code>
+              </>
+            )}
+          </Text>
+          <QueryView query={proposal}>
+            {(comparison) => (
+              <Comparison
+                comparison={comparison}
+                before={schema?.version ? `version ${schema.version}` : "the schema at that time"}
+                after="proposed"
+              />
+            )}
+          </QueryView>
+        </>
+      ) : (
+        <Text fontSize="sm" color="fg.muted">
+          No change of the schema would let this data through.
+        </Text>
+      )}
+    </Box>
+  );
+}

@@ -1,0 +1,77 @@
+import { Box, Button, Code, HStack, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
+import { Empty } from "src/components/Empty";
+import { QueryView } from "src/components/QueryView";
+import { useQuery } from "src/hooks/useQueryState";
+import { PER_PAGE, useValidations } from "src/pages/Schema/queries";
+import { Timeline } from "src/pages/Schema/Timeline";
+import { Validation } from "src/pages/Schema/Validation";
+import { formatArtifact, isSameTask, parseArtifact } from "src/routes";
+
+/** What the validations found, across runs, and one of them in full. */
+export function Validations({ dagId }: { dagId: string }) {
+  const [query, change] = useQuery();
+  const page = Math.max(Number(query.get("older")) || 0, 0);
+  const validations = useValidations(dagId, page);
+  const named = useMemo(() => parseArtifact(query.get("artifact") ?? ""), [query]);
+  return (
+    <QueryView query={validations}>
+      {({ validations: found, total_entries }) => {
+        if (total_entries === 0) {
+          return <NothingYet />;
+        }
+        const chosen = named?.kind === "anomalies" ? named : found[0]?.address;
+        const opened = found.find(({ address }) => chosen && isSameTask(address, chosen));
+        return (
+          <Box>
+            <Timeline
+              validations={found}
+              opened={opened}
+              onOpen={({ address }) => change({ artifact: formatArtifact(address), feature: null }, { push: true })}
+            />
+            {total_entries > PER_PAGE && (
+              <HStack mt={2} gap={2} fontSize="sm">
+                <Button
+                  size="xs"
+                  variant="outline"
+                  disabled={(page + 1) * PER_PAGE >= total_entries}
+                  onClick={() => change({ older: String(page + 1), artifact: null })}
+                >
+                  <LuChevronLeft /> Older
+                </Button>
+                <Button
+                  size="xs"
+                  variant="outline"
+                  disabled={page === 0}
+                  onClick={() => change({ older: page > 1 ? String(page - 1) : null, artifact: null })}
+                >
+                  Newer <LuChevronRight />
+                </Button>
+                <Text color="fg.muted">{total_entries} validations in all</Text>
+              </HStack>
+            )}
+            <Box mt={5}>
+              {opened ? (
+                <Validation key={formatArtifact(opened.address)} dagId={dagId} validation={opened} />
+              ) : (
+                <Text color="fg.muted">
+                  The validation in the address is not among these {found.length}. Choose one above.
+                </Text>
+              )}
+            </Box>
+          </Box>
+        );
+      }}
+    </QueryView>
+  );
+}
+
+function NothingYet() {
+  return (
+    <Empty title="No validation has run yet">
+      A <Code>ValidateExamplesOperator</Code> holds the statistics of each run against the schema; what it finds is
+      shown here.
+    </Empty>
+  );
+}

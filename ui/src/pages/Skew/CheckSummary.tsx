@@ -1,0 +1,130 @@
+import { Group, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
+import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
+import { api } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { formatNumber, formatPercent } from "src/format";
+import type { Check } from "src/pages/Skew/timeline";
+import { decisionLabel, VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
+import { airflowRunPath, airflowTaskPath, lineagePath, refOf } from "src/routes";
+
+/** What one comparison came to: verdict, rows, versions, decision, and what could not be done. */
+export function CheckSummary({
+  check,
+  onOlder,
+  onNewer,
+}: {
+  check: Check;
+  /** Shows the comparison before; absent at the first. */
+  onOlder?: () => void;
+  onNewer?: () => void;
+}) {
+  const { decision } = check;
+  const report = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew",
+    { params: { path: refOf(check) } },
+    { staleTime: Number.POSITIVE_INFINITY },
+  );
+  const versions = Object.keys(check.versions);
+  const reference =
+    check.version === null ? "the reference span" : `the training data of ${check.model} v${check.version}`;
+  return (
+    <Stack gap={1} fontSize="sm" borderWidth={1} borderRadius="md" p={3}>
+      <HStack gap={2} wrap="wrap">
+        <StateBadge state={VERDICT_STATES[check.verdict] ?? check.verdict}>
+          {check.verdict.replaceAll("_", " ")}
+        </StateBadge>
+        <Text fontWeight="medium">
+          <Window check={check} />
+        </Text>
+        <Text color="fg.muted">
+          compared <Time at={check.at} />
+        </Text>
+        <HStack gap={3} marginInlineStart="auto">
+          <Group attached>
+            <IconButton
+              size="2xs"
+              variant="outline"
+              aria-label="Older comparison"
+              disabled={!onOlder}
+              onClick={onOlder}
+            >
+              <LuChevronLeft />
+            </IconButton>
+            <IconButton
+              size="2xs"
+              variant="outline"
+              aria-label="Newer comparison"
+              disabled={!onNewer}
+              onClick={onNewer}
+            >
+              <LuChevronRight />
+            </IconButton>
+          </Group>
+          <AppLink to={airflowRunPath(check.dag_id, check.run_id)}>DAG run</AppLink>
+          <AppLink to={airflowTaskPath(check)}>Task</AppLink>
+          <AppLink to={lineagePath(check.dag_id, { artifact: refOf(check) })}>Lineage</AppLink>
+        </HStack>
+      </HStack>
+      <Text color="fg.muted">
+        {VERDICTS[check.verdict]} {formatNumber(check.rows_current)} rows against {formatNumber(check.rows_reference)}{" "}
+        of {reference}
+        {check.verdict === "insufficient" && `; ${formatNumber(check.min_rows)} are needed`}
+        {versions.length > 0 && `; answered by ${versions.map((version) => `v${version}`).join(", ")}`}.
+      </Text>
+      {decision && (
+        <Text>
+          <b>{decisionLabel(decision)}</b>
+          {decision.started.map((run) => (
+            <span key={run.run_id}>
+              {" → "}
+              <AppLink to={airflowRunPath(run.dag_id, run.run_id)}>{run.dag_id} run</AppLink>
+            </span>
+          ))}
+          {decision.reason && `: ${decision.reason}`}
+        </Text>
+      )}
+      {report.data?.row_skew && (
+        <Text color="fg.muted">
+          Row by row: {formatNumber(report.data.row_skew.skewed_pairs)} of {formatNumber(report.data.row_skew.pairs)}{" "}
+          rows that were joined by {report.data.row_skew.identifiers.join(", ")} differ
+          {check.skewed.length > 0 && `, in ${check.skewed.join(", ")}`}.
+        </Text>
+      )}
+      {check.lost.length > 0 && <Text color="fg.error">No values any more: {check.lost.join(", ")}.</Text>}
+      {report.data && report.data.unmatched.length > 0 && (
+        <Text color="fg.muted">Only on one side, and not compared: {report.data.unmatched.join(", ")}.</Text>
+      )}
+      {report.data?.prediction_current !== null && report.data?.prediction_current !== undefined && (
+        <Text color="fg.muted">
+          Mean prediction {formatPercent(report.data.prediction_current)},{" "}
+          {formatPercent(report.data.prediction_reference)} with the reference's values.
+        </Text>
+      )}
+      {report.data?.notes.map((note) => (
+        <Text key={note} color="fg.warning">
+          {note}
+        </Text>
+      ))}
+    </Stack>
+  );
+}
+
+function Window({ check }: { check: Check }) {
+  if (check.window_end === null) {
+    return (
+      <>
+        Requests until <Time at={check.captured_until ?? check.at} exact />
+      </>
+    );
+  }
+  return (
+    <>
+      Data {check.window_start && <Time at={check.window_start} exact />}
+      {check.window_start ? " to " : "until "}
+      <Time at={check.window_end} exact />
+    </>
+  );
+}

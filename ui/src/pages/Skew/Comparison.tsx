@@ -1,0 +1,105 @@
+import { Alert, Box, Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { keepPreviousData } from "@tanstack/react-query";
+import type { ReactNode } from "react";
+import { api, type Schemas } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { LoadingBox } from "src/components/Loading";
+import { QueryView } from "src/components/QueryView";
+import { formatNumber, formatPercent, formatPValue } from "src/format";
+import { measureName } from "src/measures";
+import { Histogram } from "src/pages/Skew/Histogram";
+import { RowExamples } from "src/pages/Skew/RowExamples";
+import { causeInWords, effectInWords, FAULTS } from "src/pages/Skew/words";
+import { type ArtifactRef, dataPath } from "src/routes";
+
+/** A feature in one comparison: both histograms, figures, what it looks like and what it does. */
+export function Comparison({ check, feature }: { check: ArtifactRef; feature: string }) {
+  const query = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew/feature",
+    { params: { path: check, query: { feature } } },
+    { placeholderData: keepPreviousData, staleTime: Number.POSITIVE_INFINITY },
+  );
+  return (
+    <QueryView query={query} loading={<LoadingBox height="360px" />}>
+      {(found) => (
+        <Box opacity={query.isPlaceholderData ? 0.5 : undefined} aria-busy={query.isPlaceholderData}>
+          <Found check={check} found={found} />
+        </Box>
+      )}
+    </QueryView>
+  );
+}
+
+function Found({ check, found }: { check: ArtifactRef; found: Schemas["FeatureComparison"] }) {
+  const fault = found.cause !== null && FAULTS.has(found.cause);
+  return (
+    <Stack gap={3}>
+      <HStack justify="space-between" align="baseline">
+        <Heading as="h3" size="sm">
+          Reference and window
+        </Heading>
+        <AppLink to={dataPath(check.dag_id, { artifacts: [check], feature: found.name })} fontSize="sm">
+          Overlay on the Data page
+        </AppLink>
+      </HStack>
+      <Histogram found={found} />
+      {found.cause !== null && (
+        <Alert.Root status={fault ? "error" : "warning"} size="sm">
+          <Alert.Indicator />
+          <Alert.Content>
+            <Alert.Description>
+              {causeInWords(found.cause)}
+              {found.detail && ` ${found.detail}`}
+            </Alert.Description>
+          </Alert.Content>
+        </Alert.Root>
+      )}
+      <Figures>
+        <Figure label={measureName(found.measure)}>
+          <b>{formatNumber(found.score)}</b> of {formatNumber(found.threshold)} allowed
+        </Figure>
+        <Figure label="Chance of such a score without a change">{formatPValue(found.p_value)}</Figure>
+        <Figure label="Missing values">
+          {formatPercent(found.missing_reference)} → {formatPercent(found.missing_current)}
+          {found.missing_p_value !== null && found.missing_p_value < 1 && ` (${formatPValue(found.missing_p_value)})`}
+        </Figure>
+        {found.effect !== null && (
+          <Figure label="On predictions">
+            {effectInWords(found.effect, found.effect_signed)}
+            {found.standard_error !== null && ` (± ${formatPercent(2 * found.standard_error, 2).replace("%", "")})`}
+          </Figure>
+        )}
+        {Object.entries(found.scores)
+          .filter(([name]) => name !== found.measure)
+          .map(([name, score]) => (
+            <Figure key={name} label={measureName(name)} muted>
+              {formatNumber(score)}
+            </Figure>
+          ))}
+      </Figures>
+      {found.rows && <RowExamples rows={found.rows} examples={found.examples} />}
+    </Stack>
+  );
+}
+
+function Figures({ children }: { children: ReactNode }) {
+  return (
+    <Stack as="dl" gap={1} fontSize="sm">
+      {children}
+    </Stack>
+  );
+}
+
+function Figure({ label, muted = false, children }: { label: string; muted?: boolean; children: ReactNode }) {
+  return (
+    <HStack justify="space-between" align="baseline" gap={4} color={muted ? "fg.muted" : undefined}>
+      <Text as="dt" color="fg.muted">
+        {label}
+      </Text>
+      <Box as="dd" textAlign="end" fontVariantNumeric="tabular-nums">
+        {children}
+      </Box>
+    </HStack>
+  );
+}

@@ -1,0 +1,136 @@
+import { Box, Heading, HStack, Text } from "@chakra-ui/react";
+import { keepPreviousData } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { api } from "src/api/client";
+import { Choice } from "src/components/Choice";
+import { Chart } from "src/components/chart/Chart";
+import { useChartTheme } from "src/components/chart/theme";
+import { Segments } from "src/components/Segments";
+import { useQueryParam } from "src/hooks/useQueryState";
+import { useTimezone } from "src/host";
+import { chartOption, LIMITS } from "src/pages/Skew/chartOption";
+import type { Measured } from "src/pages/Skew/chartShown";
+import { type FeatureRow, knowsDataTime, type TimeAxis, type Timeline } from "src/pages/Skew/timeline";
+import { formatRatio } from "src/pages/Skew/words";
+import type { ArtifactRef } from "src/routes";
+
+const MEASURED: { value: Measured; label: string }[] = [
+  { value: "ratio", label: "Score ÷ threshold" },
+  { value: "score", label: "Score" },
+  { value: "p", label: "p-value" },
+  { value: "missing", label: "Missing values" },
+];
+
+/** One feature over all comparisons, with what was decided and which versions came. A click on a point chooses it. */
+export function FeatureChart({
+  dagId,
+  timeline,
+  row,
+  chosen,
+  limit,
+  onChoose,
+}: {
+  dagId: string;
+  timeline: Timeline;
+  row: FeatureRow;
+  chosen: ArtifactRef;
+  /** How many comparisons are shown. */
+  limit: number;
+  onChoose: (index: number) => void;
+}) {
+  const { checks, events, source } = timeline;
+  const byData = knowsDataTime(checks);
+  const [measured, setMeasured] = useQueryParam("measure", "ratio");
+  const [axis, setAxis] = useQueryParam("time", byData ? "data" : "wall");
+  const zone = useTimezone();
+  const theme = useChartTheme();
+  const history = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/skew/feature",
+    {
+      params: {
+        path: { dag_id: dagId },
+        query: { feature: row.name, source: source && `${source.dag_id}/${source.task_id}`, limit },
+      },
+    },
+    { placeholderData: keepPreviousData, staleTime: 60_000 },
+  );
+  const report = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew",
+    { params: { path: chosen } },
+    { staleTime: Number.POSITIVE_INFINITY },
+  );
+  const alpha = report.data?.alpha ?? null;
+  const shown = MEASURED.find(({ value }) => value === measured)?.value ?? "ratio";
+  const option = useMemo(() => {
+    const said = history.data?.feature === row.name ? history.data.points : [];
+    const byFingerprint = new Map(said.map((point) => [point.fingerprint, point]));
+    const none = { p_value: null, missing_current: null, missing_reference: null };
+    const points = checks.map(
+      ({ fingerprint }) => byFingerprint.get(fingerprint) ?? ({ ...none } as NonNullable<(typeof said)[number]>),
+    );
+    return chartOption({
+      row,
+      checks,
+      points,
+      events,
+      measured: shown,
+      axis: axis === "data" ? "data" : ("wall" as TimeAxis),
+      alpha,
+      chosen,
+      zone,
+      theme,
+    });
+  }, [row, checks, events, shown, axis, alpha, chosen, zone, theme, history.data]);
+  return (
+    <Box>
+      <HStack gap={3} mb={1} wrap="wrap">
+        <Heading as="h2" size="md" truncate maxW="md" title={row.name}>
+          {row.name}
+        </Heading>
+        <Text color="fg.muted" fontSize="sm">
+          now {formatRatio(row.now)} its threshold
+          {row.driftedCount > 0 && `, drifted in ${row.driftedCount} of ${checks.length}`}
+        </Text>
+        <HStack marginInlineStart="auto" gap={2}>
+          <Choice quiet width="40" label="What is shown" value={shown} onChange={setMeasured} values={MEASURED} />
+          <Segments
+            size="xs"
+            label="Time axis"
+            value={axis}
+            onChange={setAxis}
+            items={[
+              ["data", "Data time"],
+              ["wall", "Wall time"],
+            ]}
+            disabled={byData ? [] : ["data"]}
+          />
+        </HStack>
+      </HStack>
+      <Chart
+        option={option}
+        height="340px"
+        label={`${row.name} over ${checks.length} comparisons: now ${formatRatio(row.now)} the threshold, at most ${formatRatio(row.worst)}. The table below has the same figures.`}
+        handlers={{
+          click: (event) => {
+            const index = indexOf(event);
+            if (index !== null) {
+              onChoose(index);
+            }
+          },
+        }}
+      />
+      <Text fontSize="xs" color="fg.muted">
+        Dashed: {LIMITS[shown]}. Orange points were called drifted, hollow ones had too few rows. ▲ retraining
+        requested, ● refused, ◆ a version came or went. Bars: rows of the window.
+      </Text>
+    </Box>
+  );
+}
+
+function indexOf(event: unknown): number | null {
+  const { value } = event as { value?: unknown };
+  const index = Array.isArray(value) ? value[2] : undefined;
+  return typeof index === "number" ? index : null;
+}

@@ -1,0 +1,82 @@
+import { useMemo } from "react";
+import type { Schemas } from "src/api/client";
+import { Chart } from "src/components/chart/Chart";
+import type { EChartsCoreOption } from "src/components/chart/echarts";
+import { type ChartTheme, useChartTheme } from "src/components/chart/theme";
+import { tooltipLines } from "src/components/chart/tooltip";
+import { formatNumber, formatPercent } from "src/format";
+
+const MOST_VALUES = 20;
+
+/** Both sides over the same buckets, as shares of their rows. */
+export function Histogram({ found }: { found: Schemas["FeatureComparison"] }) {
+  const theme = useChartTheme();
+  const option = useMemo(() => histogramOption(found, theme), [found, theme]);
+  return (
+    <Chart
+      option={option}
+      height="240px"
+      label={`Histograms of ${found.name}, reference and window, as shares of rows with a value`}
+    />
+  );
+}
+
+function histogramOption(found: Schemas["FeatureComparison"], theme: ChartTheme): EChartsCoreOption {
+  const buckets = found.histogram.slice(0, found.histogram[0]?.value === null ? undefined : MOST_VALUES);
+  const labels = buckets.map(({ value, low, high }) =>
+    value === null ? `${formatNumber(low, 3)} to ${formatNumber(high, 3)}` : value || "(empty)",
+  );
+  const isNumeric = buckets[0]?.value === null;
+  return {
+    animation: false,
+    grid: { left: 8, right: 8, top: 28, bottom: 4, containLabel: true },
+    legend: { data: ["Reference", "Window"] },
+    tooltip: {
+      trigger: "axis",
+      axisPointer: { type: "shadow" },
+      confine: true,
+      formatter: (items: { dataIndex: number }[]) => {
+        const index = items[0]?.dataIndex ?? 0;
+        const bucket = buckets[index];
+        return tooltipLines(theme, [
+          { label: labels[index] ?? "" },
+          { label: "Reference", value: formatPercent(bucket?.reference) },
+          { label: "Window", value: formatPercent(bucket?.current) },
+        ]);
+      },
+    },
+    xAxis: {
+      type: "category",
+      data: isNumeric ? buckets.map(({ low }) => formatNumber(low, 3)) : labels,
+      axisLabel: { hideOverlap: true, width: 70, overflow: "truncate" },
+      axisTick: { show: false },
+    },
+    yAxis: { type: "value", splitNumber: 3, axisLabel: { formatter: (value: number) => formatPercent(value) } },
+    series: [
+      bars(
+        "Reference",
+        buckets.map(({ reference }) => reference),
+        theme.series[0] ?? "",
+        isNumeric,
+      ),
+      bars(
+        "Window",
+        buckets.map(({ current }) => current),
+        theme.series[1] ?? "",
+        isNumeric,
+      ),
+    ],
+  };
+}
+
+/** Numbers overlap, for their shapes; values stand side by side. */
+function bars(name: string, data: (number | null)[], color: string, isNumeric: boolean): object {
+  return {
+    name,
+    type: "bar",
+    data,
+    barGap: isNumeric ? "-100%" : "0%",
+    barCategoryGap: isNumeric ? "4%" : "25%",
+    itemStyle: { color, opacity: isNumeric ? 0.55 : 0.85 },
+  };
+}

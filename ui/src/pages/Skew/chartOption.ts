@@ -1,0 +1,246 @@
+/** The option of the large chart: a feature over time, decisions and versions above it, window sizes below. */
+
+import type { EChartsCoreOption } from "src/components/chart/echarts";
+import { type TooltipLine, tooltipLines } from "src/components/chart/tooltip";
+import { formatCount, formatNumber, formatPercent, formatPValue, formatTime } from "src/format";
+import { changeLines, decisionSeries, versionSeries } from "src/pages/Skew/chartMarks";
+import { DAY_MS, padded, type Shown } from "src/pages/Skew/chartShown";
+import { type Check, timesOf } from "src/pages/Skew/timeline";
+import { formatRatio } from "src/pages/Skew/words";
+import { isSameTask } from "src/routes";
+
+const LEAST_P = 1e-12;
+const GRID = { left: 64, right: 24 };
+
+/** The option; a `data` item of the series `points` and `rows` has the comparison's index as its third value. */
+export function chartOption(shown: Shown): EChartsCoreOption {
+  const { checks, axis, zone, theme, row } = shown;
+  const times = timesOf(checks, axis);
+  const values = valuesOf(shown);
+  const limit = limitOf(shown);
+  const hidden = { show: false };
+  const xAxis = (index: number, labels: boolean) => ({
+    gridIndex: index,
+    type: "time",
+    min: padded(times, -1),
+    max: padded(times, 1),
+    // Points and bars of one comparison stand above one another.
+    containShape: false,
+    minInterval: DAY_MS,
+    axisLabel: labels ? { formatter: (value: number) => dayOf(value, zone), hideOverlap: true } : hidden,
+    axisTick: labels ? {} : hidden,
+    axisLine: { show: labels },
+    splitLine: hidden,
+    axisPointer: { label: hidden },
+  });
+  const tooltip = (index: number) => tooltipLines(theme, checkLines(shown, index));
+  return {
+    animation: false,
+    grid: [
+      { ...GRID, top: 8, height: 44 },
+      { ...GRID, top: 60, bottom: 98 },
+      { ...GRID, height: 44, bottom: 28 },
+    ],
+    axisPointer: { link: [{ xAxisIndex: "all" }] },
+    tooltip: { trigger: "item", confine: true },
+    xAxis: [xAxis(0, false), xAxis(1, false), xAxis(2, true)],
+    yAxis: [
+      {
+        gridIndex: 0,
+        type: "category",
+        data: ["Versions", "Retraining"],
+        axisLine: hidden,
+        axisTick: hidden,
+        axisLabel: { fontSize: 11 },
+      },
+      { gridIndex: 1, ...yAxisOf(shown) },
+      {
+        gridIndex: 2,
+        ...rowsScale(checks),
+        name: "Rows",
+        nameLocation: "middle",
+        nameGap: 46,
+        axisLabel: { formatter: formatCount },
+        splitLine: hidden,
+      },
+    ],
+    series: [
+      decisionSeries(shown, times),
+      versionSeries(shown),
+      {
+        name: "points",
+        type: "line",
+        xAxisIndex: 1,
+        yAxisIndex: 1,
+        connectNulls: false,
+        z: 3,
+        lineStyle: { color: theme.series[0], width: 2 },
+        data: values.map((value, index) => pointOf(shown, index, times[index] ?? 0, value)),
+        tooltip: { formatter: ({ dataIndex }: { dataIndex: number }) => tooltip(dataIndex) },
+        markLine: changeLines(shown),
+      },
+      ...limitSeries(shown, times, limit),
+      {
+        name: "rows",
+        type: "bar",
+        xAxisIndex: 2,
+        yAxisIndex: 2,
+        barMaxWidth: 18,
+        barMinWidth: 3,
+        itemStyle: { color: theme.color("gray.solid", 0.55) },
+        data: checks.map((check, index) => ({
+          value: [times[index], check.rows_current, index],
+          itemStyle: check.verdict === "insufficient" ? { color: theme.color("warning.solid") } : undefined,
+        })),
+        tooltip: { formatter: ({ dataIndex }: { dataIndex: number }) => tooltip(dataIndex) },
+      },
+    ],
+    aria: { enabled: true, label: { description: `${row.name} over ${checks.length} comparisons` } },
+  };
+}
+
+/** Windows of very different sizes are shown by their orders of magnitude. */
+function rowsScale(checks: readonly Check[]): object {
+  const sizes = checks.flatMap(({ rows_current: rows }) => (rows ? [rows] : []));
+  const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
+  return most > 10 * least
+    ? { type: "log", splitNumber: 3, min: 10 ** Math.floor(Math.log10(least) - 0.3) }
+    : { type: "value", splitNumber: 1, min: 0 };
+}
+
+function dayOf(value: number, zone: string): string {
+  return formatTime(value, zone).slice(0, 10);
+}
+
+function valuesOf({ row, points, measured }: Shown): (number | null)[] {
+  switch (measured) {
+    case "score":
+      return row.scores;
+    case "p":
+      return points.map(({ p_value }) => (p_value === null ? null : Math.max(p_value, LEAST_P)));
+    case "missing":
+      return points.map(({ missing_current }) => missing_current);
+    default:
+      return row.ratios;
+  }
+}
+
+function limitOf({ row, points, measured, alpha, checks }: Shown): (number | null)[] {
+  switch (measured) {
+    case "score":
+      return row.thresholds;
+    case "p":
+      return checks.map(() => alpha);
+    case "missing":
+      return points.map(({ missing_reference }) => missing_reference);
+    default:
+      return checks.map(() => 1);
+  }
+}
+
+export const LIMITS: Record<Shown["measured"], string> = {
+  ratio: "threshold",
+  score: "threshold",
+  p: "chance that is allowed (alpha)",
+  missing: "reference",
+};
+
+function yAxisOf({ measured }: Shown): object {
+  const name = { nameLocation: "middle", nameGap: 46 };
+  switch (measured) {
+    case "score":
+      return { ...name, type: "value", name: "Score", min: 0 };
+    case "p":
+      // The smaller, the surer: what is up is drifted, as with scores.
+      return {
+        ...name,
+        type: "log",
+        name: "p-value",
+        inverse: true,
+        min: LEAST_P,
+        max: 1,
+        axisLabel: { formatter: (value: number) => (value === 1 ? "1" : `1e${Math.round(Math.log10(value))}`) },
+      };
+    case "missing":
+      return {
+        ...name,
+        type: "value",
+        name: "Missing",
+        min: 0,
+        axisLabel: { formatter: (v: number) => formatPercent(v) },
+      };
+    default:
+      return {
+        ...name,
+        type: "value",
+        name: "Score ÷ threshold",
+        min: 0,
+        max: ({ max }: { max: number }) => Math.max(1.25, Math.ceil(max * 4.4) / 4),
+        axisLabel: { formatter: (value: number) => formatRatio(value), showMaxLabel: false },
+      };
+  }
+}
+
+function pointOf({ row, checks, chosen, theme }: Shown, index: number, time: number, value: number | null): object {
+  const check = checks[index];
+  const isChosen = check !== undefined && chosen !== null && isSameTask(check, chosen);
+  const known = check?.verdict === "insufficient" ? theme.muted : theme.series[0];
+  const color = row.drifted[index] ? theme.color("orange.solid") : known;
+  return {
+    value: [time, value, index],
+    symbol: check?.verdict === "insufficient" ? "emptyCircle" : "circle",
+    symbolSize: isChosen ? 13 : 8,
+    itemStyle: { color, borderColor: isChosen ? theme.text : theme.background, borderWidth: isChosen ? 2.5 : 1 },
+  };
+}
+
+function limitSeries({ measured, theme }: Shown, times: readonly number[], limit: (number | null)[]): object[] {
+  const first = times[0];
+  const last = times.at(-1);
+  if (first === undefined || last === undefined) {
+    return [];
+  }
+  const ends = [padded(times, -1), padded(times, 1)];
+  const data = [[ends[0], limit[0]], ...times.map((time, index) => [time, limit[index]]), [ends[1], limit.at(-1)]];
+  return [
+    {
+      name: "limit",
+      type: "line",
+      xAxisIndex: 1,
+      yAxisIndex: 1,
+      silent: true,
+      symbol: "none",
+      step: measured === "missing" ? false : "end",
+      lineStyle: { color: theme.color("fg.muted"), type: "dashed", width: 1.25 },
+      endLabel: { show: false },
+      data,
+    },
+  ];
+}
+
+function checkLines({ row, checks, points, zone }: Shown, index: number): TooltipLine[] {
+  const check = checks[index];
+  const point = points[index];
+  if (!check) {
+    return [];
+  }
+  return [
+    { label: check.window_end ? `Data until ${formatTime(check.window_end, zone)}` : formatTime(check.at, zone) },
+    { label: "Score ÷ threshold", value: formatRatio(row.ratios[index]) },
+    { label: "Score", value: formatNumber(row.scores[index]) },
+    { label: "Threshold", value: formatNumber(row.thresholds[index]) },
+    ...(point?.p_value === null || point === undefined
+      ? []
+      : [{ label: "Chance", value: formatPValue(point.p_value) }]),
+    { label: "Rows", value: formatNumber(check.rows_current) },
+    {
+      label:
+        check.verdict === "insufficient"
+          ? "Too few rows"
+          : row.drifted[index]
+            ? "Called drifted"
+            : "Not called drifted",
+      muted: true,
+    },
+  ];
+}

@@ -1,0 +1,162 @@
+/** The address of every page: ours, with what is looked at in the query, and the host's own. */
+
+/** Where the host shows the pages. */
+export const ROOT = "/plugin/hops";
+
+/** A task instance, as the API names it. `map_index` is -1 unless the task is mapped. */
+export interface TaskRef {
+  dag_id: string;
+  run_id: string;
+  task_id: string;
+  map_index: number;
+}
+
+/** Addresses an artifact: what a task instance has made, and its kind. */
+export interface ArtifactRef extends TaskRef {
+  kind: string;
+}
+
+/** What addresses an artifact, of all that is said of it: the parameters of the API's paths. */
+export const refOf = ({ dag_id, run_id, task_id, map_index, kind }: ArtifactRef): ArtifactRef => ({
+  dag_id,
+  run_id,
+  task_id,
+  map_index,
+  kind,
+});
+
+/** Whether two artifacts are of the same task instance. */
+export const isSameTask = (one: TaskRef, other: TaskRef): boolean =>
+  one.dag_id === other.dag_id &&
+  one.run_id === other.run_id &&
+  one.task_id === other.task_id &&
+  one.map_index === other.map_index;
+
+/** Pages of a pipeline, in the order of the navigation. */
+export const PAGES = [
+  { path: "data", label: "Data" },
+  { path: "schema", label: "Schema" },
+  { path: "runs", label: "Runs" },
+  { path: "models", label: "Models" },
+  { path: "skew", label: "Skew" },
+  { path: "lineage", label: "Lineage" },
+] as const;
+
+export type PagePath = (typeof PAGES)[number]["path"];
+
+type Query = Record<string, string | number | readonly string[] | null | undefined>;
+
+/** One query value for an artifact; {@link parseArtifact} reads it back. Only a run's id may have a slash in it. */
+export function formatArtifact(ref: ArtifactRef): string {
+  return [ref.kind, ref.dag_id, ref.task_id, ref.map_index, ref.run_id].join("/");
+}
+
+/** The artifact that a query value names, or null where it names none. */
+export function parseArtifact(value: string): ArtifactRef | null {
+  const [kind, dagId, taskId, index, ...rest] = value.split("/");
+  const mapIndex = Number(index);
+  if (!kind || !dagId || !taskId || rest.length === 0 || !Number.isInteger(mapIndex) || mapIndex < -1) {
+    return null;
+  }
+  return { kind, dag_id: dagId, task_id: taskId, map_index: mapIndex, run_id: rest.join("/") };
+}
+
+function withQuery(path: string, query: Query): string {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    for (const each of Array.isArray(value) ? value : [value]) {
+      if (each !== null && each !== undefined && each !== "") {
+        parameters.append(name, String(each));
+      }
+    }
+  }
+  const text = parameters.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/** The list of pipelines. */
+export const pipelinesPath = (): string => ROOT;
+
+/** Any page of a pipeline, with its own query. */
+export const pagePath = (page: PagePath, dagId: string, query: Query = {}): string =>
+  withQuery(`${ROOT}/${page}`, { dag: dagId, ...query });
+
+/** Data: statistics, one or several overlaid, of a split (and with a feature opened); or Dive, of examples. */
+export const dataPath = (
+  dagId: string,
+  to: {
+    tab?: "overview" | "dive";
+    artifacts?: readonly ArtifactRef[];
+    split?: string;
+    feature?: string;
+  } = {},
+): string =>
+  pagePath("data", dagId, {
+    tab: to.tab === "overview" ? undefined : to.tab,
+    artifact: to.artifacts?.map(formatArtifact),
+    split: to.split,
+    feature: to.feature,
+  });
+
+/** Schema and anomalies; with the anomalies of one validation, or one feature, where named. */
+export const schemaPath = (dagId: string, to: { artifact?: ArtifactRef; feature?: string } = {}): string =>
+  pagePath("schema", dagId, { artifact: to.artifact && formatArtifact(to.artifact), feature: to.feature });
+
+/** Runs; with one opened, or several compared. Ids are MLflow's. */
+export const runsPath = (
+  dagId: string,
+  to: { run?: string; compare?: readonly string[]; filter?: string } = {},
+): string => pagePath("runs", dagId, { run: to.run, compare: to.compare, filter: to.filter });
+
+/** A model, or all of a pipeline's; with one version opened. */
+export const modelsPath = (dagId: string, to: { model?: string; version?: string | number } = {}): string =>
+  withQuery(to.model ? `${ROOT}/models/${encodeURIComponent(to.model)}` : `${ROOT}/models`, {
+    dag: dagId,
+    version: to.version,
+  });
+
+/** Skew; of one feature, at one comparison, where named. */
+export const skewPath = (dagId: string, to: { artifact?: ArtifactRef; feature?: string } = {}): string =>
+  pagePath("skew", dagId, { artifact: to.artifact && formatArtifact(to.artifact), feature: to.feature });
+
+/** The lineage of an artifact, or of a served version. */
+export const lineagePath = (
+  dagId: string,
+  to: { artifact?: ArtifactRef; model?: string; version?: string | number } = {},
+): string =>
+  pagePath("lineage", dagId, {
+    artifact: to.artifact && formatArtifact(to.artifact),
+    model: to.model,
+    version: to.version,
+  });
+
+/** The page that shows an artifact of this kind best. */
+export function artifactPath(ref: ArtifactRef): string {
+  switch (ref.kind) {
+    case "statistics":
+      return dataPath(ref.dag_id, { artifacts: [ref] });
+    case "examples":
+    case "transformed_examples":
+    case "predictions":
+      return dataPath(ref.dag_id, { tab: "dive", artifacts: [ref] });
+    case "schema":
+    case "anomalies":
+      return schemaPath(ref.dag_id, { artifact: ref });
+    case "skew":
+      return skewPath(ref.dag_id, { artifact: ref });
+    default:
+      return lineagePath(ref.dag_id, { artifact: ref });
+  }
+}
+
+/** Airflow's page of a DAG. */
+export const airflowDagPath = (dagId: string): string => `/dags/${encodeURIComponent(dagId)}`;
+
+/** Airflow's page of a DAG run. */
+export const airflowRunPath = (dagId: string, runId: string): string =>
+  `${airflowDagPath(dagId)}/runs/${encodeURIComponent(runId)}`;
+
+/** Airflow's page of a task instance. */
+export const airflowTaskPath = (ref: TaskRef): string =>
+  `${airflowRunPath(ref.dag_id, ref.run_id)}/tasks/${encodeURIComponent(ref.task_id)}` +
+  (ref.map_index >= 0 ? `/mapped/${ref.map_index}` : "");

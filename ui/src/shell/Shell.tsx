@@ -1,0 +1,98 @@
+import { Box, Breadcrumb, HStack } from "@chakra-ui/react";
+import { useEffect } from "react";
+import { Link, Outlet, useLocation, useParams, useSearchParams } from "react-router-dom";
+import { AppLink } from "src/components/AppLink";
+import { PAGES, type PagePath, pagePath, pipelinesPath, ROOT } from "src/routes";
+import { PipelineMenu } from "src/shell/PipelineMenu";
+
+/** What all pages have in common: where one is, the choice of the pipeline, and the way to its other pages. */
+export function Shell() {
+  const [query] = useSearchParams();
+  const { pathname } = useLocation();
+  const { model } = useParams();
+  const dagId = query.get("dag");
+  const page = PAGES.find(({ path }) => pathname.startsWith(`${ROOT}/${path}`));
+  useEffect(() => {
+    const before = document.title;
+    const ours = [model ?? page?.label, dagId, "ML Pipelines", "Airflow"].filter(Boolean).join(" · ");
+    document.title = ours;
+    // The host's other pages do not set their title anew.
+    return () => {
+      document.title = document.title === ours ? before : document.title;
+    };
+  }, [model, page, dagId]);
+  return (
+    <Box height="full" overflowY="auto" px={{ base: 3, md: 6 }} py={3}>
+      <Breadcrumb.Root mb={2} size="md">
+        <Breadcrumb.List>
+          <Breadcrumb.Item>
+            <Crumb label="ML Pipelines" to={page && pipelinesPath()} />
+          </Breadcrumb.Item>
+          {page && (
+            <>
+              <Breadcrumb.Separator />
+              <Breadcrumb.Item>
+                <PipelineMenu dagId={dagId} page={page.path} />
+              </Breadcrumb.Item>
+              <Breadcrumb.Separator />
+              <Breadcrumb.Item>
+                <Crumb label={page.label} to={model && dagId ? pagePath(page.path, dagId) : undefined} />
+              </Breadcrumb.Item>
+            </>
+          )}
+          {model && (
+            <>
+              <Breadcrumb.Separator />
+              <Breadcrumb.Item>
+                <Crumb label={model} />
+              </Breadcrumb.Item>
+            </>
+          )}
+        </Breadcrumb.List>
+      </Breadcrumb.Root>
+      {page && <Navigation dagId={dagId} page={page.path} />}
+      <Outlet />
+    </Box>
+  );
+}
+
+function Crumb({ label, to }: { label: string; to?: string }) {
+  return to ? (
+    <AppLink to={to}>{label}</AppLink>
+  ) : (
+    <Breadcrumb.CurrentLink asChild fontWeight="semibold">
+      <h1>{label}</h1>
+    </Breadcrumb.CurrentLink>
+  );
+}
+
+/** The pages of a pipeline, as the host's own tabs look. */
+function Navigation({ dagId, page }: { dagId: string | null; page: PagePath }) {
+  return (
+    <HStack as="nav" aria-label="Pages of the pipeline" gap={1} mb={4} borderBottomWidth={1} overflowX="auto">
+      {PAGES.map(({ path, label }) => (
+        <Box
+          key={path}
+          asChild
+          px={3}
+          py={2}
+          fontSize="sm"
+          marginBottom="-1px"
+          whiteSpace="nowrap"
+          color={path === page ? "fg" : "fg.muted"}
+          fontWeight={path === page ? "semibold" : undefined}
+          borderBottomWidth="3px"
+          borderColor={path === page ? "brand.solid" : "transparent"}
+          _hover={{ color: "fg" }}
+        >
+          <Link
+            to={dagId ? pagePath(path, dagId) : `${ROOT}/${path}`}
+            aria-current={path === page ? "page" : undefined}
+          >
+            {label}
+          </Link>
+        </Box>
+      ))}
+    </HStack>
+  );
+}

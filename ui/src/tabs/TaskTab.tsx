@@ -1,0 +1,119 @@
+import { Alert, Box, HStack, Stack, Text } from "@chakra-ui/react";
+import { ApiError, api, type Schemas } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { Empty } from "src/components/Empty";
+import { QueryView } from "src/components/QueryView";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
+import { airflowTaskPath, runsPath, type TaskRef } from "src/routes";
+import { ENDED } from "src/tabs/states";
+import { ArtifactResult } from "src/tabs/task/ArtifactResult";
+import { Instances } from "src/tabs/task/Instances";
+import { TaskProgress } from "src/tabs/task/TaskProgress";
+
+const LIVE_MS = 1500;
+
+type Result = Schemas["TaskResult"];
+
+interface Props {
+  dagId: string;
+  runId: string;
+  taskId: string;
+  mapIndex: number;
+}
+
+/** The tab on a task instance: progress and learning curves while it runs, what it has made afterwards. */
+export function TaskTab({ dagId, runId, taskId, mapIndex }: Props) {
+  const query = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}",
+    { params: { path: { dag_id: dagId, run_id: runId, task_id: taskId, map_index: mapIndex } } },
+    { refetchInterval: ({ state }) => (state.data && !hasEnded(state.data) ? LIVE_MS : false) },
+  );
+  const task: TaskRef = { dag_id: dagId, run_id: runId, task_id: taskId, map_index: mapIndex };
+  if (query.error instanceof ApiError && query.error.status === 404) {
+    return <Empty title="Nothing to show of this task">{query.error.message}</Empty>;
+  }
+  return <QueryView query={query}>{(result) => <TaskResult task={task} result={result} />}</QueryView>;
+}
+
+function hasEnded(result: Result): boolean {
+  const states = result.instances.length > 0 ? result.instances.map(({ state }) => state) : [result.state];
+  return states.every((state) => state !== null && ENDED.has(state));
+}
+
+function TaskResult({ task, result }: { task: TaskRef; result: Result }) {
+  if (result.instances.length > 0) {
+    return <Instances task={task} instances={result.instances} />;
+  }
+  const isTraining = result.stage === "train";
+  return (
+    <Stack gap={4}>
+      {(result.state !== "success" || isTraining) && (
+        <HStack gap={4} wrap="wrap" fontSize="sm" minH={6}>
+          {result.state !== "success" && <StateBadge state={result.state} />}
+          {result.try_number > 1 && (
+            <Text>
+              try {result.try_number} of {result.max_tries + 1}
+            </Text>
+          )}
+          {result.state === "running" && (
+            <Text color="fg.muted">
+              started <Time at={result.started_at} />
+            </Text>
+          )}
+          {isTraining && result.started_at && (
+            <HStack gap={4} marginInlineStart="auto">
+              <AppLink to={runsPath(task.dag_id)}>Compare with other runs</AppLink>
+              <TensorBoardLink task={task} />
+            </HStack>
+          )}
+        </HStack>
+      )}
+      {result.state === "failed" && <Failure task={task} error={result.error} />}
+      {result.state === "up_for_retry" && result.error !== null && <Failure task={task} error={result.error} />}
+      {(result.progress.length > 0 || result.state === "running") && <TaskProgress result={result} />}
+      {result.artifacts.map((artifact) => (
+        <ArtifactResult key={artifact.kind} artifact={artifact} />
+      ))}
+      {result.artifacts.length === 0 && result.progress.length === 0 && result.error === null && (
+        <Nothing result={result} />
+      )}
+    </Stack>
+  );
+}
+
+function Failure({ task, error }: { task: TaskRef; error: string | null }) {
+  return (
+    <Alert.Root status="error" alignItems="flex-start">
+      <Alert.Indicator />
+      <Alert.Content>
+        <Alert.Title>The task failed</Alert.Title>
+        <Alert.Description whiteSpace="pre-wrap" wordBreak="break-word">
+          {error ?? "Its last words are in its log."}
+        </Alert.Description>
+        <Box mt={1}>
+          <AppLink to={airflowTaskPath(task)}>Log</AppLink>
+        </Box>
+      </Alert.Content>
+    </Alert.Root>
+  );
+}
+
+const NOTHING: Record<string, [string, string]> = {
+  success: ["This task has left no artifact", "What it returned is under XCom."],
+  skipped: ["This task was skipped", "Its log says why."],
+  upstream_failed: ["A task before this one failed", "This one has not run."],
+};
+
+function Nothing({ result }: { result: Result }) {
+  if (result.state === "running" || result.state === "failed" || result.state === "up_for_retry") {
+    return null;
+  }
+  const [title, text] = NOTHING[result.state ?? ""] ?? [
+    "This task has not begun",
+    "Its progress is shown here as soon as it does.",
+  ];
+  return <Empty title={title}>{text}</Empty>;
+}

@@ -1,0 +1,195 @@
+import { Badge, Box, HStack, Progress, Text } from "@chakra-ui/react";
+import { AppLink } from "src/components/AppLink";
+import { CopyButton } from "src/components/CopyButton";
+import { StateBadge } from "src/components/StateBadge";
+import { Tooltip } from "src/components/Tooltip";
+import { TwoLines } from "src/components/TwoLines";
+import type { Column } from "src/components/table";
+import { formatBytes, formatDuration, formatNumber } from "src/format";
+import { airflowTaskPath } from "src/routes";
+import { CachedBadge } from "src/tabs/run/CachedBadge";
+import { type ArtifactEntry, headlineOf, isConserved, pageOf, type StageRow, totalsOf } from "src/tabs/run/stages";
+
+const GONE: Record<string, string> = { deleted: "deleted", unreachable: "cannot be read" };
+
+export const STAGE_COLUMNS: Column<StageRow>[] = [
+  {
+    key: "stage",
+    label: "Stage",
+    fixed: true,
+    width: 165,
+    help: "Sorted by the place in the pipeline",
+    value: (row) => row.position,
+    render: ({ stage, task }) => (
+      <TwoLines
+        first={
+          <AppLink to={airflowTaskPath(task)} fontWeight="medium" display="block" truncate>
+            {stage.task_id}
+            {stage.map_index >= 0 && ` [${stage.map_label ?? stage.map_index}]`}
+          </AppLink>
+        }
+        second={<Text truncate>{stage.operator}</Text>}
+      />
+    ),
+  },
+  {
+    key: "state",
+    label: "State",
+    width: 140,
+    value: (row) => row.stage.state,
+    render: (row) => <StateCell row={row} />,
+  },
+  {
+    key: "artifact",
+    label: "Artifact",
+    width: 260,
+    value: (row) => row.artifact?.kind,
+    render: (row) => (row.artifact ? <ArtifactCell row={row} artifact={row.artifact} /> : <None row={row} />),
+  },
+  {
+    key: "rows",
+    label: "Rows in → out",
+    width: 160,
+    align: "end",
+    descendingFirst: true,
+    help: "Rows that the stage read and wrote; those between are rejected, each with its reason",
+    value: (row) => row.artifact && (totalsOf(row.artifact)?.rowsOut ?? null),
+    render: (row) => row.artifact && <RowsCell artifact={row.artifact} />,
+  },
+  {
+    key: "size",
+    label: "Size",
+    width: 90,
+    align: "end",
+    descendingFirst: true,
+    value: (row) => row.artifact?.size_bytes,
+    render: (row) => formatBytes(row.artifact?.size_bytes),
+  },
+  {
+    key: "duration",
+    label: "Took",
+    width: 85,
+    align: "end",
+    descendingFirst: true,
+    value: (row) => row.stage.duration_s,
+    render: (row) => formatDuration(row.stage.duration_s),
+  },
+  {
+    key: "fingerprint",
+    label: "Fingerprint",
+    width: 130,
+    help: "Equal contents have equal fingerprints, wherever they lie",
+    value: (row) => row.artifact?.fingerprint,
+    render: ({ artifact }) =>
+      artifact && (
+        <HStack gap={1}>
+          <Text fontFamily="mono" fontSize="xs" title={artifact.fingerprint}>
+            {artifact.fingerprint.slice(0, 10)}
+          </Text>
+          <CopyButton text={artifact.fingerprint} label="Copy the fingerprint" />
+        </HStack>
+      ),
+  },
+];
+
+function StateCell({ row: { stage } }: { row: StageRow }) {
+  const { state, try_number, max_tries, progress, error } = stage;
+  const tries = try_number > 1 ? `try ${try_number} of ${Math.max(max_tries + 1, try_number)}` : null;
+  if (progress) {
+    const share = progress.share === null ? null : Math.round(progress.share * 100);
+    return (
+      <TwoLines
+        first={
+          <>
+            <StateBadge state={state} />
+            <Progress.Root value={share} size="xs" width="40px" aria-label={`${stage.task_id}: ${share ?? "some"} %`}>
+              <Progress.Track>
+                <Progress.Range />
+              </Progress.Track>
+            </Progress.Root>
+          </>
+        }
+        second={<Text truncate title={progress.text}>{`${share === null ? "" : `${share}% · `}${progress.text}`}</Text>}
+      />
+    );
+  }
+  const more = [error, tries].filter(Boolean).join(" · ");
+  return (
+    <TwoLines
+      first={<StateBadge state={state} />}
+      second={
+        more && (
+          <Tooltip content={<Text whiteSpace="pre-wrap">{more}</Text>}>
+            <Text truncate color={error ? "fg.error" : undefined}>
+              {more}
+            </Text>
+          </Tooltip>
+        )
+      }
+    />
+  );
+}
+
+function ArtifactCell({ row, artifact }: { row: StageRow; artifact: ArtifactEntry }) {
+  const gone = GONE[artifact.state];
+  return (
+    <TwoLines
+      first={
+        <>
+          {gone ? (
+            <Text color="fg.muted" textDecoration="line-through">
+              {artifact.kind.replaceAll("_", " ")}
+            </Text>
+          ) : (
+            <AppLink to={pageOf({ stage: row.stage, artifact })} truncate>
+              {artifact.kind.replaceAll("_", " ")}
+            </AppLink>
+          )}
+          {artifact.cached && <CachedBadge artifact={artifact} />}
+          {gone && (
+            <Badge
+              size="sm"
+              colorPalette={artifact.state === "deleted" ? "gray" : "failed"}
+              title={artifact.detail ?? ""}
+            >
+              {gone}
+            </Badge>
+          )}
+        </>
+      }
+      second={
+        <Text truncate title={headlineOf(artifact)} fontVariantNumeric="tabular-nums">
+          {headlineOf(artifact)}
+        </Text>
+      }
+    />
+  );
+}
+
+function None({ row: { stage } }: { row: StageRow }) {
+  const makesOne = stage.stage !== "retraining" && stage.stage !== "serving";
+  const waits = stage.state !== "success" && stage.state !== "skipped" && stage.state !== "failed";
+  return <Text color="fg.muted">{makesOne && waits ? "not yet" : "–"}</Text>;
+}
+
+function RowsCell({ artifact }: { artifact: ArtifactEntry }) {
+  const totals = totalsOf(artifact);
+  if (totals === null) {
+    return <>–</>;
+  }
+  const { rowsIn, rowsOut, rejected } = totals;
+  const conserved = isConserved(artifact);
+  const reasons = Object.entries(artifact.rows).flatMap(([name, { rejected: of }]) =>
+    Object.entries(of).map(([reason, count]) => `${name}: ${formatNumber(count)} ${reason}`),
+  );
+  return (
+    <Box lineHeight="1.35" title={reasons.join("\n")}>
+      {rowsIn === rowsOut ? formatNumber(rowsOut) : `${formatNumber(rowsIn)} → ${formatNumber(rowsOut)}`}
+      {(rejected > 0 || !conserved) && (
+        <Text fontSize="xs" color={conserved ? "fg.muted" : "fg.error"}>
+          {conserved ? `${formatNumber(rejected)} rejected` : "rows are missing"}
+        </Text>
+      )}
+    </Box>
+  );
+}

@@ -1,0 +1,145 @@
+/** The stages of a run as rows, and what is worth saying of an artifact without opening it. */
+
+import type { Schemas } from "src/api/client";
+import { formatCount, formatNumber } from "src/format";
+import { artifactPath, modelsPath, runsPath, type TaskRef } from "src/routes";
+
+type StageRun = Schemas["StageRun"];
+export type ArtifactEntry = Schemas["ArtifactEntry"];
+
+/** A stage with one of its artifacts; with none where it made none, or not yet. */
+export interface StageRow {
+  key: string;
+  position: number;
+  stage: StageRun;
+  task: TaskRef;
+  artifact: ArtifactEntry | null;
+}
+
+/** A row an artifact, and one for each stage without. */
+export function rowsOf(dagId: string, { run_id, stages }: Schemas["RunStages"]): StageRow[] {
+  return stages
+    .flatMap((stage) => {
+      const artifacts: (ArtifactEntry | null)[] = stage.artifacts.length > 0 ? stage.artifacts : [null];
+      return artifacts.map((artifact) => ({
+        key: `${stage.task_id}/${stage.map_index}/${artifact?.kind ?? ""}`,
+        stage,
+        task: { dag_id: dagId, run_id, task_id: stage.task_id, map_index: stage.map_index },
+        artifact,
+      }));
+    })
+    .map((row, position) => ({ ...row, position }));
+}
+
+/** Rows in, out and rejected, less those counted twice: what a stage read, or else its splits together. */
+interface RowTotals {
+  rowsIn: number;
+  rowsOut: number;
+  rejected: number;
+}
+
+export function totalsOf({ rows, properties }: ArtifactEntry): RowTotals | null {
+  const splits = new Set(Array.isArray(properties.splits) ? properties.splits.map(String) : []);
+  const all = Object.entries(rows);
+  const read = all.filter(([name]) => !splits.has(name));
+  const counted = (read.length > 0 ? read : all).map(([, counts]) => counts);
+  if (counted.length === 0) {
+    return null;
+  }
+  const sum = (of: (counts: Schemas["Rows"]) => number) => counted.reduce((total, counts) => total + of(counts), 0);
+  return {
+    rowsIn: sum(({ rows_in }) => rows_in),
+    rowsOut: sum(({ rows_out }) => rows_out),
+    rejected: sum(({ rejected }) => Object.values(rejected).reduce((total, count) => total + count, 0)),
+  };
+}
+
+/** Whether every row that was read is written or rejected. */
+export function isConserved({ rows }: ArtifactEntry): boolean {
+  return Object.values(rows).every(
+    ({ rows_in, rows_out, rejected }) =>
+      rows_in === rows_out + Object.values(rejected).reduce((total, count) => total + count, 0),
+  );
+}
+
+const text = (value: unknown): string => (typeof value === "string" || typeof value === "number" ? String(value) : "");
+const texts = (value: unknown): string[] => (Array.isArray(value) ? value.map(text).filter(Boolean) : []);
+const day = (time: string) => time.slice(0, 10);
+
+function listed(names: readonly string[], most = 3): string {
+  return names.slice(0, most).join(", ") + (names.length > most ? ` and ${names.length - most} more` : "");
+}
+
+function evaluationWords({ metrics, properties }: ArtifactEntry): string {
+  const gain = Object.entries(metrics).find(([name]) => name.endsWith("_gain"));
+  const split = gain?.[0].replace(/_gain$/, "") ?? Object.keys(metrics)[0]?.split("_")[0];
+  const figure = Object.entries(metrics).find(([name]) => split && name.startsWith(`${split}_`) && name !== gain?.[0]);
+  return [
+    properties.blessed ? "blessed" : "not blessed",
+    figure && `${figure[0]} ${formatNumber(figure[1])}`,
+    gain && `${(gain[1] ?? 0) > 0 ? "+" : ""}${formatNumber(gain[1], 3)} to the champion`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+/** The figures by which one knows an artifact, in a few words. */
+export function headlineOf(artifact: ArtifactEntry): string {
+  const { kind, metrics, properties, rows } = artifact;
+  const window = texts(properties.window).map(day).join(" to ");
+  switch (kind) {
+    case "snapshot":
+      return [window, `${texts(properties.tables).length} tables`].filter(Boolean).join(" · ");
+    case "examples":
+    case "transformed_examples":
+      return texts(properties.splits)
+        .map((split) => `${split} ${formatCount(rows[split]?.rows_out)}`)
+        .join(" · ");
+    case "statistics":
+    case "schema":
+      return `${formatCount(metrics.features)} features`;
+    case "anomalies":
+      return `${formatCount(metrics.errors)} errors · ${formatCount(metrics.warnings)} warnings`;
+    case "model":
+      return Object.entries(metrics)
+        .filter(([name]) => name.startsWith("eval_") || name === "examples_per_second")
+        .slice(0, 3)
+        .map(([name, value]) => `${name.replaceAll("_", " ")} ${formatNumber(value)}`)
+        .join(" · ");
+    case "evaluation":
+      return evaluationWords(artifact);
+    case "infra_blessing":
+      return properties.blessed ? "it loads and serves" : "it does not serve";
+    case "deployment":
+      return `${text(properties.model_name)} v${text(properties.version)} as ${text(properties.mode)}`;
+    case "rollout":
+      return `${text(properties.model_name)} v${text(properties.version)} ${text(properties.decision).replaceAll("_", " ")}`;
+    case "skew":
+      return [text(properties.verdict).replaceAll("_", " "), listed(texts(properties.drifted))]
+        .filter(Boolean)
+        .join(": ");
+    default:
+      return Object.entries(metrics)
+        .slice(0, 3)
+        .map(([name, value]) => `${name.replaceAll("_", " ")} ${formatNumber(value)}`)
+        .join(" · ");
+  }
+}
+
+/** The page that fits what a stage made. */
+export function pageOf({ stage, artifact }: { stage: StageRun; artifact: ArtifactEntry }): string {
+  const model = stage.model_name ?? (text(artifact.properties.model_name) || undefined);
+  switch (artifact.kind) {
+    case "model":
+      return runsPath(artifact.dag_id);
+    case "evaluation":
+    case "infra_blessing":
+    case "deployment":
+    case "rollout": {
+      const version = text(artifact.properties.version) || undefined;
+      return modelsPath(artifact.dag_id, { model, version: model && version });
+    }
+    default:
+      return artifactPath(artifact);
+  }
+}

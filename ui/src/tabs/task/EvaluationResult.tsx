@@ -1,0 +1,139 @@
+import { Text } from "@chakra-ui/react";
+import { api, type Schemas } from "src/api/client";
+import { DataTable } from "src/components/DataTable";
+import { QueryView } from "src/components/QueryView";
+import { StateBadge } from "src/components/StateBadge";
+import type { Column } from "src/components/table";
+import { formatNumber } from "src/format";
+import { refOf } from "src/routes";
+import { Numbers, Reasons } from "src/tabs/task/parts";
+
+type Row = Schemas["EvaluationRow"];
+
+/** An evaluation: the verdict and why, the figures overall and by slice, candidate beside champion. */
+export function EvaluationResult({ artifact }: { artifact: Schemas["ArtifactEntry"] }) {
+  const query = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/evaluation",
+    { params: { path: refOf(artifact) } },
+  );
+  return (
+    <QueryView query={query}>
+      {(report) => {
+        const whole = report.rows.filter(({ slice }) => slice === null);
+        return (
+          <>
+            <Numbers
+              of={[
+                ["verdict", <StateBadge key="verdict" state={report.blessed ? "blessed" : "not blessed"} />],
+                ...whole.map(
+                  ({ split, candidate }) =>
+                    [`${report.metric} of ${split}`, formatNumber(candidate[report.metric])] as const,
+                ),
+                ["champion", report.champion_version === null ? "none" : `v${report.champion_version}`],
+              ]}
+            />
+            <Reasons of={report.reasons} />
+            <Slices report={report} />
+          </>
+        );
+      }}
+    </QueryView>
+  );
+}
+
+function Slices({ report }: { report: Schemas["EvaluationReport"] }) {
+  const { metric, rows } = report;
+  const hasChampion = rows.some(({ champion }) => champion !== null);
+  const others = Object.keys(rows[0]?.candidate ?? {}).filter((name) => name !== metric && name !== "rows");
+  const columns: Column<Row>[] = [
+    {
+      key: "split",
+      label: "Split",
+      fixed: true,
+      width: 100,
+      value: ({ split }) => split,
+      render: ({ split }) => split,
+    },
+    {
+      key: "slice",
+      label: "Slice",
+      width: 180,
+      value: ({ slice, value }) => (slice === null ? "" : `${slice} ${value}`),
+      render: ({ slice, value }) => (slice === null ? <Text fontWeight="semibold">all</Text> : `${slice} = ${value}`),
+    },
+    {
+      key: "rows",
+      label: "Rows",
+      align: "end",
+      width: 90,
+      descendingFirst: true,
+      value: (row) => row.rows,
+      render: (row) => formatNumber(row.rows),
+    },
+    {
+      key: "candidate",
+      label: metric,
+      align: "end",
+      width: 100,
+      descendingFirst: true,
+      value: ({ candidate }) => candidate[metric],
+      render: ({ candidate }) => formatNumber(candidate[metric]),
+    },
+    ...(hasChampion
+      ? [
+          {
+            key: "champion",
+            label: "Champion's",
+            align: "end",
+            width: 110,
+            value: ({ champion }: Row) => champion?.[metric],
+            render: ({ champion }: Row) => formatNumber(champion?.[metric]),
+          } satisfies Column<Row>,
+          {
+            key: "difference",
+            label: "Difference (95% interval)",
+            align: "end",
+            width: 230,
+            value: ({ difference }: Row) => difference,
+            render: (row: Row) => <Difference row={row} />,
+          } satisfies Column<Row>,
+        ]
+      : []),
+    ...others.map(
+      (name): Column<Row> => ({
+        key: `candidate.${name}`,
+        label: name,
+        align: "end",
+        optional: true,
+        value: ({ candidate }) => candidate[name],
+        render: ({ candidate }) => formatNumber(candidate[name]),
+      }),
+    ),
+  ];
+  return (
+    <DataTable
+      label="Figures by slice"
+      name="slices"
+      rows={rows}
+      columns={columns}
+      rowKey={({ split, slice, value }) => `${split} ${slice} ${value}`}
+      maxHeight="50vh"
+    />
+  );
+}
+
+/** Coloured only where the interval does not hold zero: else it may be chance. */
+function Difference({ row: { difference, low, high } }: { row: Row }) {
+  if (difference === null) {
+    return "–";
+  }
+  const sign = difference > 0 ? "+" : "";
+  const color = low !== null && low > 0 ? "fg.success" : high !== null && high < 0 ? "fg.error" : undefined;
+  return (
+    <Text as="span" color={color}>
+      {sign}
+      {formatNumber(difference, 3)} ({formatNumber(low, 3)} to {formatNumber(high, 3)})
+    </Text>
+  );
+}
