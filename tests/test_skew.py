@@ -19,8 +19,9 @@ from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.skew import SkewOperator
 from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.capture.tables import CallTables
+from airflow_hops.serving.monitoring.stats import RequestKind
 from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
+from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse
 
 pytestmark = pytest.mark.runtime
 CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
@@ -71,10 +72,14 @@ class CaptureFolder:
         tensors.fill_proto(response.outputs["probability"], np.zeros(len(frame), np.float32))
         at_us = 1_700_000_000_000_000 + self._files * 60_000_000
         call = CapturedCall(
-            request_id=f"request-{self._files}", model="flights", version=version, method=Method.PREDICT, api="grpc",
-            at_us=at_us, latency_ms=2.0, rows=len(frame), request=request.SerializeToString(),
+            kind=RequestKind("flights", version, "Predict", "GRPC"),
+            request_id=f"request-{self._files}",
+            at_us=at_us,
+            latency_ms=2.0,
+            rows=len(frame),
+            request=request.SerializeToString(),
             response=response.SerializeToString(),
-        )  # fmt: skip
+        )
         tables = CallTables()
         tables.add(call)
         return self.write(tables.groups[0].to_table(), version)

@@ -27,6 +27,7 @@ from airflow_hops.serving.models.servable import Reply, Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
 from airflow_hops.serving.models.workers.supervisor import Supervisor
 from airflow_hops.serving.monitoring.logs import RequestLog
+from airflow_hops.serving.monitoring.stats import RequestKind
 from airflow_hops.serving_api.config import read_config
 from airflow_hops.serving_api.protocol import ModelServerConfig
 
@@ -175,20 +176,10 @@ def shadow(flags: Flags, catalog: Catalog, capture: Capture) -> Shadow:
         return Shadow(catalog, options)
 
     def keep(copy: ShadowCopy, reply: Reply, version: int, latency_s: float) -> None:
-        captured = CapturedCall(
-            request_id=copy.request_id or capture.new_request_id(),
-            model=copy.model,
-            version=version,
-            method=copy.call.method,
-            api=copy.api,
-            at_us=int((time.time() - latency_s) * 1e6),
-            latency_ms=latency_s * 1e3,
-            rows=reply.rows,
-            request=copy.call.message,
-            response=reply.message,
-            shadow=True,
-        )
-        capture.offer(captured)
+        kind = RequestKind(copy.model, version, copy.call.method.label, copy.api.upper())
+        request_id = copy.request_id or capture.new_request_id()
+        at_us, messages = int((time.time() - latency_s) * 1e6), (copy.call.message, reply.message)
+        capture.offer(CapturedCall(kind, request_id, at_us, latency_s * 1e3, reply.rows, *messages, shadow=True))
 
     return Shadow(catalog, options, keep)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -29,8 +28,7 @@ Api = Literal["grpc", "rest"]
 _ENTRYPOINTS: dict[Api, str] = {"grpc": "GRPC", "rest": "REST"}
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """What a request names: a model, and a version or a label of it, or neither."""
 
     model: str
@@ -56,8 +54,7 @@ class Target:
             spec.version_label = self.label
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An answered request.
 
     Attributes:
@@ -114,6 +111,7 @@ class RequestHandler:
         api: Api,
         request_id: str | None = None,
         sticky_key: str | None = None,
+        tell_captured: bool = True,
     ) -> Answer:
         """Answers one request.
 
@@ -124,6 +122,7 @@ class RequestHandler:
             api: What the request came through.
             request_id: The client's id of the request, or None.
             sticky_key: Where a split is to choose, equal keys go to one version; None deals by turn.
+            tell_captured: Whether the client is told whether its request is captured.
 
         Raises:
             ServingError: With the code and message that TensorFlow Serving gives.
@@ -171,19 +170,9 @@ class RequestHandler:
         captured = False
         if self.capture.enabled:
             request_id = request_id or self.capture.new_request_id()
-            captured_call = CapturedCall(
-                request_id=request_id,
-                model=target.model,
-                version=version,
-                method=call.method,
-                api=api,
-                at_us=int(at_s * 1e6),
-                latency_ms=latency_s * 1e3,
-                rows=reply.rows,
-                request=call.message,
-                response=reply.message,
-            )
-            captured = self.capture.offer(captured_call)
+            at_us, latency_ms = int(at_s * 1e6), latency_s * 1e3
+            captured_call = CapturedCall(kind, request_id, at_us, latency_ms, reply.rows, call.message, reply.message)
+            captured = self.capture.offer(captured_call, at_once=tell_captured)
         self.shadow.offer(request_id, api, target.model, version, call, reply)
         return Answer(reply.message, version, request_id, captured)
 

@@ -225,7 +225,7 @@ class ModelServerClient:
             version: Version to ask; None leaves the choice to label, traffic split or the latest.
             label: Label to ask, where no version is given.
             signature: Signature name; None for the default.
-            request_id: Sent as ``x-request-id``: kept with the captured rows.
+            request_id: Sent as ``x-request-id``: kept with the captured rows. None has the server make one.
             sticky_key: Sent as ``x-sticky-key``: equal keys go to one version of a split.
 
         Returns:
@@ -239,8 +239,7 @@ class ModelServerClient:
         _fill_spec(request.model_spec, model, version, label, signature)
         for alias, value in self._converted(model, version, label, signature, inputs).items():
             tensors.fill_proto(request.inputs[alias], value)
-        named = (("x-request-id", request_id), ("x-sticky-key", sticky_key))
-        headers = tuple((name, value) for name, value in named if value) or None
+        headers = (*_request_id_header(request_id), *([("x-sticky-key", sticky_key)] if sticky_key else ()))
         try:
             response, call = self._predict.with_call(request, timeout=self.timeout_s, metadata=headers)
         except grpc.RpcError as error:
@@ -471,8 +470,9 @@ class ModelServerClient:
         return ModelServerError(f"{error.code().name} from {self.address}: {error.details()}", error.code())
 
 
-def _request_id_header(request_id: str | None) -> tuple[tuple[str, str], ...] | None:
-    return (("x-request-id", request_id),) if request_id else None
+def _request_id_header(request_id: str | None) -> tuple[tuple[str, str], ...]:
+    # Without a name, the server makes an id; without the header, it tells of none.
+    return (("x-request-id", request_id or ""),)
 
 
 def _fill_spec(spec: Any, model: str, version: int | None, label: str | None, signature: str | None = None) -> None:

@@ -23,10 +23,12 @@ class Method(StrEnum):
     REGRESS = "/tensorflow.serving.PredictionService/Regress"
     MULTI_INFERENCE = "/tensorflow.serving.PredictionService/MultiInference"
 
-    @property
-    def label(self) -> str:
+    def __init__(self, path: str) -> None:
+        self.label = path.rpartition("/")[2]
         """The method's name alone."""
-        return self.value.rpartition("/")[2]
+
+    # An enumeration's own is written in Python, and every request asks for it several times.
+    __hash__ = str.__hash__
 
 
 GET_MODEL_METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"

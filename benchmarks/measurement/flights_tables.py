@@ -65,6 +65,10 @@ def capture_window(folder: Path) -> None:
 
     from airflow_hops.runtime.statistics import generate_statistics
     from airflow_hops.serving.capture.capture import Capture, CaptureOptions
+    from airflow_hops.serving.capture.record import CapturedCall
+    from airflow_hops.serving.monitoring.stats import RequestKind
+    from airflow_hops.serving_api import tensors
+    from airflow_hops.serving_api.protocol import PredictRequest
 
     statistics = generate_statistics(folder / "reference.parquet")
     (folder / "reference.pb").write_bytes(statistics.SerializeToString())
@@ -72,13 +76,17 @@ def capture_window(folder: Path) -> None:
     texts = window.select_dtypes(exclude="number").columns
     # A server knows no null: a missing string is empty.
     window[texts] = window[texts].fillna("").apply(lambda column: column.str.encode("utf-8"))
-    capture = Capture(CaptureOptions(base_path=folder / "captured", buffer_rows=len(window)))
+    capture = Capture(CaptureOptions(base_path=str(folder / "captured"), mode="inputs"))
+    kind = RequestKind(MODEL, 1, "Predict", "REST")
     for start in range(0, len(window), REQUEST_ROWS):
-        request = window.iloc[start : start + REQUEST_ROWS]
-        inputs = {name: request[name].to_numpy() for name in window}
-        capture.offer(str(start), MODEL, 1, "serving_default", "rest", time.time(), 0.01, len(request), inputs, {})
-    capture.close()
+        rows, request = window.iloc[start : start + REQUEST_ROWS], PredictRequest()
+        for name in window:
+            tensors.fill_proto(request.inputs[name], rows[name].to_numpy())
+        message, at_us = request.SerializeToString(), int(time.time() * 1e6)
+        capture.offer(CapturedCall(kind, str(start), at_us, 10.0, len(rows), message, b""))
+    capture.flush()
     counts = capture.status()["models"][MODEL]
+    capture.close()
     if counts["written_rows"] != len(window):
         raise RuntimeError(f"not all of {len(window)} rows were captured: {counts}")
 

@@ -16,8 +16,9 @@ from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.feedback import read_feedback
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall
+from airflow_hops.serving.monitoring.stats import RequestKind
 from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
+from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse
 
 
 def call(number: int, model: str, rows: int, shadow: bool) -> CapturedCall:
@@ -25,11 +26,8 @@ def call(number: int, model: str, rows: int, shadow: bool) -> CapturedCall:
     tensors.fill_proto(request.inputs["x"], np.full((rows, 3), number, np.float32))
     tensors.fill_proto(response.outputs["y"], np.full(rows, number, np.int64))
     return CapturedCall(
+        kind=RequestKind(model, 1, "Predict", "GRPC"),
         request_id=f"r{number}",
-        model=model,
-        version=1,
-        method=Method.PREDICT,
-        api="grpc",
         at_us=1_700_000_000_000_000 + number,
         latency_ms=1.0,
         rows=rows,

@@ -158,7 +158,7 @@ def test_flush_writes_each_row_with_features_and_outputs(
     body = {"signature_name": "value", "examples": [{"x": 1.5}, {"x": 0.5, "n": [1, 2]}]}
     assert server.call("/v1/models/examples:regress", body)[0] == 200
     server.error("/v1/models/flights:predict", {"instances": [1]})
-    answer = in_runtime(
+    answers = in_runtime(
         """
         import grpc
         from airflow_hops.serving_api.protocol import Method, PredictRequest
@@ -169,16 +169,22 @@ def test_flush_writes_each_row_with_features_and_outputs(
         tensors.fill_proto(request.inputs["carrier"], np.array(["AA"], object))
         tensors.fill_proto(request.inputs["distance"], np.array([[7.5]], np.float32))
         tensors.fill_proto(request.inputs["hour"], np.array([1]))
-        _, call = grpc.insecure_channel(address).unary_unary(Method.PREDICT).with_call(request.SerializeToString())
-        result = {key: value for key, value in call.trailing_metadata() if key.startswith("x-")}
+        predict = grpc.insecure_channel(address).unary_unary(Method.PREDICT)
+        result = []
+        for metadata in (), [("x-request-id", "")], [("x-request-id", "third")]:
+            _, call = predict.with_call(request.SerializeToString(), metadata=metadata)
+            result.append({key: value for key, value in call.trailing_metadata() if key.startswith("x-")})
         """,
         address=server.address,
     )
-    assert answer["x-captured"] == "1"
+    unasked, made, given = answers
+    assert unasked == {}, "a client that asks for nothing is told what TensorFlow Serving tells it"
+    assert made["x-captured"] == given["x-captured"] == "1"
+    assert given["x-request-id"] == "third"
     status, counts = server.call("/v1/capture:flush", b"")
     assert (status, counts["flushed"], counts["error"], counts["lag_seconds"]) == (200, True, None, 0.0)
     flights = counts["models"]["flights"]
-    assert (flights["captured_rows"], flights["written_rows"], flights["dropped_rows"]) == (3, 3, 0)
+    assert (flights["captured_rows"], flights["written_rows"], flights["dropped_rows"]) == (5, 5, 0)
     table = captured(capture_path / "flights")
     assert table.schema == pa.schema(
         {
@@ -198,11 +204,21 @@ def test_flush_writes_each_row_with_features_and_outputs(
         }
     )
     rows = table.to_pylist()
-    assert [row["request_id"] for row in rows] == ["first", "first", answer["x-request-id"]]
-    assert [row["row"] for row in rows] == [0, 1, 0]
-    assert [row["api"] for row in rows] == ["rest", "rest", "grpc"]
-    assert [row["input.carrier"] for row in rows] == ["C0", "C1", "AA"]
-    assert [row["output.score"] for row in rows] == [3005.0, 3006.0, 3008.5]
+    # The one whose client did not ask is captured a moment later, under an id that nobody was told.
+    rows.append(
+        rows.pop(
+            next(
+                i
+                for i, row in enumerate(rows)
+                if row["api"] == "grpc" and row["request_id"] not in (made["x-request-id"], "third")
+            )
+        )
+    )
+    assert [row["request_id"] for row in rows][:4] == ["first", "first", made["x-request-id"], "third"]
+    assert [row["row"] for row in rows] == [0, 1, 0, 0, 0]
+    assert [row["api"] for row in rows] == ["rest", "rest", "grpc", "grpc", "grpc"]
+    assert [row["input.carrier"] for row in rows] == ["C0", "C1", "AA", "AA", "AA"]
+    assert [row["output.score"] for row in rows] == [3005.0, 3006.0, 3008.5, 3008.5, 3008.5]
     assert {(row["model"], row["version"], row["signature"]) for row in rows} == {("flights", 3, "serving_default")}
     assert all(started_s <= row["captured_at"].timestamp() <= time.time() for row in rows)
     assert all(row["latency_ms"] > 0 for row in rows)
@@ -222,7 +238,7 @@ def test_flush_writes_each_row_with_features_and_outputs(
 
     with urllib.request.urlopen(server.url + "/monitoring/prometheus/metrics") as response:
         metrics = response.read().decode()
-    assert 'hops_serving_capture_rows_total{model_name="flights",outcome="written"} 3\n' in metrics
+    assert 'hops_serving_capture_rows_total{model_name="flights",outcome="written"} 5\n' in metrics
 
     version_folder = tmp_path / "4"
     version_folder.mkdir()
@@ -383,11 +399,14 @@ def test_a_request_that_cannot_be_decoded_costs_no_other_its_row(in_runtime: Cal
         import numpy as np
         from airflow_hops.serving.capture.options import CaptureOptions
         from airflow_hops.serving.capture.parts import make_batch
-        from airflow_hops.serving.capture.record import CapturedCall, pack_call
+        from airflow_hops.serving.capture.record import CallPacker, CapturedCall
+        from airflow_hops.serving.capture.waiting import WaitingRecords
+        from airflow_hops.serving.monitoring.stats import RequestKind
         from airflow_hops.serving_api import tensors
-        from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
+        from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse
 
         model = "\u6a21" * 60  # 540 bytes as it is written in a URL, and a folder's name has 255 at most
+        kind = RequestKind(model, 1, "Predict", "GRPC")
 
         def record(number, too_many=False, rows=2):
             request, response = PredictRequest(), PredictResponse()
@@ -397,12 +416,15 @@ def test_a_request_that_cannot_be_decoded_costs_no_other_its_row(in_runtime: Cal
                 request.inputs["b"].float_val[:] = [1.0, 2.0, 3.0]
             tensors.fill_proto(response.outputs["y"], np.full(2, number, np.int64))
             messages = request.SerializeToString(), response.SerializeToString()
-            return pack_call(CapturedCall(f"r{number}", model, 1, Method.PREDICT, "grpc", number, 1.0, rows, *messages))
+            return CallPacker(kind).pack(CapturedCall(kind, f"r{number}", number, 1.0, rows, *messages))
 
-        batch = make_batch([record(0, True), record(1), record(2, True), record(3)], CaptureOptions(base_path="/b"))
-        endless = make_batch([record(4, rows=10**12)], CaptureOptions(base_path="/b"))
+        records = [record(0, True), record(1), record(2, True), record(3)]
+        batch = make_batch(WaitingRecords.of(records), CaptureOptions(base_path="/b"))
+        endless = make_batch(WaitingRecords.of([record(4, rows=10**12)]), CaptureOptions(base_path="/b"))
         import pyarrow as pa, pyarrow.parquet as pq
-        tables = [pq.read_table(pa.BufferReader(part.encode())) for part in batch.parts]
+        files = [pa.BufferReader(part.encode()) for part in batch.parts]
+        # Threads of pyarrow that are still starting when the program ends abort it.
+        tables = [pq.read_table(file, use_threads=False) for file in files]
         names = ["request_id", "input.b"]
         result = [[t.select(names).to_pylist() for t in tables], batch.failed_rows[model], batch.parts[0].folder]
         assert not endless.parts

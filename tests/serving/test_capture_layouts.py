@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_hops.serving.capture.options import CaptureMode
-from airflow_hops.serving.capture.record import CapturedCall, likeness, pack_call, unpack
+from airflow_hops.serving.capture.record import CallPacker, CapturedCall, unpack
 from airflow_hops.serving.capture.tables import CallTables
+from airflow_hops.serving.capture.waiting import WaitingRecords
 from airflow_hops.serving.layouts import REQUEST_TENSORS, NoLayout, find_tensors
+from airflow_hops.serving.monitoring.stats import RequestKind
 from airflow_hops.serving_api import protocol, tensors
-from airflow_hops.serving_api.protocol import Method
 
 RANDOM = np.random.default_rng(7)
 SHAPES = [(), (1,), (3,), (3, 2), (0, 4)]
@@ -46,11 +47,8 @@ def call(
         fragments.append(one.SerializeToString())
     tensors.fill_proto(response.outputs["score"], RANDOM.normal(size=max(rows, 1)).astype(np.float32)[:rows])
     return CapturedCall(
+        kind=RequestKind("m", 3, "Predict", ("GRPC", "REST")[number % 400 // 200]),
         request_id=f"id-{number:04x}",
-        model="m",
-        version=3,
-        method=Method.PREDICT,
-        api=("grpc", "rest")[number % 400 // 200],
         at_us=1_700_000_000_000_000 + number,
         latency_ms=number / 7,
         rows=rows,
@@ -59,20 +57,21 @@ def call(
     )
 
 
+def packed(call: CapturedCall) -> bytes:
+    return CallPacker(call.kind, call.shadow).pack(call)
+
+
 def one_by_one(calls: Sequence[CapturedCall], mode: CaptureMode = "all") -> list[pa.Table]:
     slow = CallTables(mode)
     for number, each in enumerate(calls):
-        slow.add(unpack(pack_call(each)), number)
+        slow.add(unpack(packed(each)), number)
     return [group.to_table() for group in slow.groups]
 
 
 def at_once(calls: Sequence[CapturedCall], mode: CaptureMode = "all", roll_rows: int = 1000) -> list[pa.Table]:
     tables = CallTables(mode, roll_rows)
-    alike: dict[tuple[object, ...], list[tuple[int, bytes]]] = {}
-    for number, record in enumerate(map(pack_call, calls)):
-        alike.setdefault(likeness(record), []).append((number, record))
-    for records in alike.values():
-        assert not tables.add_records(records)
+    for alike in WaitingRecords.of(map(packed, calls)).alike.values():
+        assert not tables.add_records(alike.records)
     return [group.to_table() for group in tables.groups]
 
 
@@ -123,11 +122,7 @@ def test_layouts_that_differ_within_a_batch_keep_their_order_and_values(taken: l
 @pytest.mark.parametrize("mode", ["inputs", "predictions"])
 def test_one_half_of_a_request(mode: CaptureMode, taken: list[int]) -> None:
     calls = [call(i, {"x": array_of("float", (2, 3))}, 2, as_content=True) for i in range(40)]
-    for each in calls:
-        if mode == "inputs":
-            each.response = b""
-        else:
-            each.request = b""
+    calls = [each._replace(response=b"") if mode == "inputs" else each._replace(request=b"") for each in calls]
     same(at_once(calls, mode), one_by_one(calls, mode))
     assert sum(taken) == 40
 
@@ -138,8 +133,7 @@ def test_a_value_for_all_rows_and_one_that_lies_about_its_shape_are_left_to_the_
     lying = protocol.PredictRequest()
     lying.inputs["x"].CopyFrom(protocol.TensorProto(dtype=1, float_val=[1.5], tensor_shape={"dim": [{"size": 4}]}))
     filled = [call(i, {}, 4, False) for i in range(40)]
-    for each in filled:
-        each.request += lying.SerializeToString()
+    filled = [each._replace(request=each.request + lying.SerializeToString()) for each in filled]
     same(at_once(filled), one_by_one(filled))
     assert sum(taken) == 0
 
@@ -153,12 +147,10 @@ def test_files_are_rolled_where_one_by_one_rolls_them(taken: list[int]) -> None:
 def test_requests_that_do_not_parse_cost_others_nothing() -> None:
     """A server upstream may answer what the parser here refuses."""
     calls = [call(i, {"x": array_of("float", (1,))}, 1, as_content=True) for i in range(40)]
-    for each in calls[:20]:
-        each.request = b"\xff" * len(each.request)
+    calls[:20] = [each._replace(request=b"\xff" * len(each.request)) for each in calls[:20]]
     tables = CallTables()
-    records = list(enumerate(map(pack_call, calls)))
-    assert len({likeness(record) for _, record in records}) == 1
-    assert tables.add_records(records) == {"m": 20}
+    (alike,) = WaitingRecords.of(map(packed, calls)).alike.values()
+    assert tables.add_records(alike.records) == {"m": 20}
     (group,) = tables.groups
     assert group.to_table()["request_id"].to_pylist() == [each.request_id for each in calls[20:]]
 

@@ -118,8 +118,10 @@ def _inference(method: Method, handler: RequestHandler) -> UnaryMethod:
             raise target
         call = Call(method, message, deadline_s)
         request_id, sticky_key = _keys(metadata, handler.sticky_header)
-        answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key)
-        return answered.message, metadata_of(answered)
+        # Metadata costs server and client as much as a small model does: only who sent an id is told one.
+        told = request_id is not None
+        answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key, told)
+        return answered.message, metadata_of(answered) if told else None
 
     return UnaryMethod(str(method), read, is_quick, answer)
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from airflow_hops.serving.capture.files import folder_name
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.capture.record import (
-    CapturedCall,
-    CapturedLabel,
-    is_label,
-    likeness,
-    unpack,
-    unpack_label,
-)
+from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack, unpack_label
 from airflow_hops.serving.capture.tables import CallTables
+from airflow_hops.serving.capture.waiting import WaitingRecords
 from airflow_hops.serving_api.prediction_log import to_record
 
 FEEDBACK_FOLDER = "_feedback"
@@ -65,34 +59,32 @@ class Batch:
     failed_rows: dict[str, int] = field(default_factory=dict)
 
 
-def make_batch(records: Iterable[bytes], options: CaptureOptions) -> Batch:
+def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
     """Sorts records into files.
 
     Args:
-        records: In order.
+        waiting: All that are to be in it.
         options: Modes and formats.
     """
     batch = Batch()
     tables = CallTables(options.mode, options.roll_rows)
-    logged: dict[tuple[str, int], list[CapturedCall]] = {}
-    labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
-    alike: dict[tuple[object, ...], list[tuple[int, bytes]]] = {}
-    for order, record in enumerate(records):
-        if is_label(record):
-            label = unpack_label(record)
-            types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))
-            labels.setdefault((label.model, types), []).append(label)
-            continue
-        if options.format != "parquet":
-            call = unpack(record)
-            if not call.shadow:
-                logged.setdefault((call.model, call.version), []).append(call)
-                if options.format == "prediction_log":
-                    continue
-        alike.setdefault(likeness(record), []).append((order, record))
-    for ordered in alike.values():
-        for model, rows in tables.add_records(ordered).items():
+    to_log: list[tuple[int, bytes]] = []
+    for alike in waiting.alike.values():
+        if options.format != "parquet" and not alike.shadow:
+            to_log += alike.records
+            if options.format == "prediction_log":
+                continue
+        for model, rows in tables.add_records(alike.records).items():
             batch.failed_rows[model] = batch.failed_rows.get(model, 0) + rows
+    logged: dict[tuple[str, int], list[CapturedCall]] = {}
+    for _, record in sorted(to_log):
+        call = unpack(record)
+        logged.setdefault((call.model, call.version), []).append(call)
+    labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
+    for record in waiting.labels:
+        label = unpack_label(record)
+        types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))
+        labels.setdefault((label.model, types), []).append(label)
     for group in tables.groups:
         folder = _folder(group.model, group.shadow)
         encode = partial(_parquet, group.to_table)

@@ -8,10 +8,12 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from airflow_hops.serving.capture.options import CaptureMode
+from airflow_hops.serving.monitoring.stats import RequestKind
 from airflow_hops.serving_api.protocol import Method
 
 Label = bool | int | float | str
@@ -19,10 +21,11 @@ Label = bool | int | float | str
 _CALL_KIND, _LABEL_KIND = 1, 2
 # kind, method, api, shadow; arrival in µs, latency in ms, version, rows; bytes of request id, model and request.
 _CALL = struct.Struct("<BBBBqdqIHHI")
-_AT_US, _LATENCY_MS = 4, 12
-_METHODS = tuple(Method)
-_METHOD_NUMBERS = {method: number for number, method in enumerate(_METHODS)}
-_APIS = ("grpc", "rest")
+_AT_US, _LATENCY_MS, _VERSION = 4, 12, 20
+_NAME_BYTES, _NAME_BYTES_AT = struct.Struct("<HH"), 32
+_METHODS = tuple(method.label for method in Method)
+_BY_LABEL = {method.label: method for method in Method}
+_APIS = ("GRPC", "REST")
 _LONGEST_NAME_BYTES = 65_535
 _MOST_ROWS = 2**32 - 1
 
@@ -33,16 +36,12 @@ def request_ids() -> Callable[[], str]:
     return lambda: f"{prefix}-{next(numbers):x}"
 
 
-@dataclass(slots=True)
-class CapturedCall:
-    """One answered request, as the request path leaves it.
+class CapturedCall(NamedTuple):
+    """One answered request.
 
     Attributes:
+        kind: What was asked, and the version that answered.
         request_id: The client's id of the request, or one made for it.
-        model: Model name.
-        version: The version that answered.
-        method: The gRPC method.
-        api: "grpc" or "rest".
         at_us: Arrival, microseconds since 1970 UTC.
         latency_ms: Milliseconds in the server.
         rows: Rows of the request.
@@ -51,17 +50,34 @@ class CapturedCall:
         shadow: Whether the answer was compared, and not returned.
     """
 
+    kind: RequestKind
     request_id: str
-    model: str
-    version: int
-    method: Method
-    api: str
     at_us: int
     latency_ms: float
     rows: int
     request: bytes
     response: bytes
     shadow: bool = False
+
+    @property
+    def model(self) -> str:
+        """Model name."""
+        return self.kind.model
+
+    @property
+    def version(self) -> int:
+        """The version that answered."""
+        return self.kind.version
+
+    @property
+    def method(self) -> Method:
+        """The gRPC method."""
+        return _BY_LABEL[self.kind.method]
+
+    @property
+    def api(self) -> str:
+        """``grpc`` or ``rest``."""
+        return self.kind.api.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +101,31 @@ class CapturedLabel:
     received_us: int
 
 
-def pack_call(call: CapturedCall) -> bytes:
-    """Returns the record of a request."""
-    request_id = call.request_id.encode("utf-8", "replace")[:_LONGEST_NAME_BYTES]
-    model = call.model.encode()
-    head = _CALL.pack(
-        _CALL_KIND,
-        _METHOD_NUMBERS[call.method],
-        call.api == "rest",
-        call.shadow,
-        call.at_us,
-        call.latency_ms,
-        call.version,
-        min(call.rows, _MOST_ROWS),
-        len(request_id),
-        len(model),
-        len(call.request),
-    )
-    return b"".join((head, request_id, model, call.request, call.response))
+class CallPacker:
+    """Makes the records of one kind of requests.
+
+    Args:
+        kind: What was asked.
+        shadow: Whether the answers were compared, and not returned.
+        mode: What of them is captured.
+    """
+
+    def __init__(self, kind: RequestKind, shadow: bool = False, mode: CaptureMode = "all") -> None:
+        self._what = (_CALL_KIND, _METHODS.index(kind.method), _APIS.index(kind.api), shadow)
+        self._version, self._model = kind.version, kind.model.encode()
+        self._with_request, self._with_response = mode != "predictions", mode != "inputs"
+
+    def pack(self, call: CapturedCall) -> bytes:
+        """Returns the record of a request."""
+        _, request_id, at_us, latency_ms, rows, request, response, _ = call
+        if not self._with_request:
+            request = b""
+        if not self._with_response:
+            response = b""
+        name, model = request_id.encode("utf-8", "replace")[:_LONGEST_NAME_BYTES], self._model
+        sizes = min(rows, _MOST_ROWS), len(name), len(model), len(request)
+        head = _CALL.pack(*self._what, at_us, latency_ms, self._version, *sizes)
+        return b"".join((head, name, model, request, response))
 
 
 def pack_label(label: CapturedLabel) -> bytes:
@@ -124,11 +147,8 @@ def unpack(record: bytes) -> CapturedCall:
     request_at = model_at + model_bytes
     response_at = request_at + request_bytes
     return CapturedCall(
+        kind=RequestKind(record[model_at:request_at].decode(), version, _METHODS[method], _APIS[api]),
         request_id=record[_CALL.size : model_at].decode(errors="replace"),
-        model=record[model_at:request_at].decode(),
-        version=version,
-        method=_METHODS[method],
-        api=_APIS[api],
         at_us=at_us,
         latency_ms=latency_ms,
         rows=rows,
@@ -148,10 +168,9 @@ def likeness(record: bytes) -> tuple[object, ...]:
 
     Model, version, method, API, rows, and whether it is a shadow's; the sizes of all parts.
     """
-    _, method, api, shadow, _, _, version, rows, id_bytes, model_bytes, request_bytes = _CALL.unpack_from(record)
+    id_bytes, model_bytes = _NAME_BYTES.unpack_from(record, _NAME_BYTES_AT)
     model_at = _CALL.size + id_bytes
-    model = record[model_at : model_at + model_bytes]
-    return model, version, method, api, shadow, rows, id_bytes, request_bytes, len(record)
+    return record[:_AT_US], record[_VERSION : _CALL.size], record[model_at : model_at + model_bytes], len(record)
 
 
 @dataclass(frozen=True)
@@ -211,12 +230,3 @@ class AlikeCalls:
     def _numbers(self, at: int, dtype: str) -> list[Any]:
         numbers: list[Any] = np.ascontiguousarray(self.matrix[:, at : at + 8]).reshape(-1).view(dtype).tolist()
         return numbers
-
-
-def peek(record: bytes) -> tuple[tuple[object, ...], int]:
-    """Returns what a record's rows are counted under, and how many they are, without reading all of it."""
-    if record[0] != _CALL_KIND:
-        return ("label",), 1
-    head = _CALL.unpack_from(record)
-    model_at = _CALL.size + head[8]
-    return (record[model_at : model_at + head[9]], head[6], head[3]), head[7]

@@ -18,17 +18,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import google_crc32c
 
 _MAGIC = b"HOPSPOOL"
 _HEAD = struct.Struct("<II")
+_HEAD_BYTES = _HEAD.size
 SERVER_LOCK = "server.lock"
 WRITER_LOCK = "writer.lock"
 
 
-@dataclass(frozen=True, order=True)
-class Position:
+class Position(NamedTuple):
     """A place in a spool: a segment's number, and an offset in bytes within it."""
 
     segment: int = 0
@@ -107,16 +108,17 @@ class Spool:
             Whether it is in the spool, and outlives this process; False where there is no room.
         """
         length = len(record)
-        head = _HEAD.pack(length, google_crc32c.value(record))
-        size = -(-(_HEAD.size + length) // 8) * 8
+        crc = google_crc32c.value(record)
+        size = (_HEAD_BYTES + length + 7) & ~7
         with self._lock:
             if (self._map is None or self._offset + size > self._size) and not self._advance(size):
                 return False
-            start, map_ = self._offset, self._map
+            at, map_ = self._offset, self._map
             assert map_ is not None
-            map_[start + _HEAD.size : start + _HEAD.size + length] = record
-            map_[start : start + _HEAD.size] = head
-            self._offset = start + size
+            begin = at + _HEAD_BYTES
+            map_[begin : begin + length] = record
+            _HEAD.pack_into(map_, at, length, crc)
+            self._offset = at + size
         return True
 
     def prepare(self, written: Position = NOTHING) -> None:
@@ -292,18 +294,19 @@ def _read_segment(folder: Path, start: Position, until: Position | None) -> Iter
             if size <= len(_MAGIC):
                 return
             with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as map_:
-                offset = start.offset
-                while offset + _HEAD.size <= size and (until is None or Position(start.segment, offset) < until):
+                number, offset = start
+                end_of_search = size if until is None or until.segment > number else min(size, until.offset)
+                while offset + _HEAD_BYTES <= end_of_search:
                     length, crc = _HEAD.unpack_from(map_, offset)
                     if not length:
                         return
-                    begin, end = offset + _HEAD.size, offset + _HEAD.size + length
-                    record = map_[begin:end] if end <= size else b""
+                    begin = offset + _HEAD_BYTES
+                    record = map_[begin : begin + length]
                     if len(record) != length or google_crc32c.value(record) != crc:
-                        yield None, Position(start.segment, offset)
+                        yield None, Position(number, offset)
                         return
-                    offset = -(-end // 8) * 8
-                    yield record, Position(start.segment, offset)
+                    offset = (begin + length + 7) & ~7
+                    yield record, Position(number, offset)
     except FileNotFoundError:
         return
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.serving.capture.spool import Position
+from airflow_hops.serving.capture.spool import NOTHING, Position
 
 _FILE = "state"
 _SLOT_BYTES = 64 * 2**10
@@ -46,7 +46,7 @@ class WriterState:
         saves: How often the state was saved.
     """
 
-    position: Position = field(default_factory=Position)
+    position: Position = NOTHING
     batch: int = 0
     planned: Position | None = None
     flushed: int = 0
@@ -66,7 +66,7 @@ class WriterState:
             OSError: The folder is gone, or the state is too large.
         """
         self.saves += 1
-        content = zlib.compress(json.dumps(asdict(self)).encode(), 1)
+        content = zlib.compress(json.dumps(self._to_json()).encode(), 1)
         if _HEAD.size + len(content) > _SLOT_BYTES:
             raise OSError(f"{folder / _FILE}: a state of {len(content)} bytes; expected {_SLOT_BYTES} at most")
         head = _HEAD.pack(self.saves, len(content), zlib.crc32(content, self.saves & 0xFFFFFFFF))
@@ -76,6 +76,10 @@ class WriterState:
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
+
+    def _to_json(self) -> dict[str, Any]:
+        planned = None if self.planned is None else self.planned._asdict()
+        return asdict(self) | {"position": self.position._asdict(), "planned": planned}
 
     @classmethod
     def create(cls, folder: Path) -> None:

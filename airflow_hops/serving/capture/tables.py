@@ -68,8 +68,10 @@ class CallTables:
             try:
                 self.add(call, number)
             except Exception as error:
+                if call.model not in failed:
+                    what = "request %r of model %s is no row, as others after it may be: %s"
+                    log.error(f"capture: {what}", call.request_id, call.model, error)
                 failed[call.model] = failed.get(call.model, 0) + call.rows
-                log.error("capture: request %r of model %s is no row: %s", call.request_id, call.model, error)
         return failed
 
     def add(self, call: CapturedCall, order: int = 0) -> None:

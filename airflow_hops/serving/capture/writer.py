@@ -24,18 +24,19 @@ from urllib.parse import unquote
 from airflow_hops.serving.capture.files import CapturedFiles, open_files
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.parts import Batch, make_batch
-from airflow_hops.serving.capture.record import peek
 from airflow_hops.serving.capture.retention import remove_old
 from airflow_hops.serving.capture.spool import (
     SERVER_LOCK,
     WRITER_LOCK,
     Damage,
     Lock,
+    Position,
     read_spool,
     segment_path,
     segments,
 )
 from airflow_hops.serving.capture.state import WriterState
+from airflow_hops.serving.capture.waiting import WaitingRecords
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ class SpoolWriter:
         self._lock = lock
         self._server = Lock(folder / SERVER_LOCK)
         self._files: CapturedFiles | None = None
-        self._scanned = self.state.planned or self.state.position
-        self._rows: dict[tuple[object, ...], int] = {}
+        self._scanned = self.state.position
+        self._waiting = WaitingRecords()
         self._since_s = 0.0
         self._pause_s = 0.0
         self._next_try_s = 0.0
@@ -91,7 +92,7 @@ class SpoolWriter:
         if now:
             self._next_try_s = 0.0
         while True:
-            due = self.state.planned is not None or self._scan()
+            due = self._scan()
             if not (due or (everything and not self.empty)) or time.monotonic() < self._next_try_s:
                 return
             try:
@@ -154,26 +155,34 @@ class SpoolWriter:
         self._lock.release()
 
     def _scan(self) -> bool:
-        """Looks at records that came; returns whether a file's worth of them is there, or the first has waited."""
-        options, size = self.options, 0
-        if self._full():
+        """Takes in what came; returns whether a file's worth of it is there, or the first record has waited."""
+        planned, waiting = self.state.planned, self._waiting
+        if planned is not None:
+            # Another writer has begun this batch, and was killed: it is the same again.
+            self._take_in(planned)
+            self._scanned = planned
             return True
-        for record, after in read_spool(self.folder, self._scanned, ended=self.ended):
-            if not self._rows:
+        self._take_in()
+        return self._full() or (waiting.count > 0 and time.monotonic() - self._since_s >= self.options.roll_seconds)
+
+    def _take_in(self, until: Position | None = None) -> None:
+        """Sorts records that came: all of a batch that is planned, else as many as go into one."""
+        if self._full() if until is None else self._scanned >= until:
+            return
+        waiting, damage = self._waiting, Damage()
+        for record, after in read_spool(self.folder, self._scanned, until, ended=self.ended, damage=damage):
+            if not waiting.count:
                 self._since_s = time.monotonic()
+            waiting.add(record)
             self._scanned = after
-            size += len(record)
-            key, rows = peek(record)
-            self._rows[key] = self._rows.get(key, 0) + rows
-            self._rows[()] = self._rows.get((), 0) + len(record)
-            if self._full():
-                return True
-        return bool(self._rows) and time.monotonic() - self._since_s >= options.roll_seconds
+            if until is None and self._full():
+                break
+        if damage.records:
+            log.error("capture: %d records of %s are damaged and skipped", damage.records, self.folder)
 
     def _full(self) -> bool:
-        waiting_bytes = self._rows.get((), 0)
-        rows = max((rows for key, rows in self._rows.items() if key), default=0)
-        return rows >= self.options.roll_rows or waiting_bytes >= self.options.batch_bytes
+        waiting, options = self._waiting, self.options
+        return waiting.most_rows >= options.roll_rows or waiting.size_bytes >= options.batch_bytes
 
     def _write(self) -> None:
         state, folder = self.state, self.folder
@@ -185,18 +194,14 @@ class SpoolWriter:
             except BaseException:
                 state.planned = None
                 raise
-        damage = Damage()
-        found = read_spool(folder, state.position, state.planned, ended=self.ended, damage=damage)
-        batch = make_batch((record for record, _ in found), self.options)
-        if damage.records:
-            log.error("capture: %d records of %s are damaged and skipped", damage.records, folder)
+        batch = make_batch(self._waiting, self.options)
         self._publish(batch, again)
         for model, rows in batch.failed_rows.items():
             state.of(model).failed_rows += rows
         state.position, state.planned, state.error = state.planned, None, ""
         state.batch += 1
         state.save(folder)
-        self._rows = {}
+        self._waiting = WaitingRecords()
         for number in segments(folder):
             if number < state.position.segment:
                 segment_path(folder, number).unlink(missing_ok=True)
@@ -357,6 +362,8 @@ def main() -> int:
         # It ends with its server; what the server is sent, it is sent too.
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)
+    # pyarrow would import it, for a third of a second, to see that a list is no Series.
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     folder = Path(sys.argv[1])
     own = take(folder)

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -19,8 +19,7 @@ from airflow_hops.serving_api.protocol import Method, SignatureDefMap
 DEFAULT_SIGNATURE = "serving_default"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request to one version.
 
     Attributes:
@@ -34,8 +33,7 @@ class Call:
     deadline_s: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The answer to a call.
 
     Attributes:
