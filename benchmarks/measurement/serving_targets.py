@@ -163,6 +163,27 @@ class ModelServer(WithReadyFile):
         return other
 
 
+class CapturingInTurns(ModelServer):
+    """The bundled server, which captures every other half second; see ``capture_turns.py``."""
+
+    def __init__(self, name: str, folder: Path, config: Path, **flags: Any) -> None:
+        super().__init__(name, folder, config, **flags)
+        self._figures = folder / f"{name}.turns.json"
+        at = self._command.index("airflow_hops.serving")
+        self._command[at : at + 1] = ["benchmarks.measurement.capture_turns", str(self._figures)]
+
+    def turns(self) -> dict[str, dict[str, float]]:
+        """``off`` and ``on`` to ``requests``, ``cpu_s`` and ``seconds`` so far."""
+        found: dict[str, dict[str, float]] = json.loads(self._figures.read_text())
+        return found
+
+    def writer_cpu_s(self) -> float:
+        """CPU seconds so far of the process that writes what was captured, once all of it is written."""
+        post(f"http://127.0.0.1:{self.ready['rest_api_port']}/v1/capture:flush")
+        (writer,) = psutil.Process(self._process.pid).children()
+        return cpu_seconds([writer])
+
+
 class Echo(WithReadyFile):
     """The echo of the same messages on the same gRPC library."""
 
