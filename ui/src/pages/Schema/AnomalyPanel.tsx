@@ -1,10 +1,11 @@
-import { Box, CloseButton, Flex, Heading, HStack, Text } from "@chakra-ui/react";
+import { Box, Flex, Heading, HStack, Text } from "@chakra-ui/react";
 import { AppLink } from "src/components/AppLink";
 import { StateBadge } from "src/components/StateBadge";
 import { formatNumber, formatPercent, plural } from "src/format";
 import { measureName } from "src/measures";
 import type { Finding, Reason } from "src/pages/Schema/findings";
 import type { ValidationReport } from "src/pages/Schema/queries";
+import { SidePanel } from "src/pages/Schema/SidePanel";
 import { Value } from "src/pages/Schema/Value";
 import { rowCount } from "src/pages/Schema/words";
 import { dataPath, pagePath } from "src/routes";
@@ -25,25 +26,7 @@ export function AnomalyPanel({
   const { statistics, validated_against: schema } = report;
   const measures = report.measures.filter((each) => each.feature === feature);
   return (
-    <Box
-      as="aside"
-      aria-label={`Anomalies of ${feature || "the data set"}`}
-      borderWidth={1}
-      borderRadius="md"
-      p={4}
-      alignSelf="start"
-      position={{ xl: "sticky" }}
-      top={0}
-      maxHeight={{ xl: "calc(100vh - 5rem)" }}
-      overflowY="auto"
-      fontSize="sm"
-    >
-      <Flex gap={2} align="flex-start" mb={2}>
-        <Heading size="md" flex={1} wordBreak="break-word">
-          {feature || "The data set"}
-        </Heading>
-        <CloseButton size="sm" onClick={onClose} aria-label="Close" />
-      </Flex>
+    <SidePanel label={`Anomalies of ${feature || "the data set"}`} title={feature || "The data set"} onClose={onClose}>
       <HStack gap={4} mb={3} wrap="wrap">
         {statistics && feature && (
           <AppLink to={dataPath(statistics.dag_id, { artifacts: [statistics], feature })}>Its data</AppLink>
@@ -72,7 +55,7 @@ export function AnomalyPanel({
           {each.split}: {measureName(each.measure)} {formatNumber(each.value)}, threshold {formatNumber(each.threshold)}
         </Text>
       ))}
-    </Box>
+    </SidePanel>
   );
 }
 

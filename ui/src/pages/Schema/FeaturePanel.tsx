@@ -1,4 +1,4 @@
-import { Box, CloseButton, DataList, Flex, Heading, HStack, Input, Text } from "@chakra-ui/react";
+import { Box, DataList, Flex, HStack, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
@@ -8,6 +8,7 @@ import { formatNumber, plural } from "src/format";
 import { measureName } from "src/measures";
 import { Found } from "src/pages/Schema/FeatureTable";
 import type { SchemaFeature, SchemaSummary, ValidationEntry } from "src/pages/Schema/queries";
+import { SidePanel } from "src/pages/Schema/SidePanel";
 import { Value } from "src/pages/Schema/Value";
 import { aspectName, form, typeName } from "src/pages/Schema/words";
 import { pagePath } from "src/routes";
@@ -49,24 +50,7 @@ export function FeaturePanel({
     ...feature.constraints.map(({ name, text }): [string, string] => [aspectName(name), text]),
   ];
   return (
-    <Box
-      as="aside"
-      aria-label={`Feature ${feature.name}`}
-      borderWidth={1}
-      borderRadius="md"
-      p={4}
-      alignSelf="start"
-      position={{ xl: "sticky" }}
-      top={0}
-      maxHeight={{ xl: "calc(100vh - 5rem)" }}
-      overflowY="auto"
-    >
-      <Flex gap={2} align="flex-start" mb={2}>
-        <Heading size="md" flex={1} wordBreak="break-word">
-          {feature.name}
-        </Heading>
-        <CloseButton size="sm" onClick={onClose} aria-label="Close" />
-      </Flex>
+    <SidePanel label={`Feature ${feature.name}`} title={feature.name} onClose={onClose}>
       <HStack gap={4} fontSize="sm" mb={3}>
         <AppLink to={pagePath("data", dagId, { feature: feature.name })}>Its data</AppLink>
         <AppLink to={pagePath("skew", dagId, { feature: feature.name })}>Its skew</AppLink>
@@ -93,7 +77,7 @@ export function FeaturePanel({
           </>
         )}
       </QueryView>
-    </Box>
+    </SidePanel>
   );
 }
 
