@@ -140,7 +140,7 @@ def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
     """Returns what an answer says beside its message: the request's id, and whether it is captured."""
     request_id, captured = answered.request_id, ((CAPTURED, "1"),) if answered.captured else ()
     # gRPC and HTTP refuse an answer with other characters in it, which clients may have sent all the same.
-    if request_id is None or not (request_id.isascii() and request_id.isprintable()):
+    if not request_id or not (request_id.isascii() and request_id.isprintable()):
         return captured
     return ((REQUEST_ID, request_id), *captured)
 
