@@ -81,7 +81,10 @@ def test_first_step_starts_the_warm_process_for_those_that_follow(tmp_path, runt
     environment = step_environment(runtime, REPOSITORY)
     assert warm.start(spec_path, environment) is None
     assert warm.start(spec_path, environment) is None  # it is starting: a second one is not started beside it
-    started = [p for p in psutil.process_iter(["cmdline"]) if str(warm.path) in (p.info["cmdline"] or [])]
+    started: list[psutil.Process] = []
+    deadline = time.monotonic() + 20
+    while not started and time.monotonic() < deadline:  # for a moment, a new program has no command line
+        started = [p for p in psutil.process_iter(["cmdline"]) if str(warm.path) in (p.info["cmdline"] or [])]
     try:
         assert len(started) == 1
         deadline = time.monotonic() + 120

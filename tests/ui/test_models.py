@@ -150,7 +150,7 @@ def test_a_rollout_is_told_step_by_step_and_the_log_is_filtered(site: Site, open
     expect(page.get_by_text("Nothing of this is among the newest lines")).to_be_visible()
 
 
-def test_a_promotion_from_the_page_is_seen_in_what_is_served(site: Site, open_page: OpenPage, champion: int) -> None:
+def test_what_is_decided_on_the_page_is_seen_in_what_is_served(site: Site, open_page: OpenPage, champion: int) -> None:
     other = next(version for version in site.get(API)["deployed"] if version != champion)
     assert answering_versions(site, 20) == {str(champion): 20}
     page = open_page(PAGE, user="op")
@@ -171,6 +171,19 @@ def test_a_promotion_from_the_page_is_seen_in_what_is_served(site: Site, open_pa
     expect(page.get_by_text("by op").first).to_be_visible()
     decision = site.get(API)["decisions"][0]
     assert (decision["event"], decision["version"], decision["by"]["user"]) == ("promoted", other, "op")
+
+    page.get_by_role("button", name="Roll back").click()
+    expect(dialog).to_contain_text(f"Roll {MODEL} back to version {champion}?")
+    expect(dialog).to_contain_text(f"Version {other}, the champion now, is marked as rolled back, and unloaded.")
+    dialog.get_by_role("textbox", name="Reason").fill("it was a test")
+    dialog.get_by_role("button", name="Roll back").click()
+    expect(dialog).to_have_count(0, timeout=120_000)
+    expect(tiles(page).get_by_role("img", name=f"Traffic: version {champion} 100%")).to_be_visible()
+    assert answering_versions(site, 20) == {str(champion): 20}
+    decision = site.get(API)["decisions"][0]
+    assert (decision["event"], decision["to"], decision["by"]["user"]) == ("rolled_back", champion, "op")
+    # Loaded again, for the tests that follow; the fixture makes the champion what it was.
+    promote(site, other)
 
 
 def test_who_may_not_trigger_the_dag_has_no_buttons_and_is_refused(site: Site, open_page: OpenPage) -> None:
