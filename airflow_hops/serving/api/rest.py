@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +22,9 @@ from airflow_hops.serving_api import protocol, tensors
 from airflow_hops.serving_api.protocol import Method
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
+# Side by side, threads that decode so much JSON only take the interpreter's lock and the caches from each other. What is
+# larger is rare, and would keep the others waiting for long.
+_IN_TURNS_BYTES = range(64 * 2**10, 4 * 2**20)
 
 
 def add_routes(routes: Routes, handler: RequestHandler) -> None:
@@ -41,6 +46,7 @@ def add_routes(routes: Routes, handler: RequestHandler) -> None:
 class _RestApi:
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
+        self._turns = threading.Lock()
 
     def predict(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         target = _target(match)
@@ -48,13 +54,14 @@ class _RestApi:
 
         def make_call(servable: Servable) -> Call:
             nonlocal parsed
-            parsed = rest_json.parse_body(request.body)
-            message = protocol.PredictRequest()
-            target.fill(message.model_spec)
-            message.model_spec.signature_name = parsed.signature
-            for alias, array in rest_json.read_tensors(parsed, _input_types(servable, parsed.signature)).items():
-                tensors.fill_proto(message.inputs[alias], array)
-            return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s)
+            with self._turns if len(request.body) in _IN_TURNS_BYTES else contextlib.nullcontext():
+                parsed = rest_json.parse_body(request.body)
+                message = protocol.PredictRequest()
+                target.fill(message.model_spec)
+                message.model_spec.signature_name = parsed.signature
+                for alias, array in rest_json.read_tensors(parsed, _input_types(servable, parsed.signature)).items():
+                    tensors.fill_proto(message.inputs[alias], array)
+                return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s)
 
         keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
         answered = self._handler.answer(target, make_call, "rest", *keys)
