@@ -22,8 +22,8 @@ from airflow_hops.serving_api import protocol, tensors
 from airflow_hops.serving_api.protocol import Method
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
-# Side by side, threads that decode so much JSON only take the interpreter's lock and the caches from each other. What is
-# larger is rare, and would keep the others waiting for long.
+# Side by side, threads that decode so much JSON only take the interpreter's lock and the caches from each other. What
+# is larger is rare, and would keep the others waiting for long.
 _IN_TURNS_BYTES = range(64 * 2**10, 4 * 2**20)
 
 
