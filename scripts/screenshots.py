@@ -80,10 +80,17 @@ def views_of(runs: Mapping[str, str], training_runs: list[str]) -> dict[str, Vie
         "pages/lineage": View(_page("lineage", dag=DAG), "svg path"),
         "pages/run-tab": View(f"{run}/plugin/hops-run", "table tbody tr"),
         "pages/task-tab": View(f"{run}/tasks/train/plugin/hops-task", "canvas"),
-        "flights-training-grid": View(run, size={"width": 1600, "height": 900}, themes=("light",)),
+        "flights-training-grid": View(
+            run, "text=infra_validate", size={"width": 1600, "height": 900}, themes=("light",)
+        ),
         # As wide as the chain of tasks, and no higher.
         "flights-training-graph": View(
-            run, size={"width": 2600, "height": 520}, part=".react-flow", graph="graph", themes=("light",)
+            run,
+            "text=infra_validate",
+            size={"width": 2600, "height": 520},
+            part=".react-flow",
+            graph="graph",
+            themes=("light",),
         ),
     }
 
