@@ -180,8 +180,10 @@ def test_what_is_decided_on_the_page_is_seen_in_what_is_served(site: Site, open_
     expect(dialog).to_have_count(0, timeout=120_000)
     expect(tiles(page).get_by_role("img", name=f"Traffic: version {champion} 100%")).to_be_visible()
     assert answering_versions(site, 20) == {str(champion): 20}
-    decision = site.get(API)["decisions"][0]
-    assert (decision["event"], decision["to"], decision["by"]["user"]) == ("rolled_back", champion, "op")
+    taken_over, taken_back = site.get(API)["decisions"][:2]
+    assert (taken_over["event"], taken_over["version"]) == ("promoted", champion)
+    assert (taken_back["event"], taken_back["version"], taken_back["to"]) == ("rolled_back", other, champion)
+    assert taken_over["by"]["user"] == taken_back["by"]["user"] == "op"
     # Loaded again, for the tests that follow; the fixture makes the champion what it was.
     promote(site, other)
 
