@@ -506,3 +506,53 @@ def test_no_base_path_captures_nothing(shared_server: Server) -> None:
     assert (status["enabled"], status["base_path"]) == (False, None)
     code, error = shared_server.error("/v1/feedback", {"model": "flights", "request_id": "r", "label": 1})
     assert (code, "--capture_base_path" in error) == (400, True)
+
+
+def test_a_batch_whose_end_cannot_be_saved_is_not_written_twice(in_runtime: Callable[..., Any], tmp_path: Path) -> None:
+    rows = in_runtime(
+        """
+        import pathlib
+        import numpy as np
+        import pyarrow.parquet as pq
+        from airflow_hops.serving.capture import writer
+        from airflow_hops.serving.capture.options import CaptureOptions
+        from airflow_hops.serving.capture.record import CallPacker, CapturedCall
+        from airflow_hops.serving.capture.spool import Spool
+        from airflow_hops.serving.capture.state import WriterState
+        from airflow_hops.serving.monitoring.stats import RequestKind
+        from airflow_hops.serving_api import tensors
+        from airflow_hops.serving_api.protocol import PredictRequest
+
+        folder = pathlib.Path(base) / ".spool" / "one"
+        folder.mkdir(parents=True)
+        (folder / writer.OPTIONS_FILE).write_text(CaptureOptions(base_path=base, mode="inputs").to_json())
+        WriterState.create(folder)
+        spool = Spool(folder, 2**20, 2**16)
+        kind, request = RequestKind("m", 1, "Predict", "GRPC"), PredictRequest()
+        tensors.fill_proto(request.inputs["x"], np.ones(1, np.float32))
+
+        def append(number):
+            call = CapturedCall(kind, f"r{number}", number, 1.0, 1, request.SerializeToString(), b"")
+            assert spool.append(CallPacker(kind).pack(call))
+
+        saves, save = [], WriterState.save
+
+        def failing(state, folder):
+            saves.append(state.planned)
+            if len(saves) == 2:  # the batch is in files, and that is what cannot be saved
+                raise OSError("no room")
+            save(state, folder)
+
+        WriterState.save = failing
+        own = writer.take(folder)
+        append(0), append(1)
+        own.step(everything=True)
+        assert saves[0] is not None and saves[1] is None, saves
+        append(2)
+        own.step(everything=True, now=True)
+        files = sorted(pathlib.Path(base, "m").glob("*.parquet"))
+        result = [pq.read_table(file, use_threads=False)["request_id"].to_pylist() for file in files]
+        """,
+        base=str(tmp_path),
+    )
+    assert rows == [["r0", "r1"], ["r2"]]

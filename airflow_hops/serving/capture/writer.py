@@ -198,10 +198,11 @@ class SpoolWriter:
         self._publish(batch, again)
         for model, rows in batch.failed_rows.items():
             state.of(model).failed_rows += rows
+        # They are in files, whether or not that can be saved: the next batch must not have them again.
+        self._waiting = WaitingRecords()
         state.position, state.planned, state.error = state.planned, None, ""
         state.batch += 1
         state.save(folder)
-        self._waiting = WaitingRecords()
         for number in segments(folder):
             if number < state.position.segment:
                 segment_path(folder, number).unlink(missing_ok=True)
