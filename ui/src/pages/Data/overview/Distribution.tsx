@@ -6,18 +6,16 @@ const SHARES = 10_000;
 const WIDTH = 180;
 const VALUES = 8;
 
-/** A feature's distribution in a table cell: plain SVG, each data set in its colour. */
-export function Distribution({
-  row,
-  style,
-  height,
-  labels,
-}: {
+interface Shown {
   row: FeatureRow;
   style: PlotStyle;
   height: number;
+  /** Of the data sets. */
   labels: readonly string[];
-}) {
+}
+
+/** A feature's distribution in a table cell: plain SVG, each data set in its colour. */
+export function Distribution({ row, style, height, labels }: Shown) {
   const label = `Distribution of ${row.name}`;
   if (row.kind === "num") {
     return style.chart === "quantiles" ? (
@@ -132,17 +130,7 @@ function Quantiles({ row, height, label }: { row: FeatureRow; height: number; la
 }
 
 /** The most frequent values, by the first data set that has the feature; a bar for each data set, and for all others. */
-function Ranks({
-  row,
-  style,
-  height,
-  labels,
-}: {
-  row: FeatureRow;
-  style: PlotStyle;
-  height: number;
-  labels: readonly string[];
-}) {
+function Ranks({ row, style, height, labels }: Shown) {
   const counts = row.at.map((_, dataset) => new Map(read(row, dataset, "top_values") ?? []));
   const values = [...new Set(counts.flatMap((each) => [...each.keys()]))].slice(0, VALUES);
   const total = (dataset: number) => read(row, dataset, "count") ?? 0;
