@@ -11,6 +11,8 @@ from urllib.parse import quote
 import httpx
 
 FINISHED = ("success", "failed")
+_TRIES = 5
+_SAFE_TO_REPEAT = ("GET", "PATCH")
 
 
 class AirflowApi:
@@ -25,16 +27,17 @@ class AirflowApi:
         self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=30, trust_env=False)
 
     def _request(self, method: str, path: str, **kwargs: Any) -> Any:
-        for attempt in range(5):
+        for attempt in range(_TRIES):
+            last = attempt == _TRIES - 1 or method not in _SAFE_TO_REPEAT
             try:
                 response = self._client.request(method, path, **kwargs)
-                break
+                # The server fails where it and the scheduler write the same row in one moment.
+                if last or not response.is_server_error:
+                    return response.raise_for_status().json()
             except httpx.TransportError:
-                if attempt == 4 or method != "GET":
+                if last:
                     raise
-                time.sleep(0.5)
-        response.raise_for_status()
-        return response.json()
+            time.sleep(0.5)
 
     def health(self) -> dict[str, Any]:
         """State of metadata database, scheduler, triggerer and DAG processor."""
@@ -70,9 +73,12 @@ class AirflowApi:
         return list(answer["dag_runs"])
 
     def end_unfinished_runs(self, dag_id: str) -> None:
-        """Marks runs as failed that an interrupted showing left unfinished: nothing works on them any more."""
+        """Marks runs as failed that an interrupted showing left unfinished: nothing works on them any more.
+
+        Those that Airflow's own clock starts are none of a showing's: this Airflow may have begun one just now.
+        """
         for run in self.runs(dag_id):
-            if run["state"] not in FINISHED:
+            if run["state"] not in FINISHED and run["run_type"] != "scheduled":
                 path = f"/dags/{dag_id}/dagRuns/{_quoted(run['dag_run_id'])}"
                 self._request("PATCH", path, json={"state": "failed", "note": "interrupted"})
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 from rich.console import Console
 
 from demo.airflow_api import AirflowApi
@@ -68,7 +69,7 @@ def show(given: argparse.Namespace, perform: Callable[[Stack, AirflowApi, Consol
     except KeyboardInterrupt:
         console.print("\nstopped")
         return 130
-    except (RunFailed, ServiceFailed, TimeoutError) as error:
+    except (RunFailed, ServiceFailed, TimeoutError, httpx.HTTPError) as error:
         console.print(f"\n[bold red]The demo failed.[/bold red]\n{error}", markup=not isinstance(error, RunFailed))
         return 1
     return 0

@@ -94,3 +94,14 @@ def test_who_is_not_logged_in_is_led_to_the_login_and_back(site: Site, open_page
     page.get_by_role("link", name=DAG, exact=True).click()
     page.reload()
     expect(page).to_have_url(re.compile("/auth/login[?]next="))
+
+
+def test_the_first_change_of_the_address_leaves_the_page_as_it_is(open_page: OpenPage) -> None:
+    page = open_page(f"plugin/hops/data?dag={DAG}")
+    search = page.get_by_role("textbox", name=re.compile("^Search, or"))
+    search.evaluate("input => { input.sameAsBefore = true }")
+    search.press_sequentially("te", delay=400)
+    expect(page).to_have_url(re.compile("search=te"))
+    page.wait_for_load_state("networkidle")
+    expect(search).to_be_focused()
+    assert search.evaluate("input => input.sameAsBefore === true")

@@ -49,19 +49,14 @@ function OfArtifact({ artifact, runs }: { artifact: ArtifactRef; runs: ReturnTyp
   const splits = api.useQuery("get", `${PATH}/splits`, { params });
   const [chosen] = useQueryParam("split");
   const failed = detail.error ?? splits.error;
-  if (failed) {
-    return (
-      <>
-        <SourceBar artifact={artifact} runs={runs} splits={null} split="" />
-        <ErrorAlert error={failed} retry={() => void Promise.all([detail.refetch(), splits.refetch()])} />
-      </>
-    );
-  }
+  const alert = failed && (
+    <ErrorAlert error={failed} retry={() => void Promise.all([detail.refetch(), splits.refetch()])} />
+  );
   if (!detail.data || !splits.data) {
     return (
       <>
         <SourceBar artifact={artifact} runs={runs} splits={null} split="" />
-        <LoadingBox height="60vh" />
+        {alert ?? <LoadingBox height="60vh" />}
       </>
     );
   }
@@ -71,6 +66,7 @@ function OfArtifact({ artifact, runs }: { artifact: ArtifactRef; runs: ReturnTyp
   return (
     <>
       <SourceBar artifact={artifact} runs={runs} splits={all} split={split} />
+      {alert}
       {content === undefined ? (
         <Empty title="No rows in this artifact">
           {artifact.kind} of {artifact.task_id} holds no Parquet files.

@@ -92,11 +92,8 @@ function Features({
   const timeText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 16), [zone]);
   const dayText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 10), [zone]);
   const onOpen = useCallback((row: FeatureRow) => change({ feature: row.name }, { push: true }), [change]);
-  if (failed) {
-    return <ErrorAlert error={failed.error} retry={() => void failed.refetch()} />;
-  }
   if (!complete) {
-    return <LoadingRows rows={12} />;
+    return failed ? <ErrorAlert error={failed.error} retry={() => void failed.refetch()} /> : <LoadingRows rows={12} />;
   }
   const open = rows.find(({ name }) => name === opened);
   const place = found.findIndex(({ name }) => name === opened);
