@@ -72,7 +72,12 @@ PROVIDER_INFO: dict[str, Any] = {
                 "serving_base_path": _field("Model base path", "Folder into which model versions are published"),
                 "serving_config_file": _field("Model config file", "TensorFlow Serving's --model_config_file"),
                 "serving_traffic_file": _field("Traffic config file", "The bundled server's --traffic_config_file"),
-                "serving_capture_path": _field("Capture path", "The bundled server's --capture_base_path"),
+                "serving_capture_path": _field(
+                    "Capture path", "The bundled server's --capture_base_path: absolute path, or URI"
+                ),
+                "serving_storage_options": _field(
+                    "Model server storage options", "JSON passed to fsspec for the base path and the capture path"
+                ),
             },
         },
         {
@@ -101,14 +106,16 @@ PROVIDER_INFO: dict[str, Any] = {
                 "server_base_path": _field(
                     "Model base path of the server", "The same folder as the server sees it; empty: under the same name"
                 ),
-                "storage_options": _field("Storage options", "JSON passed to fsspec for the base path"),
+                "storage_options": _field(
+                    "Storage options", "JSON passed to fsspec for the base path and the capture path"
+                ),
                 "config_file": _field(
                     "Model config file", "--model_config_file, where worker and server share it; empty: sent by RPC"
                 ),
                 "traffic_file": _field(
                     "Traffic config file", "--traffic_config_file, where they share it; empty: set by RPC"
                 ),
-                "capture_path": _field("Capture path", "--capture_base_path, where they share it"),
+                "capture_path": _field("Capture path", "--capture_base_path: absolute path, or URI"),
                 "ca_file": _field("CA file", "PEM file of who signed the server's certificate; turns TLS on"),
                 "cert_file": _field("Client certificate", "PEM file, for a server that verifies its clients"),
                 "key_file": _field("Client key", "PEM file of the client certificate's private key"),

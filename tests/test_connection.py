@@ -34,7 +34,8 @@ def test_all_fields_of_the_connection_reach_the_settings(settings: Any) -> None:
         "serving_base_path": "/srv/models",
         "serving_config_file": "/srv/models.config",
         "serving_traffic_file": "/srv/traffic.json",
-        "serving_capture_path": "/srv/capture",
+        "serving_capture_path": "s3://bucket/capture",
+        "serving_storage_options": {"endpoint_url": "http://127.0.0.1:9001"},
     }
     found = settings({"host": "model-server", "port": 8600, "extra": extra})
     assert (found.store, found.runtime, found.tracking_uri) == (
@@ -51,7 +52,8 @@ def test_all_fields_of_the_connection_reach_the_settings(settings: Any) -> None:
         "serving_base_path": "/srv/models",
         "serving_config_file": "/srv/models.config",
         "serving_traffic_file": "/srv/traffic.json",
-        "serving_capture_path": "/srv/capture",
+        "serving_capture_path": "s3://bucket/capture",
+        "serving_storage_options": '{"endpoint_url": "http://127.0.0.1:9001"}',
     }
     uri = settings("hops://model-server:8600/?store=s3%3A%2F%2Fbucket%2Fhops&serving_rest_port=8501")
     assert (uri.store, uri.services["serving_port"], uri.services["serving_rest_port"]) == (

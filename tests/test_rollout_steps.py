@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from served_models import Pipeline, wait_for
+from served_models import Pipeline, ServerProcess, wait_for
+from test_store import s3_endpoint  # noqa: F401
 
 from airflow_hops.artifacts import Artifact
 from airflow_hops.hooks.runtime import StepFailed
@@ -130,8 +135,44 @@ def test_a_canary_in_doubt_waits_for_more_requests(pipeline: Pipeline) -> None:
     assert rollout.properties["reasons"][0].startswith("errors: ")
 
 
-def test_a_canary_that_live_labels_speak_against_is_rolled_back(pipeline: Pipeline) -> None:
-    server = pipeline.server
+class CapturingToS3(ServerProcess):
+    """A server that writes what it captures to a bucket."""
+
+    def __init__(self, python: Path, folder: Path, url: str, endpoint: str) -> None:
+        super().__init__(python, folder)
+        self.capture_path = url  # type: ignore[assignment]
+        self.endpoint = endpoint
+
+    @property
+    def services(self) -> dict[str, str]:
+        return {**super().services, "serving_storage_options": json.dumps({"endpoint_url": self.endpoint})}
+
+
+@pytest.fixture(params=["folder", "s3"])
+def captured_anywhere(
+    request: pytest.FixtureRequest, pipeline: Pipeline, runtime_python: Path, tmp_path: Path
+) -> Iterator[Pipeline]:
+    """A pipeline whose server captures to a folder, or to a bucket."""
+    if request.param == "folder":
+        yield pipeline
+        return
+    import s3fs
+
+    endpoint = request.getfixturevalue("s3_endpoint")
+    bucket = f"captured-{pipeline.name}".lower().replace("_", "-")
+    s3fs.S3FileSystem(endpoint_url=endpoint).mkdir(bucket)
+    server = CapturingToS3(runtime_python, tmp_path / "server", f"s3://{bucket}/all of it", endpoint)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ENDPOINT_URL", endpoint)
+        environment.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        server.start()
+    server.wait_until_ready()
+    yield replace(pipeline, server=server)
+    server.stop()
+
+
+def test_a_canary_that_live_labels_speak_against_is_rolled_back(captured_anywhere: Pipeline) -> None:
+    pipeline, server = captured_anywhere, captured_anywhere.server
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("second"), canary_percent=50)
     rows = [{"carrier": "UA", "distance": 100.0 + 10 * row, "scheduled_at": row} for row in range(60)]

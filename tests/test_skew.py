@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_store import s3_endpoint  # noqa: F401
 
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.skew import SkewOperator
@@ -104,13 +105,15 @@ def _as_served(column: pd.Series) -> np.ndarray:
 def detect(shared_run_step: Any, warm_launcher: Any, captured: CaptureFolder, reference: Any, tmp_path: Path) -> Any:
     """Runs the skew step over the captured requests; with a cursor of the test's own."""
 
-    def run(run_id: str | None = None, *, inputs: Any = None, **params: Any) -> Any:
+    def run(
+        run_id: str | None = None, *, inputs: Any = None, services: dict[str, str] | None = None, **params: Any
+    ) -> Any:
         artifact = shared_run_step(
             ENTRY,
             inputs=inputs,
             params={"model_name": "flights", "time_feature": "scheduled_at", **params},
             kind="skew",
-            services={"serving_capture_path": str(captured.path)},
+            services=services or {"serving_capture_path": str(captured.path)},
             task_id=f"skew-{tmp_path.name}",
             run_id=run_id,
             launcher=warm_launcher,
@@ -151,6 +154,53 @@ def test_july_has_drifted_from_a_winter(
     assert artifact.properties["window_end"] == "2013-08-02T00:00:00+00:00"
     assert datetime.fromisoformat(report["captured_from"]) == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert datetime.fromisoformat(report["captured_until"]) == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
+
+
+def test_what_lies_in_an_object_store_is_compared_as_what_lies_in_a_folder(
+    detect: Any,
+    captured: CaptureFolder,
+    flights_raw: Path,
+    s3_endpoint: str,  # noqa: F811
+) -> None:
+    import s3fs
+
+    july = flights_examples.months(flights_raw, 7, 7).iloc[::6]
+    first, second = captured.add(july.iloc[:3000]), captured.add(july.iloc[3000:])
+    _, expected = detect("local", min_rows=1000)
+    fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
+    fs.mkdir("captured-flights")
+
+    def put(content: bytes, time: str) -> str:
+        path = f"captured-flights/server 1/flights/{time}.000000Z-v3-17.parquet"
+        fs.pipe_file(path, content)
+        return path
+
+    services = {
+        "serving_capture_path": "s3://captured-flights/server 1/",
+        "serving_storage_options": json.dumps({"endpoint_url": s3_endpoint}),
+    }
+    assert detect("nothing-yet", min_rows=1000, services=services)[1]["verdict"] == "insufficient"
+    put(first.read_bytes(), "20240101T000000")
+    put(second.read_bytes(), "20240101T000001")
+    fs.pipe_file("captured-flights/server 1/flights/_feedback/20240101T000002.000000Z-labels.parquet", b"labels")
+    _, report = detect("both", min_rows=1000, services=services)
+    assert report["verdict"] == expected["verdict"] == "drift"
+    for name in ("features", "versions", "rows_current", "captured_until"):
+        assert report[name] == expected[name]
+    # The next run begins behind what the last one saw.
+    put(first.read_bytes(), "20240101T000003")
+    assert detect("the-third", min_rows=1000, services=services)[1]["rows_current"] == 3000
+    broken = put(first.read_bytes()[:-100], "20240101T000004")
+    with pytest.raises(StepFailed, match=f"s3://{broken}: cannot be read as Parquet"):
+        detect("the-fourth", min_rows=1000, services=services)
+    services["serving_storage_options"] = json.dumps(
+        {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
+    )
+    with pytest.raises(StepFailed, match="s3://captured-flights/server 1/flights: cannot be read: ") as failure:
+        detect("away", min_rows=1000, services=services)
+    assert failure.value.retryable
+    with pytest.raises(StepFailed, match="'serving_capture_path' is 'hsss://bucket': Protocol not known: hsss"):
+        detect("unknown", services={"serving_capture_path": "hsss://bucket"})
 
 
 @pytest.fixture

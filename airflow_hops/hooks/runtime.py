@@ -97,7 +97,7 @@ class RuntimeHook(BaseHook):
             return str(extra.get(name) or conf.get("hops", name, fallback="") or default)
 
         services = {"serving_host": host or "127.0.0.1", "serving_port": str(port or 8500)}
-        services |= {name: str(value) for name, value in extra.items() if name.startswith("serving_") and value}
+        services |= {name: _text(value) for name, value in extra.items() if name.startswith("serving_") and value}
         rest_port = services.get("serving_rest_port", "1")
         if not rest_port.isdigit() or not 0 < int(rest_port) < 65536:
             raise self._bad_field("serving_rest_port", rest_port, "a port from 1 to 65535")
@@ -313,6 +313,10 @@ class RuntimeHook(BaseHook):
         else:
             figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
             self.log.info("%3.0f%% %s%s", 100 * line.progress, line.text, figures)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, Mapping) else str(value)
 
 
 def _fingerprint_of_json(value: Any) -> str:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.artifacts import BadInput
+from airflow_hops.serving_api.capture_layout import FEEDBACK_FOLDER
 
 LABEL = "label."
 """What a label's column begins with; a label that was given without a name is ``label.value``."""
 
-FEEDBACK_FOLDER = "_feedback"
 _KEYS = ("request_id", "row")
 
 
-def read_feedback(model_folder: str | Path) -> Any:
+def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] | None = None) -> Any:
     """Reads the labels of a model.
 
     Args:
         model_folder: ``<capture_base_path>/<model>``: a local folder, or a URL that fsspec opens.
+        storage_options: Passed to fsspec.
 
     Returns:
         An Arrow table of ``request_id``, ``row``, ``at`` (when the label became known), ``received_at`` and a column
@@ -32,7 +34,8 @@ def read_feedback(model_folder: str | Path) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    fs, folder = fsspec.url_to_fs(str(model_folder))
+    fs, folder = fsspec.url_to_fs(str(model_folder), **(storage_options or {}))
+    fs.invalidate_cache()
     try:
         paths = sorted(fs.ls(f"{folder.rstrip('/')}/{FEEDBACK_FOLDER}", detail=False))
     except FileNotFoundError:

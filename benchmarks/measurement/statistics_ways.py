@@ -105,14 +105,16 @@ def skew(folder: str) -> Work:
     """Captured rows against stored statistics, as the skew stage does it."""
     import tensorflow_data_validation  # noqa: F401
 
+    from airflow_hops.runtime.captured_requests import CapturedRequests
     from airflow_hops.runtime.skew import detect_skew
-    from airflow_hops.runtime.skew.captured_rows import captured_files, read_features
+    from airflow_hops.runtime.skew.captured_rows import read_features
     from airflow_hops.runtime.statistics import generate_statistics, load_statistics
     from airflow_hops.runtime.statistics.summary import features_by_name
 
     def check() -> Mapping[str, Any]:
         reference = load_statistics(Path(folder) / "reference.pb")
-        files = captured_files(Path(folder) / "captured", MODEL)
+        requests = CapturedRequests(f"{folder}/captured", MODEL)
+        files = requests.fetch(requests.names(), Path(folder))
         current = generate_statistics(read_features(files, list(features_by_name(reference))))
         report = detect_skew(reference, current)
         return {"rows": report.rows_current, "features": len(report.features), "drifted": len(report.drifted)}

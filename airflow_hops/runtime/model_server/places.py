@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.artifacts import BadInput
+from airflow_hops.store import ArtifactStore
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,6 @@ class SharedPlaces:
         config_file: The server's ``--model_config_file``, on a file system that worker and server share; None where
             there is none, and the config is sent by ``HandleReloadConfigRequest``.
         traffic_file: Its ``--traffic_config_file``, likewise; None to set the traffic by RPC.
-        capture_path: Its ``--capture_base_path``, or None.
     """
 
     base_path: str
@@ -31,24 +31,58 @@ class SharedPlaces:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     config_file: Path | None = None
     traffic_file: Path | None = None
-    capture_path: Path | None = None
 
     @classmethod
-    def of(cls, services: Mapping[str, str]) -> SharedPlaces:
+    def of(cls, services: Mapping[str, str], store: ArtifactStore) -> SharedPlaces:
         """Reads the fields of a connection.
+
+        Args:
+            services: A step's services.
+            store: The artifact store.
 
         Raises:
             BadInput: a field is missing, or is not what it should be.
         """
-        base_path = _base_path(services, "serving_base_path")
+        base_path = _location(services, "serving_base_path")
+        if base_path is None:
+            raise BadInput(
+                "the connection's field 'serving_base_path' is empty; expected a path that the model server reads too"
+            )
         return cls(
             base_path=base_path,
             server_base_path=(services.get("serving_server_base_path") or base_path).rstrip("/"),
-            storage_options=_storage_options(services, "serving_storage_options"),
+            storage_options=storage_options_of(services, base_path, store),
             config_file=_path(services, "serving_config_file"),
             traffic_file=_path(services, "serving_traffic_file"),
-            capture_path=_path(services, "serving_capture_path"),
         )
+
+
+def capture_path(services: Mapping[str, str]) -> str | None:
+    """The server's ``--capture_base_path`` as the worker sees it: an absolute path, or a URI; None where none is named.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    return _location(services, "serving_capture_path")
+
+
+def storage_options_of(services: Mapping[str, str], location: str, store: ArtifactStore) -> Mapping[str, Any]:
+    """What to pass to fsspec for a place: what the connection says; else what the artifact store has, if of its kind.
+
+    Raises:
+        BadInput: the connection's field is no JSON object.
+    """
+    name = "serving_storage_options"
+    text = services.get(name)
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise BadInput(f"connection field {name!r} is {text!r}; expected a JSON object")
+    if not value and location.partition("://")[0] == store.root.partition("://")[0]:
+        return store.storage_options
+    return value
 
 
 def _path(services: Mapping[str, str], name: str) -> Path | None:
@@ -61,21 +95,9 @@ def _path(services: Mapping[str, str], name: str) -> Path | None:
     return path
 
 
-def _base_path(services: Mapping[str, str], name: str) -> str:
+def _location(services: Mapping[str, str], name: str) -> str | None:
     text = services.get(name)
-    if not text:
-        raise BadInput(f"the connection's field {name!r} is empty; expected a path that the model server reads too")
-    if "://" in text.removeprefix("file://"):
+    if text and "://" in text.removeprefix("file://"):
         return text.rstrip("/")
-    return str(_path(services, name))
-
-
-def _storage_options(services: Mapping[str, str], name: str) -> Mapping[str, Any]:
-    text = services.get(name)
-    try:
-        value = json.loads(text) if text else {}
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise BadInput(f"connection field {name!r} is {text!r}; expected a JSON object")
-    return value
+    path = _path(services, name)
+    return None if path is None else str(path)

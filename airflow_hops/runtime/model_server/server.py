@@ -74,12 +74,10 @@ class ModelServer:
         Raises:
             BadInput: a field is missing, or is not what it should be.
         """
-        at, places = ServerAddress.of(services), SharedPlaces.of(services)
-        options = places.storage_options
-        if not options and places.base_path.partition("://")[0] == store.root.partition("://")[0]:
-            options = store.storage_options
+        at, places = ServerAddress.of(services), SharedPlaces.of(services, store)
         configs = _configs(at, places, store)
-        return cls(at, places, store, version_folders(places.base_path, options), configs, _shares(at, places, configs))
+        folders = version_folders(places.base_path, places.storage_options)
+        return cls(at, places, store, folders, configs, _shares(at, places, configs))
 
     @property
     def address(self) -> str:
@@ -90,11 +88,6 @@ class ModelServer:
     def rest_port(self) -> int | None:
         """The REST port, or None where it has none."""
         return self.at.rest_port
-
-    @property
-    def capture_path(self) -> Path | None:
-        """Its ``--capture_base_path``, or None."""
-        return self.places.capture_path
 
     @property
     def splits_traffic(self) -> bool:

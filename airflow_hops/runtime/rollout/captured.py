@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.runtime.feedback import LABEL, join_feedback, read_feedback
+from airflow_hops.runtime.captured_requests import CapturedRequests
+from airflow_hops.runtime.feedback import LABEL, join_feedback
 from airflow_hops.runtime.rollout.comparisons import LabelledRows
 
 _CAPTURED_ROWS = 200_000
@@ -30,13 +31,14 @@ class Captured:
     table: Any = None
 
 
-def read_captured(folder: Path, version: int, since: datetime) -> Captured:
+def read_captured(requests: CapturedRequests, version: int, since: datetime, scratch: Path) -> Captured:
     """Reads the numeric outputs of a version that were captured since a time.
 
     Args:
-        folder: ``<capture_base_path>/<model>``.
+        requests: What was captured of the model.
         version: The version.
         since: The time, with a zone.
+        scratch: Folder for copies of files that lie elsewhere.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -45,10 +47,11 @@ def read_captured(folder: Path, version: int, since: datetime) -> Captured:
     stamp = since.strftime("%Y%m%dT%H%M%S")
     tables = []
     rows = 0
-    for path in sorted(folder.glob(f"*-v{version}-*.parquet"), reverse=True):
-        if path.name[: len(stamp)] < stamp or rows >= _CAPTURED_ROWS:
+    for name in reversed(requests.names(version)):
+        if name[: len(stamp)] < stamp or rows >= _CAPTURED_ROWS:
             break
-        file = pq.ParquetFile(path)
+        (rows_file,) = requests.fetch([name], scratch)
+        file = pq.ParquetFile(rows_file.path)
         names = [
             column.name
             for column in file.schema_arrow
@@ -69,21 +72,20 @@ def read_captured(folder: Path, version: int, since: datetime) -> Captured:
     return Captured(outputs, table)
 
 
-def read_labelled(captured: Captured, folder: Path) -> dict[str, LabelledRows]:
+def read_labelled(captured: Captured, feedback: Any) -> dict[str, LabelledRows]:
     """Joins captured answers with the labels that came later, by request id and row.
 
     A label that is named like an output is of that output. Otherwise the only label is of the only output.
 
     Args:
         captured: A version's answers.
-        folder: ``<capture_base_path>/<model>``, which holds the feedback.
+        feedback: The labels, as :func:`~airflow_hops.runtime.feedback.read_feedback` returns them.
 
     Returns:
         Name of an output to the rows whose label is known; empty where no label is a number or a truth value.
     """
     import pyarrow as pa
 
-    feedback = read_feedback(folder)
     if captured.table is None or not feedback.num_rows:
         return {}
     joined = join_feedback(captured.table, feedback)

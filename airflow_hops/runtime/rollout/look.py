@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.runtime.captured_requests import CapturedRequests
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.model_record import ModelRecord, ServedVersion, by_whom, now, read_record, write_record
 from airflow_hops.runtime.model_server import ModelServer
@@ -326,13 +327,14 @@ class _Step:
     def _compare_captured(self, significance: float) -> list[Finding]:
         """Compares what was captured of both versions since the canary was deployed."""
         rollout, limits = self.rollout, self.rollout.limits
-        if rollout.server.capture_path is None:
+        context = rollout.context
+        requests = CapturedRequests.of(context.spec.services, context.store, rollout.model_name)
+        if requests is None:
             return [Finding("predictions", OK, "not judged: the connection names no capture path")]
         rollout.server.flush_capture()
-        folder = rollout.server.capture_path / rollout.model_name
-        since = datetime.fromisoformat(self.challenger.since)
-        ours = read_captured(folder, self.challenger.version, since)
-        theirs = read_captured(folder, self.champion.version, since)
+        since, scratch = datetime.fromisoformat(self.challenger.since), context.scratch / "captured"
+        ours = read_captured(requests, self.challenger.version, since, scratch)
+        theirs = read_captured(requests, self.champion.version, since, scratch)
         if not ours.outputs:
             return [Finding("predictions", OK, "not judged: no numeric output of the canary was captured")]
         share = significance / len(ours.outputs)
@@ -340,7 +342,8 @@ class _Step:
             compare_predictions(values, theirs.outputs.get(name, np.empty(0)), name, limits, share)
             for name, values in sorted(ours.outputs.items())
         ]
-        labelled, reference = read_labelled(ours, folder), read_labelled(theirs, folder)
+        feedback = requests.feedback()
+        labelled, reference = read_labelled(ours, feedback), read_labelled(theirs, feedback)
         nothing = LabelledRows(np.empty(0), np.empty(0))
         for name in sorted(labelled.keys() | reference.keys()):
             rows, others = labelled.get(name, nothing), reference.get(name, nothing)

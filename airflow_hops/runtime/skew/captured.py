@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.runtime.captured_requests import CapturedRequests, RowsFile
 from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.model_record import ServedVersion, read_record
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
 from airflow_hops.runtime.skew.captured_rows import (
     Cursor,
-    captured_files,
     check_columns,
     read_features,
     read_span,
@@ -67,17 +67,17 @@ def compare_captured(context: StepContext, options: CapturedOptions, judged: Map
         options: What is compared.
         judged: Keyword arguments of :func:`~airflow_hops.runtime.skew.detect_skew`; ``min_rows`` among them.
     """
-    capture_path = context.spec.services.get("serving_capture_path")
-    if not capture_path:
+    requests = CapturedRequests.of(context.spec.services, context.store, options.model_name)
+    if requests is None:
         raise BadInput(
             "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server as "
             "--capture_base_path"
         )
     trained = _read_trained(context, options)
-    files = captured_files(Path(capture_path), options.model_name)
+    names = requests.names()
     cursor = Cursor(context.store, context.spec.producer)
-    window = cursor.window(files)
-    files = [path for path in files if window.holds(path.name)]
+    window = cursor.window(names)
+    files = requests.fetch([name for name in names if window.holds(name)], context.scratch / "captured")
     check_columns(files, trained.types, options.time_feature)
     span = read_span(files, options.time_feature)
     log.info("%d captured rows in %d files, %s by version", span.rows, len(files), dict(span.versions or {}))
@@ -150,7 +150,7 @@ def _keep_comparators(schema: Any, features: Any) -> None:
             feature.ClearField("skew_comparator")
 
 
-def _training_files(context: StepContext, trained: _Trained, split: str) -> list[Path]:
+def _training_files(context: StepContext, trained: _Trained, split: str) -> list[RowsFile]:
     """The files of the examples that the champion's statistics were computed from."""
     examples = context.store.manifest(trained.stored.uri).inputs.get("examples")
     if not examples:
@@ -158,14 +158,14 @@ def _training_files(context: StepContext, trained: _Trained, split: str) -> list
     return _example_files(context.store.local(examples[0]), split)
 
 
-def _example_files(folder: Path, split: str) -> list[Path]:
+def _example_files(folder: Path, split: str) -> list[RowsFile]:
     from airflow_hops.runtime.raw_features import example_files
 
-    return example_files(folder, split)
+    return [RowsFile.at(path) for path in example_files(folder, split)]
 
 
 def _compare_rows(
-    context: StepContext, options: CapturedOptions, trained: _Trained, files: Sequence[Path], notes: list[str]
+    context: StepContext, options: CapturedOptions, trained: _Trained, files: Sequence[RowsFile], notes: list[str]
 ) -> RowSkewReport | None:
     from airflow_hops.runtime.skew.rows import detect_row_skew
 
@@ -190,7 +190,7 @@ def _attribute(
     context: StepContext,
     options: CapturedOptions,
     trained: _Trained,
-    files: Sequence[Path],
+    files: Sequence[RowsFile],
     report: SkewReport,
     notes: list[str],
 ) -> Attribution | None:

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow_hops.artifacts import BadInput, Producer
+from airflow_hops.runtime.captured_requests import RowsFile
 from airflow_hops.store import ArtifactStore
 
 INPUT = "input."
@@ -47,16 +47,16 @@ class Cursor:
         self._store, self._run_id = store, producer.run_id
         self._uri = store.uri("_state", producer.dag_id, producer.task_id, "captured.json")
 
-    def window(self, files: Sequence[Path]) -> Window:
+    def window(self, names: Sequence[str]) -> Window:
         """The window of this run.
 
         Args:
-            files: All captured files there are.
+            names: Names of all captured files there are.
         """
         state = self._read()
         if self._run_id in state["runs"]:
             return Window(**state["runs"][self._run_id])
-        newest = max((path.name for path in files), default=None)
+        newest = max(names, default=None)
         window = Window(after=state["until"], until=newest if newest is not None else state["until"])
         state["runs"] = dict([*state["runs"].items(), (self._run_id, asdict(window))][-_RUNS_KEPT:])
         self._write(state)
@@ -103,12 +103,7 @@ class CapturedSpan:
     window_end: str | None = None
 
 
-def captured_files(capture_path: Path, model_name: str) -> list[Path]:
-    """The captured files of a model, oldest first; none where nothing was captured yet."""
-    return sorted(path for path in (capture_path / model_name).glob("*.parquet") if not path.name.startswith("."))
-
-
-def check_columns(files: Sequence[Path], expected: Mapping[str, str], time_feature: str | None) -> None:
+def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_feature: str | None) -> None:
     """Compares the files' columns with the features that the model was trained on.
 
     Args:
@@ -120,28 +115,28 @@ def check_columns(files: Sequence[Path], expected: Mapping[str, str], time_featu
         BadInput: a file cannot be read, or a feature is missing from it or is of another type.
     """
     wanted = {**expected, **({time_feature: "INT"} if time_feature else {})}
-    for path in files:
-        schema = _open(path).schema_arrow
+    for file in files:
+        schema = _open(file).schema_arrow
         inputs = [name for name in schema.names if name.startswith(INPUT)]
         if not inputs:
             raise BadInput(
-                f"{path}: no columns 'input.*'; the server must capture what it is asked (--capture_mode=all)"
+                f"{file}: no columns 'input.*'; the server must capture what it is asked (--capture_mode=all)"
             )
         for name, kind in wanted.items():
             index = schema.get_field_index(f"{INPUT}{name}")
             if index < 0:
                 raise BadInput(
-                    f"{path}: there is no column 'input.{name}', a feature that the model was trained on; found "
+                    f"{file}: there is no column 'input.{name}', a feature that the model was trained on; found "
                     f"{', '.join(inputs)}"
                 )
             found = schema.field(index).type
             if _kind(found) != kind:
                 raise BadInput(
-                    f"{path}: column 'input.{name}' is {found}, but the model was trained on {kind} for {name!r}"
+                    f"{file}: column 'input.{name}' is {found}, but the model was trained on {kind} for {name!r}"
                 )
 
 
-def read_span(files: Sequence[Path], time_feature: str | None) -> CapturedSpan:
+def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSpan:
     """Counts the rows, by version, and finds the times that they span."""
     import pyarrow.compute as pc
 
@@ -150,8 +145,8 @@ def read_span(files: Sequence[Path], time_feature: str | None) -> CapturedSpan:
     latest: list[int] = []
     time_column = f"{INPUT}{time_feature}"
     columns = ["version", "captured_at", *([time_column] if time_feature else [])]
-    for path in files:
-        for batch in _batches(path, columns):
+    for file in files:
+        for batch in _batches(file, columns):
             rows += batch.num_rows
             for count in pc.value_counts(batch.column(0)).to_pylist():
                 version = str(count["values"])
@@ -172,7 +167,7 @@ def read_span(files: Sequence[Path], time_feature: str | None) -> CapturedSpan:
     return replace(span, window_end=_day_after(max(known))) if known else span
 
 
-def read_features(files: Sequence[Path], features: Sequence[str], *, prefix: str = INPUT) -> Iterator[Any]:
+def read_features(files: Sequence[RowsFile], features: Sequence[str], *, prefix: str = INPUT) -> Iterator[Any]:
     """The features of captured rows as Arrow record batches.
 
     A server knows no null: a missing number is NaN there, and a missing string is empty. Both become null.
@@ -184,35 +179,35 @@ def read_features(files: Sequence[Path], features: Sequence[str], *, prefix: str
     """
     import pyarrow as pa
 
-    for path in files:
-        for batch in _batches(path, [f"{prefix}{name}" for name in features]):
+    for file in files:
+        for batch in _batches(file, [f"{prefix}{name}" for name in features]):
             yield pa.RecordBatch.from_arrays([_with_nulls(column) for column in batch.columns], list(features))
 
 
-def _batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
+def _batches(file: RowsFile, columns: Sequence[str]) -> Iterator[Any]:
     import pyarrow as pa
 
-    file = _open(path)
-    lacking = [name for name in columns if name not in file.schema_arrow.names]
+    parquet = _open(file)
+    lacking = [name for name in columns if name not in parquet.schema_arrow.names]
     if lacking:
-        found = ", ".join(file.schema_arrow.names)
-        raise BadInput(f"{path}: there is no column {lacking[0]!r}; found {found}")
+        found = ", ".join(parquet.schema_arrow.names)
+        raise BadInput(f"{file}: there is no column {lacking[0]!r}; found {found}")
     try:
-        for batch in file.iter_batches(65_536, columns=list(columns)):
+        for batch in parquet.iter_batches(65_536, columns=list(columns)):
             # The file's own order of columns is not the order that was asked for.
             yield batch.from_arrays([batch.column(batch.schema.get_field_index(c)) for c in columns], list(columns))
     except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"{path}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
+        raise BadInput(f"{file}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
 
 
-def _open(path: Path) -> Any:
+def _open(file: RowsFile) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(file.path)
     except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"{path}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
+        raise BadInput(f"{file}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
 
 
 def _kind(found: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import re
 import time
@@ -17,12 +16,10 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 _TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-.*\.(?:parquet|tfrecord)")
 _STALE_TEMPORARY_S = 3600
-_LONGEST_FOLDER = 200
 # Stores in which an object appears whole once it is written; elsewhere a file is renamed into place.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
 
@@ -218,18 +215,6 @@ class RemoteFiles(CapturedFiles):
 def open_files(base_path: str) -> CapturedFiles:
     """Opens a base path: a folder or an fsspec URL."""
     return RemoteFiles(base_path) if "://" in base_path else LocalFiles(base_path)
-
-
-def folder_name(model: str) -> str:
-    """Returns the name of a model's folder: its own, with what would leave or hide the folder escaped.
-
-    One that no file system could hold is cut, and ends with a digest of the whole.
-    """
-    escaped = quote(model, safe="")
-    if len(escaped) > _LONGEST_FOLDER:
-        digest = hashlib.sha256(model.encode()).hexdigest()[:16]
-        escaped = f"{escaped[: _LONGEST_FOLDER - 17].rstrip('%')}-{digest}"
-    return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
 
 
 def time_of(name: str) -> datetime | None:

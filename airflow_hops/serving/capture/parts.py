@@ -7,20 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from airflow_hops.serving.capture.files import folder_name
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack, unpack_label
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.capture.waiting import WaitingRecords
+from airflow_hops.serving_api.capture_layout import FEEDBACK_FOLDER, PREDICTION_LOG_FOLDER, SHADOW_FOLDER, folder_name
 from airflow_hops.serving_api.prediction_log import to_record
-
-FEEDBACK_FOLDER = "_feedback"
-"""Folder of labels in a model's folder; readers of captured rows do not look into it."""
-SHADOW_FOLDER = "_shadow"
-"""Folder of rows that were answered, and not returned."""
-PREDICTION_LOG_FOLDER = "_prediction_log"
-"""Folder of the requests in ``PredictionLog`` files."""
-FOLDERS = ("", FEEDBACK_FOLDER, SHADOW_FOLDER, PREDICTION_LOG_FOLDER)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from airflow_hops.serving.capture.files import CapturedFiles, folder_name, open_files
-from airflow_hops.serving.capture.parts import PREDICTION_LOG_FOLDER
+from airflow_hops.serving.capture.files import CapturedFiles, open_files
+from airflow_hops.serving_api.capture_layout import PREDICTION_LOG_FOLDER, folder_name
 from airflow_hops.serving_api.prediction_log import (
     WARMUP_FILE,
     LoggedCall,
