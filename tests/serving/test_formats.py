@@ -167,6 +167,68 @@ def test_an_estimator_may_work_in_place() -> None:
     assert message == np.arange(4.0).tobytes()
 
 
+def test_an_estimator_classifies_and_regresses_examples(formats_server: Server, in_runtime: Callable[..., Any]) -> None:
+    rows = [{"carrier": "AA", "distance": 3.0, "hour": 3}, {"carrier": "ZZ", "distance": 19, "hour": 19}]
+    predictions = formats_server.predict("delays", {"instances": rows})["predictions"]
+    expected = [list(zip(row["classes"], row["probabilities"], strict=True)) for row in predictions]
+    _, body = formats_server.call("/v1/models/delays:classify", {"examples": rows})
+    for found, classes in zip(body["results"], expected, strict=True):
+        assert [label for label, _ in found] == ["late", "on time"]
+        assert [score for _, score in found] == pytest.approx([score for _, score in classes], abs=1e-6)
+    # What all examples share comes once; others of their features are nobody's business.
+    shared = {"context": {"carrier": "AA", "hour": 3, "tail": "N1"}, "examples": [{"distance": 3.0}]}
+    _, again = formats_server.call("/v1/models/delays:classify", {"signature_name": "classify", **shared})
+    assert again["results"] == body["results"][:1]
+    examples = [{"inputs": [1.0, 2.0]}, {"inputs": [3.0, 4.0]}]
+    _, body = formats_server.call("/v1/models/matrix:regress", {"examples": examples})
+    assert body["results"] == pytest.approx([3, 7])
+    asked = in_runtime(
+        """
+        from airflow_hops.serving_api.client import ModelServerClient
+
+        with ModelServerClient(address) as client:
+            row = {"carrier": "AA", "distance": 3.0, "hour": 3}
+            classified = client.classify("delays", [row])
+            regressed = client.regress("matrix", [{"inputs": [1.0, 2.0]}])
+        result = [str(classified), str(regressed)]
+        """,
+        address=formats_server.address,
+    )
+    assert "late" in asked[0] and "3" in asked[1]
+    metadata = formats_server.call("/v1/models/delays/metadata")[1]["metadata"]["signature_def"]["signature_def"]
+    assert metadata["classify"]["method_name"] == "tensorflow/serving/classify"
+    assert metadata["classify"]["inputs"].keys() == {"inputs"}
+    assert metadata["classify"]["outputs"].keys() == {"classes", "scores"}
+
+
+@pytest.mark.parametrize(
+    ("path", "example", "message"),
+    [
+        ("delays:classify", {"carrier": "AA", "distance": 1.0}, "example 0: feature 'hour' has 0 values; expected 1"),
+        (
+            "delays:classify",
+            {"carrier": "AA", "distance": 1.0, "hour": 1.5},
+            "example 0: feature 'hour' is a float_list; expected int64_list",
+        ),
+        (
+            "delays:classify",
+            {"carrier": ["AA", "UA"], "distance": 1.0, "hour": 1},
+            "example 0: feature 'carrier' has 2 values; expected 1",
+        ),
+        ("delays:classify", {"carrier": "AA", "hour": 1}, "contains NaN"),
+        ("delays:regress", {"carrier": "AA", "distance": 1.0, "hour": 1}, "found with the name: regress"),
+        ("matrix:regress", {"inputs": [1.0]}, "example 0: feature 'inputs' has 1 values; expected 2"),
+        ("matrix:classify", {"inputs": [1.0, 2.0]}, "found with the name: classify"),
+    ],
+)
+def test_wrong_examples_of_an_estimator_are_said_in_words(
+    formats_server: Server, path: str, example: object, message: str
+) -> None:
+    status, found = formats_server.error(f"/v1/models/{path}", {"examples": [example]})
+    assert status == 400
+    assert message in found
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "message"),
     [

@@ -6,7 +6,7 @@ The checks and messages are those of TensorFlow Serving's ``classifier.cc``, ``r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -51,11 +51,13 @@ class ExampleSignatures:
         definitions: The same, a serialized ``SignatureDefMap``; messages show a definition.
         check_method_names: Whether a signature's method name must be the method's; TensorFlow 2 writes
             ``tensorflow/serving/predict`` into all.
+        defaults: By method, the signature of a request that names none; ``serving_default`` where it is not there.
     """
 
     by_name: Mapping[str, Signature]
     definitions: bytes
     check_method_names: bool
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
     def task(self, method_name: str, name: str) -> Task:
         """Returns what a Classify or Regress request asks for.
@@ -67,9 +69,10 @@ class ExampleSignatures:
         Raises:
             ServingError: There is none of that name, or it does not suit the method.
         """
-        signature = self.by_name.get(name or DEFAULT_SIGNATURE)
+        key = self._key(method_name, name)
+        signature = self.by_name.get(key)
         if signature is None:
-            raise invalid_argument(f"No signature was found with the name: {name or DEFAULT_SIGNATURE}")
+            raise invalid_argument(f"No signature was found with the name: {key}")
         return Task(method_name, signature, self._output_aliases(method_name, signature))
 
     def tasks(self, requested: Sequence[Any]) -> list[Task]:
@@ -88,7 +91,7 @@ class ExampleSignatures:
                 raise invalid_argument("Found ModelSpec with an empty model name.")
             if spec.name != requested[0].model_spec.name:
                 raise invalid_argument("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
-            name = spec.signature_name or DEFAULT_SIGNATURE
+            name = self._key(wanted.method_name, spec.signature_name)
             if name in tasks:
                 raise invalid_argument(f"Duplicate evaluation of signature: {name}")
             if name not in self.by_name:
@@ -103,6 +106,9 @@ class ExampleSignatures:
                 raise invalid_argument("Input tensor must be the same for all Signatures.")
             tasks[name] = task
         return list(tasks.values())
+
+    def _key(self, method_name: str, name: str) -> str:
+        return name or self.defaults.get(method_name, DEFAULT_SIGNATURE)
 
     def _output_aliases(self, method_name: str, signature: Signature) -> tuple[str, ...]:
         kind = "classification" if method_name == CLASSIFY else "regression"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,14 +38,22 @@ class LocalServable(Servable):
         path: Where it was loaded from.
         signature_defs: Its signatures, a serialized ``SignatureDefMap``.
         options: How it was opened.
+
+    Attributes:
+        signature_by_method: By method name, the signature of a Classify or Regress request that names none, where that
+            is not ``serving_default``.
     """
+
+    signature_by_method: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes, options: ModelOptions) -> None:
         super().__init__(model, version, path, signature_defs)
         self._run_one = Batcher(self._run, options.batching).run if options.batching else self._run
         self.computes_here = not options.batching
         self._tensor_content = options.tensor_content
-        self._examples = inference.ExampleSignatures(self.signatures, signature_defs, options.check_method_names)
+        self._examples = inference.ExampleSignatures(
+            self.signatures, signature_defs, options.check_method_names, self.signature_by_method
+        )
         self._known = KnownRequests()
         self._methods = {
             Method.PREDICT: self._predict,

@@ -7,13 +7,16 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
 import numpy as np
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.models.estimator_examples import read_columns
 from airflow_hops.serving.models.estimator_signature import EstimatorInputs, SignatureFileError, read_inputs
+from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
@@ -24,6 +27,15 @@ PREDICTIONS = "predictions"
 PROBABILITIES = "probabilities"
 CLASSES = "classes"
 
+CLASSIFY_SIGNATURE = "classify"
+REGRESS_SIGNATURE = "regress"
+
+# Names of tensors; those of serving_default are its aliases.
+_EXAMPLES = "tf_example"
+_LABELS = "classify/classes"
+_SCORES = "classify/scores"
+_VALUES = "regress/outputs"
+
 
 class EstimatorServable(LocalServable):
     """The estimator of a version folder.
@@ -31,7 +43,8 @@ class EstimatorServable(LocalServable):
     The folder holds the estimator (``model.skops``; where pickles are allowed, also ``model.pkl`` or ``model.joblib``)
     and what it takes (``signature.json``, or MLflow's ``MLmodel``). Its signature ``serving_default`` gives
     ``predictions``; of a classifier also ``probabilities`` and ``classes``, both ``[batch, classes]``, as far as it has
-    ``predict_proba``.
+    ``predict_proba``. A classifier has a signature ``classify`` and a regressor ``regress``, too, which take
+    ``tf.Example`` messages: those of Classify and Regress.
 
     Args:
         model: Model name.
@@ -45,6 +58,8 @@ class EstimatorServable(LocalServable):
             their names).
     """
 
+    signature_by_method = MappingProxyType({CLASSIFY: CLASSIFY_SIGNATURE, REGRESS: REGRESS_SIGNATURE})
+
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
         started_s = time.monotonic()
         try:
@@ -55,8 +70,11 @@ class EstimatorServable(LocalServable):
         self._labels = _class_labels(self._estimator)
         definitions = _signature_defs(self._inputs, self._estimator, self._labels)
         super().__init__(model, version, os.fspath(folder), definitions.SerializeToString(), options)
-        outputs = definitions.signature_def[DEFAULT_SIGNATURE].outputs
-        self._output_types = {alias: tensors.BY_NUMBER[outputs[alias].dtype] for alias in outputs}
+        self._output_types = {
+            info.name: tensors.BY_NUMBER[info.dtype]
+            for definition in definitions.signature_def.values()
+            for info in definition.outputs.values()
+        }
         self.load_s = time.monotonic() - started_s
 
     def _free(self) -> None:
@@ -66,19 +84,25 @@ class EstimatorServable(LocalServable):
         self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
     ) -> Sequence[np.ndarray]:
         try:
-            given = self._inputs.arrange(dict(zip(signature.inputs, feeds, strict=True)))
-            return [self._output(alias, given) for alias in aliases]
+            if signature.name == DEFAULT_SIGNATURE:
+                columns = dict(zip(signature.inputs, feeds, strict=True))
+            else:
+                columns = read_columns(feeds[0].ravel().tolist(), self._inputs)
+            given = self._inputs.arrange(columns)
+            return [self._output(signature.outputs[alias], given) for alias in aliases]
         except (ValueError, TypeError, KeyError) as error:
             raise invalid_argument(f"{type(self._estimator).__name__}: {error}") from error
 
-    def _output(self, alias: str, given: Any) -> np.ndarray:
-        if alias == PREDICTIONS:
+    def _output(self, tensor: str, given: Any) -> np.ndarray:
+        if tensor in (PREDICTIONS, _VALUES):
             values = self._estimator.predict(given)
-        elif alias == PROBABILITIES:
+        elif tensor in (PROBABILITIES, _SCORES):
             values = self._estimator.predict_proba(given)
+        elif tensor == _LABELS and _SCORES not in self._output_types:
+            values = np.asarray(self._estimator.predict(given))[:, np.newaxis]
         else:
             values = np.tile(self._labels, (len(given), 1))
-        return _as_type(np.asarray(values), self._output_types[alias])
+        return _as_type(np.asarray(values), self._output_types[tensor])
 
 
 def _load(folder: Path, options: ModelOptions) -> Any:
@@ -153,11 +177,25 @@ def _signature_defs(inputs: EstimatorInputs, estimator: Any, labels: np.ndarray 
     else:
         predictions = tensors.BY_NAME["double" if is_regressor(estimator) else "int64"]
     _fill_info(definition.outputs[PREDICTIONS], PREDICTIONS, predictions, None if labels is None else (-1,))
-    if labels is not None and hasattr(estimator, "predict_proba"):
-        shape = (-1, len(labels))
-        _fill_info(definition.outputs[PROBABILITIES], PROBABILITIES, tensors.BY_NAME["double"], shape)
-        _fill_info(definition.outputs[CLASSES], CLASSES, predictions, shape)
+    if labels is not None:
+        classify = _example_signature(definitions, CLASSIFY_SIGNATURE, CLASSIFY)
+        shape = (-1, len(labels)) if hasattr(estimator, "predict_proba") else (-1, 1)
+        _fill_info(classify.outputs["classes"], _LABELS, tensors.STRING, shape)
+        if hasattr(estimator, "predict_proba"):
+            _fill_info(classify.outputs["scores"], _SCORES, tensors.BY_NAME["float"], shape)
+            _fill_info(definition.outputs[PROBABILITIES], PROBABILITIES, tensors.BY_NAME["double"], shape)
+            _fill_info(definition.outputs[CLASSES], CLASSES, predictions, shape)
+    elif is_regressor(estimator):
+        regress = _example_signature(definitions, REGRESS_SIGNATURE, REGRESS)
+        _fill_info(regress.outputs["outputs"], _VALUES, tensors.BY_NAME["float"], None)
     return definitions
+
+
+def _example_signature(definitions: Any, name: str, method_name: str) -> Any:
+    definition = definitions.signature_def[name]
+    definition.method_name = method_name
+    _fill_info(definition.inputs["inputs"], _EXAMPLES, tensors.STRING, (-1,))
+    return definition
 
 
 def _fill_info(info: Any, name: str, tensor_type: tensors.TensorType, shape: tuple[int, ...] | None) -> None:

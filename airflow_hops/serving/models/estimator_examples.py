@@ -1,0 +1,80 @@
+"""What an estimator takes, from the ``tf.Example`` messages of Classify, Regress and MultiInference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from airflow_hops.serving.models.estimator_signature import EstimatorInputs
+from airflow_hops.serving_api.protocol import Example
+from airflow_hops.serving_api.tensors import TensorType
+
+# By kind of the column: an integer is a number like others, and a truth value is 0 or 1.
+_LISTS = {
+    "f": ("float_list", "int64_list"),
+    "i": ("int64_list",),
+    "u": ("int64_list",),
+    "b": ("int64_list",),
+    "O": ("bytes_list",),
+}
+
+
+def read_columns(serialized: Sequence[bytes], inputs: EstimatorInputs) -> dict[str, np.ndarray]:
+    """Reads a feature for each input; others are left aside.
+
+    Args:
+        serialized: ``[rows]``: the examples.
+        inputs: What the estimator takes. A column is a feature of one value, and may be missing where it holds floats:
+            it is NaN then. A matrix is the feature ``inputs`` of as many values as it is wide.
+
+    Returns:
+        Name to array, ``[rows]`` or ``[rows, width]``.
+
+    Raises:
+        ValueError: An example does not parse, or lacks a feature, or holds one of another type or length.
+    """
+    try:
+        examples = [Example.FromString(each).features.feature for each in serialized]
+    except DecodeError as error:
+        raise ValueError(f"could not parse example input: {error}") from None
+    columns = {}
+    for name, tensor_type in inputs.columns.items():
+        rows = [
+            _values(features, name, tensor_type, inputs.width, f"example {number}")
+            for number, features in enumerate(examples)
+        ]
+        array = _as_array(rows, name, tensor_type)
+        columns[name] = array[:, 0] if inputs.width is None else array
+    return columns
+
+
+def _values(features: Any, name: str, tensor_type: TensorType, width: int | None, where: str) -> Sequence[Any]:
+    kind = features[name].WhichOneof("kind") if name in features else None
+    found = getattr(features[name], kind).value if kind else ()
+    if not found and width is None and tensor_type.numpy.kind == "f":
+        return [np.nan]
+    lists = _LISTS.get(tensor_type.numpy.kind, ())
+    if found and kind not in lists:
+        raise ValueError(f"{where}: feature {name!r} is a {kind}; expected {' or '.join(lists) or tensor_type.name}")
+    if len(found) != (width or 1):
+        raise ValueError(f"{where}: feature {name!r} has {len(found)} values; expected {width or 1}")
+    return list(found)
+
+
+def _as_array(rows: list[Sequence[Any]], name: str, tensor_type: TensorType) -> np.ndarray:
+    kind = tensor_type.numpy.kind
+    if kind == "f":
+        floats: np.ndarray = np.array(rows, tensor_type.numpy)
+        return floats
+    if kind == "O":
+        texts: np.ndarray = np.empty((len(rows), len(rows[0])), object)
+        texts[:] = rows
+        return texts
+    numbers: np.ndarray = np.array(rows, np.int64)
+    array: np.ndarray = numbers.astype(tensor_type.numpy)
+    if not np.array_equal(array, numbers):
+        raise ValueError(f"feature {name!r} holds {numbers[array != numbers][0]}, which is no {tensor_type.name}")
+    return array
