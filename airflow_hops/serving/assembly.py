@@ -22,6 +22,7 @@ from airflow_hops.serving.models.batching_options import BatchingOptions, read_b
 from airflow_hops.serving.models.catalog import Catalog, ModelSource
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.loader import Loader, LoaderOptions
+from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Reply, Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
@@ -71,7 +72,8 @@ def model_source(flags: Flags, catalog: Catalog, config: Any, open_version: Open
         labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
         write_back_config=flags.write_back_model_config,
     )
-    return Loader(catalog, open_version, options, config, flags.model_config_file or None)
+    cache = ModelCache(Path(flags.model_cache_path).absolute() if flags.model_cache_path else None)
+    return Loader(catalog, open_version, options, config, flags.model_config_file or None, cache)
 
 
 def version_opener(flags: Flags, batching: BatchingOptions | None) -> OpenVersion:

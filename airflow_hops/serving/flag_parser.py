@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_traffic(parser.add_argument_group("ours: traffic, and what stands upstream"))
     _add_capture(parser.add_argument_group("ours: captured requests"))
     _add_workers(parser.add_argument_group("ours: worker processes"))
-    _add_formats(parser.add_argument_group("ours: kinds of model"))
+    _add_own_models(parser.add_argument_group("ours: models"))
     _add_limits(parser.add_argument_group("ours: limits"))
     _add_control(parser.add_argument_group("ours: address, control, logs, start and end"))
     return parser
@@ -80,7 +80,7 @@ def _add_transport(group: argparse._ArgumentGroup) -> None:
 
 def _add_models(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model_name", help="name of the model at --model_base_path (default 'default')")
-    group.add_argument("--model_base_path", help="absolute folder of the versions of one model")
+    group.add_argument("--model_base_path", help="absolute folder, or URL, of the versions of one model")
     group.add_argument("--model_config_file", help="ModelServerConfig in text format; beats --model_base_path")
     group.add_argument(
         "--model_config_file_poll_wait_seconds",
@@ -216,12 +216,16 @@ def _add_workers(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_formats(group: argparse._ArgumentGroup) -> None:
+def _add_own_models(group: argparse._ArgumentGroup) -> None:
     _add_switch(
         group,
         "--allow_pickled_models",
         "scikit-learn models in model.pkl and model.joblib are loaded: a pickle runs whatever code it holds "
         "(default false)",
+    )
+    group.add_argument(
+        "--model_cache_path",
+        help="folder for copies of versions whose base path is a URL (default the system's temporary folder)",
     )
     group.add_argument(
         "--trusted_skops_types", help="comma-separated types that model.skops may hold beyond those skops trusts itself"

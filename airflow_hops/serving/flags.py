@@ -40,6 +40,7 @@ class Flags:
     rest_api_port: int | None = None
     model_name: str = "default"
     model_base_path: str = ""
+    model_cache_path: str = ""
     model_config_file: str = ""
     model_config_file_poll_wait_seconds: float = 0
     file_system_poll_wait_seconds: float = 1

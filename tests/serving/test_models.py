@@ -19,7 +19,7 @@ pytestmark = pytest.mark.runtime
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 
 
-def model_config(name: str, base_path: Path, rest: str = "") -> str:
+def model_config(name: str, base_path: Path | str, rest: str = "") -> str:
     return f'config {{ name: "{name}" base_path: "{base_path}" model_platform: "tensorflow" {rest} }}\n'
 
 

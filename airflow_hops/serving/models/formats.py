@@ -56,6 +56,9 @@ SCIKIT_LEARN = ModelFormat("scikit-learn", ("model.skops", "model.pkl", "model.j
 
 FORMATS = (SAVED_MODEL, TFLITE, SCIKIT_LEARN)
 
+MODEL_FILES = frozenset(name for known in FORMATS for name in known.files)
+"""A version folder with one of these files holds a model."""
+
 
 def format_of(folder: Path, formats: tuple[ModelFormat, ...] = FORMATS) -> ModelFormat | None:
     """Returns the format of the model in a version folder, or None where there is none (yet)."""

@@ -1,12 +1,13 @@
-"""Keeps what is loaded equal to what the config and the disk ask for, without ever interrupting requests."""
+"""Keeps what is loaded equal to what the config and the base paths ask for, without ever interrupting requests."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +18,17 @@ import grpc
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.memory import give_back
+from airflow_hops.serving.models.model_cache import ModelCache
+from airflow_hops.serving.models.remote_looks import RemoteLooks
 from airflow_hops.serving.models.servable import Servable
-from airflow_hops.serving.models.storage import StorageLog, find_versions, wanted_versions
+from airflow_hops.serving.models.storage import (
+    StorageLog,
+    StoredVersion,
+    is_remote,
+    sort_versions,
+    version_folders,
+    wanted_versions,
+)
 from airflow_hops.serving.models.wanted import WantedModel, WantedVersion
 from airflow_hops.serving_api.config import ConfigError, change_config, check_config, parse_config
 from airflow_hops.serving_api.protocol import ModelServerConfig
@@ -30,7 +40,7 @@ OpenVersion = Callable[[str, int, Path], Servable]
 _NEVER = float("inf")
 # How soon a version that is still being written is looked at again.
 _LOOK_AGAIN_S = 0.2
-# How long a reload waits for such a version.
+# How long a reload and the start wait for such a version, and for what a store says.
 _GROWING_S = 10.0
 
 
@@ -73,6 +83,7 @@ class Loader:
         options: When to look and how often to try.
         config: The ``ModelServerConfig`` to start with.
         config_file: The file that it came from, if it is to be watched.
+        cache: Where versions that lie in stores are copied to; the system's temporary folder unless given.
     """
 
     def __init__(
@@ -82,6 +93,7 @@ class Loader:
         options: LoaderOptions,
         config: Any,
         config_file: str | os.PathLike[str] | None = None,
+        cache: ModelCache | None = None,
     ) -> None:
         self._catalog = catalog
         self._open_version = open_version
@@ -91,13 +103,17 @@ class Loader:
         self._changed = threading.Condition()
         self._models: dict[str, WantedModel] = {}
         self._storage_log = StorageLog()
+        self._cache = cache or ModelCache()
+        self._remote_looks = RemoteLooks(self._changed, self._cache, self._on_look)
         self._scan_due_s = 0.0
         self._scans = 0
-        self._growing = False
         self._config_due_s = _after(options.config_poll_s)
         self._traffic_due_s = _after(options.traffic_poll_s)
         self._stopping = False
-        self._pool = ThreadPoolExecutor(max(1, options.load_threads), "load")
+        # Copying takes long, or fails late: it must not hold up what lies on this machine.
+        self._pool, self._remote_pool = (
+            ThreadPoolExecutor(max(1, options.load_threads), name) for name in ("load", "load-remote")
+        )
         self._unload_pool = ThreadPoolExecutor(max(1, options.unload_threads), "unload")
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
         self._set_config(config, str(config_file) if config_file else "command line")
@@ -118,12 +134,14 @@ class Loader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops watching; versions stay loaded and no further load begins."""
+        """Stops watching; versions stay loaded, copies of them are removed, and no further load begins."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        for pool in (self._pool, self._unload_pool):
+            self._remote_looks.stop()
+        for pool in (self._pool, self._remote_pool, self._unload_pool):
             pool.shutdown(wait=False, cancel_futures=True)
+        self._cache.close()
 
     def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Waits until every wanted version was tried once.
@@ -132,7 +150,8 @@ class Loader:
             stop: Asked now and then; True ends the wait early.
         """
         with self._changed:
-            while not (self._scans and self._all_tried()) and not stop():
+            until_s = time.monotonic() + _GROWING_S
+            while not self._has_settled(0, until_s) and not stop():
                 self._changed.wait(0.2)
 
     def reload(self, config: Any) -> None:
@@ -157,10 +176,8 @@ class Loader:
         with self._changed:
             self._set_config(config, "HandleReloadConfigRequest")
             scans = self._scans
-            growing_until_s = time.monotonic() + _GROWING_S
-            while not self._stopping and not (
-                self._scans > scans and self._all_tried() and not (self._growing and time.monotonic() < growing_until_s)
-            ):
+            until_s = time.monotonic() + _GROWING_S
+            while not self._stopping and not self._has_settled(scans, until_s):
                 self._changed.wait(0.2)
             try:
                 self._raise_for_labels(config)
@@ -224,9 +241,25 @@ class Loader:
                 if name not in wanted:
                     for version in model.versions.values():
                         version.wanted = False
-                    model.config = None
+                    model.config, model.growing = None, False
             self._scan_due_s = 0.0
             self._changed.notify_all()
+
+    def _has_settled(self, scans: int, until_s: float) -> bool:
+        """Whether there was another scan, and every version that it found was tried.
+
+        Args:
+            scans: Those that do not count.
+            until_s: How long to wait for versions that are still being written, and for what stores say, as of
+                ``time.monotonic()``.
+        """
+        if self._scans <= scans or not self._all_tried():
+            return False
+        return not (self._growing or self._remote_looks.awaited) or time.monotonic() >= until_s
+
+    @property
+    def _growing(self) -> bool:
+        return any(model.growing for model in self._models.values())
 
     def _all_tried(self) -> bool:
         return all(
@@ -289,20 +322,39 @@ class Loader:
         self._set_config(config, str(self._config_file))
 
     def _scan(self) -> None:
-        self._growing = False
+        remote = set()
         for model in self._models.values():
             if model.config is None:
                 continue
-            try:
-                known = {number: version.folder.path for number, version in model.versions.items()}
-                found = find_versions(model.config.base_path, known)
-            except OSError as error:
-                self._storage_log.check(model.config, error)
-                # A base path that is away for a while must not unload what is serving.
+            if is_remote(model.config.base_path):
+                remote.add(model.config.base_path)
                 continue
-            self._storage_log.check(model.config, found)
-            self._growing = self._growing or bool(found.growing)
-            model.want(wanted_versions(model.config, found.ready))
+            versions: Sequence[StoredVersion] | OSError
+            try:
+                versions = version_folders(model.config.base_path)
+            except OSError as error:
+                versions = error
+            self._take_in(model, versions)
+        self._remote_looks.ask(remote)
+
+    def _on_look(self, base_path: str, versions: Sequence[StoredVersion] | Exception) -> None:
+        for model in self._models.values():
+            if model.config is not None and model.config.base_path == base_path:
+                self._take_in(model, versions)
+        if self._growing:
+            self._scan_due_s = min(self._scan_due_s, time.monotonic() + _LOOK_AGAIN_S)
+
+    def _take_in(self, model: WantedModel, versions: Sequence[StoredVersion] | Exception) -> None:
+        """Takes in what lies under a model's base path, or why nobody knows."""
+        if isinstance(versions, Exception):
+            # A base path that is away for a while must not unload what is serving.
+            self._storage_log.check(model.config, versions)
+            model.growing = False
+            return
+        found = sort_versions(versions, {number: known.folder.place for number, known in model.versions.items()})
+        self._storage_log.check(model.config, found)
+        model.growing = bool(found.growing)
+        model.want(wanted_versions(model.config, found.ready))
 
     def _reconcile(self, name: str, model: WantedModel) -> None:
         now_s = time.monotonic()
@@ -311,7 +363,8 @@ class Loader:
             if version.wanted and not version.is_loaded and not version.loading and version.next_attempt_s <= now_s:
                 version.loading = True
                 self._catalog.set_status(name, VersionStatus(number, State.LOADING))
-                self._pool.submit(self._load, name, number, version)
+                pool = self._remote_pool if is_remote(version.folder.place) else self._pool
+                pool.submit(self._load, name, number, version)
         any_wanted = any(version.wanted for version in model.versions.values())
         wanted_ready = any(version.wanted and version.servable for version in model.versions.values())
         gone: list[tuple[int, Servable]] = []
@@ -340,11 +393,11 @@ class Loader:
         servable: Servable | None = None
         error: ServingError | None = None
         try:
-            servable = self._open_version(name, number, folder.path)
+            servable = folder.open(functools.partial(self._open_version, name, number))
             if folder.fingerprint() != fingerprint:
                 servable.close()
                 servable = None
-                raise ServingError(grpc.StatusCode.ABORTED, f"{folder.path} changed while it was read")
+                raise ServingError(grpc.StatusCode.ABORTED, f"{folder.place} changed while it was read")
         except ServingError as load_error:
             error = load_error
         except Exception as load_error:
@@ -357,8 +410,8 @@ class Loader:
             if servable is not None and not version.wanted:
                 replaced = servable
             elif servable is not None:
-                log.info("model %s version %d loaded in %.2f s from %s", name, number, servable.load_s, folder.path)
-                version.servable = servable
+                log.info("model %s version %d loaded in %.2f s from %s", name, number, servable.load_s, folder.place)
+                version.servable, version.loaded_from = servable, folder.place
                 model = self._models[name]
                 model.labels = model.labels_in_effect(self._options.labels_for_unavailable)
                 self._catalog.publish(name, model.loaded, model.labels)
@@ -393,6 +446,7 @@ class Loader:
 
     def _close(self, servable: Servable) -> None:
         servable.close()
+        self._cache.remove(servable.path)
         if not self._stopping:
             # A job of its own: this one still holds the servable.
             self._unload_pool.submit(give_back)

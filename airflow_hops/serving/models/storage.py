@@ -1,4 +1,4 @@
-"""Which version folders a model has on disk, and which of them its policy wants."""
+"""Which versions a model has under its base path, and which of them its policy wants."""
 
 from __future__ import annotations
 
@@ -6,22 +6,71 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_hops.serving.models.formats import format_of
+
+if TYPE_CHECKING:
+    from airflow_hops.serving.models.servable import Servable
 
 log = logging.getLogger(__name__)
 
 # ModelSpec has 64 bits for a version: a folder whose number takes more is none.
 _MAX_VERSION = 2**63 - 1
 
-# A folder that was not renamed into place counts as whole once nothing in it has changed for so long.
-_QUIET_S = 1.0
+QUIET_S = 1.0
+"""A version that was not renamed into place counts as whole once nothing in it has changed for so long."""
 
-Fingerprint = tuple[tuple[str, int, int], ...]
+Fingerprint = tuple[tuple[str | int | None, ...], ...]
+"""Names, sizes and times of a version's files: it changes while they are still being written."""
+
+
+class StoredVersion(Protocol):
+    """One version under a base path."""
+
+    @property
+    def number(self) -> int:
+        """The version."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Its folder, or the URL of it."""
+        ...
+
+    def has_model(self) -> bool:
+        """Whether one of its files makes it a model.
+
+        Raises:
+            OSError: It is not there any more.
+        """
+        ...
+
+    def fingerprint(self) -> Fingerprint:
+        """Of its files."""
+        ...
+
+    def is_quiet(self) -> bool:
+        """Whether nobody is writing to it any more; a vocabulary of which half has arrived would load without an error.
+
+        Raises:
+            OSError: It is not there any more.
+        """
+        ...
+
+    def open(self, open_folder: Callable[[Path], Servable]) -> Servable:
+        """Opens it.
+
+        Args:
+            open_folder: Opens the version that lies in a folder of this machine.
+
+        Raises:
+            ServingError: It cannot be had, or does not load.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -31,21 +80,31 @@ class VersionFolder:
     number: int
     path: Path
 
+    @property
+    def place(self) -> str:
+        """Its folder."""
+        return str(self.path)
+
+    def has_model(self) -> bool:
+        """Whether one of its files makes it a model."""
+        return format_of(self.path) is not None
+
     def fingerprint(self) -> Fingerprint:
-        """Names, sizes and times of its files: it changes while the folder is still being copied."""
+        """Of its files, as they are now."""
         return tuple(sorted((str(file), status.st_size, status.st_mtime_ns) for file, status in _stats(self.path)))
 
     def is_quiet(self) -> bool:
-        """Whether nobody is writing to it any more: it was renamed into place, or nothing changed for a second.
-
-        A vocabulary of which half has arrived would load without an error.
-        """
+        """Whether it was renamed into place, or nothing in it has changed for a second."""
         own = self.path.stat()
         # A rename touches the folder's ctime alone, where a new entry touches both times.
         if own.st_ctime_ns > own.st_mtime_ns:
             return True
         newest_s = max((status.st_ctime for _, status in _stats(self.path)), default=own.st_ctime)
-        return not 0 <= time.time() - newest_s < _QUIET_S
+        return not 0 <= time.time() - newest_s < QUIET_S
+
+    def open(self, open_folder: Callable[[Path], Servable]) -> Servable:
+        """Opens it where it lies."""
+        return open_folder(self.path)
 
 
 def _stats(folder: Path) -> list[tuple[Path, os.stat_result]]:
@@ -57,53 +116,72 @@ def _stats(folder: Path) -> list[tuple[Path, os.stat_result]]:
     return found
 
 
+def version_number(name: str) -> int | None:
+    """Returns the version that a folder's name stands for, or None."""
+    return int(name) if name.isascii() and name.isdigit() and int(name) <= _MAX_VERSION else None
+
+
+def is_remote(base_path: str) -> bool:
+    """Whether a base path lies in a store that fsspec opens, and not on this machine's file system."""
+    return "://" in base_path.removeprefix("file://")
+
+
+def version_folders(base_path: str) -> list[VersionFolder]:
+    """Returns the integer-named folders under a base path of this machine.
+
+    Args:
+        base_path: The folder, or a ``file://`` URI of it.
+
+    Raises:
+        OSError: The base path is missing or cannot be listed.
+    """
+    entries = sorted(os.scandir(base_path.removeprefix("file://")), key=lambda entry: entry.name)
+    numbers = ((version_number(entry.name), Path(entry.path)) for entry in entries)
+    return [VersionFolder(number, path) for number, path in numbers if number is not None]
+
+
 @dataclass(frozen=True)
 class FoundVersions:
     """What a look at a base path finds.
 
     Attributes:
-        ready: Version folders that hold a model and are whole.
+        ready: Versions that hold a model and are whole.
         growing: Versions that are still being written.
-        empty: Version folders that hold no model.
+        empty: Versions that hold no model.
     """
 
-    ready: dict[int, VersionFolder]
+    ready: dict[int, StoredVersion]
     growing: tuple[int, ...] = ()
     empty: tuple[int, ...] = ()
 
 
-def find_versions(base_path: str, known: Mapping[int, Path] | None = None) -> FoundVersions:
-    """Looks for versions under a base path: integer-named folders.
+def sort_versions(versions: Iterable[StoredVersion], known: Mapping[int, str]) -> FoundVersions:
+    """Tells whole versions from others.
 
     Args:
-        base_path: The folder, or a ``file://`` URI of it.
-        known: Versions that were whole before, by number: they are not looked at again.
-
-    Raises:
-        OSError: The base path is missing or cannot be listed.
+        versions: What lies under a base path; of two that have one number, the first counts.
+        known: Places of the versions that were whole before, by number: whether they are is not asked again.
     """
-    ready: dict[int, VersionFolder] = {}
+    ready: dict[int, StoredVersion] = {}
     growing, empty = [], []
-    for entry in sorted(os.scandir(base_path.removeprefix("file://")), key=lambda entry: entry.name):
-        if not (entry.name.isascii() and entry.name.isdigit()):
-            continue
-        folder = VersionFolder(int(entry.name), Path(entry.path))
-        if folder.number in ready or folder.number > _MAX_VERSION:
+    for version in versions:
+        number = version.number
+        if number in ready:
             continue
         try:
-            if format_of(folder.path) is None:
-                empty.append(folder.number)
-            elif (known or {}).get(folder.number) == folder.path or folder.is_quiet():
-                ready[folder.number] = folder
+            if not (known.get(number) == version.place or version.is_quiet()):
+                growing.append(number)
+            elif version.has_model():
+                ready[number] = version
             else:
-                growing.append(folder.number)
+                empty.append(number)
         except OSError:
             # Removed since it was listed.
             continue
     return FoundVersions(ready, tuple(growing), tuple(empty))
 
 
-def wanted_versions(model: Any, found: dict[int, VersionFolder]) -> dict[int, VersionFolder]:
+def wanted_versions(model: Any, found: Mapping[int, StoredVersion]) -> dict[int, StoredVersion]:
     """Returns the versions that a ``ModelConfig``'s policy asks for, of those that are there."""
     policy = model.model_version_policy
     choice = policy.WhichOneof("policy_choice")
@@ -122,13 +200,21 @@ class StorageLog:
 
     def __init__(self) -> None:
         self._said: dict[str, str] = {}
+        self._growing_since_s: dict[str, float] = {}
 
-    def check(self, model: Any, found: FoundVersions | OSError) -> None:
+    def check(self, model: Any, found: FoundVersions | Exception) -> None:
         """Logs a missing base path, an empty one, a folder without a model, or a specific version that is not there."""
         problem = ""
-        if isinstance(found, OSError):
-            problem = f"Could not find base path {model.base_path} for servable {model.name}: {found.strerror}"
+        if isinstance(found, Exception) or not found.growing:
+            self._growing_since_s.pop(model.name, None)
+        if isinstance(found, Exception):
+            reason = getattr(found, "strerror", None) or str(found) or type(found).__name__
+            problem = f"Could not find base path {model.base_path} for servable {model.name}: {reason}"
         elif found.growing:
+            now_s = time.monotonic()
+            # One that has just appeared, and may be whole, is not worth a line.
+            if now_s - self._growing_since_s.setdefault(model.name, now_s) < 1.5 * QUIET_S:
+                return
             problem = f"Version {found.growing[0]} of servable {model.name} is still being written; it is loaded after"
         elif found.empty:
             problem = (

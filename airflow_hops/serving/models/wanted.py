@@ -11,7 +11,7 @@ import grpc
 
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.servable import Servable
-from airflow_hops.serving.models.storage import Fingerprint, VersionFolder
+from airflow_hops.serving.models.storage import Fingerprint, StoredVersion
 
 log = logging.getLogger(__name__)
 
@@ -28,20 +28,22 @@ class WantedVersion:
         next_attempt_s: Not before this, as of ``time.monotonic()``.
         fingerprint: Of the folder at the last try.
         servable: What answers, once it is loaded.
+        loaded_from: Where it was then.
     """
 
-    folder: VersionFolder
+    folder: StoredVersion
     wanted: bool = True
     loading: bool = False
     attempts: int = 0
     next_attempt_s: float = 0.0
     fingerprint: Fingerprint = ()
     servable: Servable | None = None
+    loaded_from: str = ""
 
     @property
     def is_loaded(self) -> bool:
         """Whether it is loaded from where it now is."""
-        return self.servable is not None and self.servable.path == str(self.folder.path)
+        return self.servable is not None and self.loaded_from == self.folder.place
 
 
 @dataclass
@@ -50,11 +52,13 @@ class WantedModel:
 
     Attributes:
         config: Its ``ModelConfig``, or None once the config names it no more.
+        growing: Whether a version is still being written.
         versions: By number.
         labels: Labels in effect.
     """
 
     config: Any
+    growing: bool = False
     versions: dict[int, WantedVersion] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
 
@@ -63,17 +67,18 @@ class WantedModel:
         """What answers, by version."""
         return {number: version.servable for number, version in self.versions.items() if version.servable}
 
-    def want(self, folders: Mapping[int, VersionFolder]) -> None:
-        """Takes these versions as the wanted ones; those that failed and have changed on disk are tried again."""
+    def want(self, folders: Mapping[int, StoredVersion]) -> None:
+        """Takes these versions as the wanted ones; those that failed and have changed are tried again."""
         for number, version in self.versions.items():
             version.wanted = number in folders
         for number, folder in folders.items():
             version = self.versions.setdefault(number, WantedVersion(folder))
-            if version.folder.path != folder.path:
-                version.folder, version.attempts, version.next_attempt_s = folder, 0, 0.0
+            if version.folder.place != folder.place:
+                version.attempts, version.next_attempt_s = 0, 0.0
+            version.folder = folder
             failed = version.attempts and not version.is_loaded and not version.loading
             if failed and folder.fingerprint() != version.fingerprint and folder.is_quiet():
-                log.info("model %s version %d changed on disk: trying it again", self.config.name, number)
+                log.info("model %s version %d changed: trying it again", self.config.name, number)
                 version.attempts, version.next_attempt_s = 0, 0.0
 
     def labels_in_effect(self, for_unavailable: bool) -> dict[str, int]:

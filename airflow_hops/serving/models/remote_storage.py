@@ -1,0 +1,261 @@
+"""Versions in a store that fsspec opens: how they are listed, and copied to this machine to be opened.
+
+An object store has no rename of folders. A version counts as whole once its listing has stayed the same from one look
+to another, and a copy only if the listing is still the same after it.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.formats import MODEL_FILES
+from airflow_hops.serving.models.model_cache import ModelCache
+from airflow_hops.serving.models.storage import QUIET_S, version_number
+
+if TYPE_CHECKING:
+    from airflow_hops.serving.models.servable import Servable
+
+log = logging.getLogger(__name__)
+
+_STREAMS = 8
+_PART_BYTES = 4 << 20
+# A copy of which no part arrives for so long has failed: a store that went away must not hold up a load for minutes.
+_STALLED_S = 30.0
+# What stores call an object's checksum, version and time.
+_STAMPS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated", "mtime", "created")
+
+
+class RemoteFile(NamedTuple):
+    """A file as a listing shows it.
+
+    Attributes:
+        name: Relative to what was listed.
+        size_bytes: None where the store does not say.
+        stamp: Changes when the file is replaced.
+    """
+
+    name: str
+    size_bytes: int | None
+    stamp: str
+
+
+@dataclass(frozen=True)
+class RemoteVersion:
+    """One version in a store, as a look at its base path has shown it.
+
+    Attributes:
+        number: The version.
+        place: URL of its folder.
+        files: What lies in it, sorted.
+        quiet: Whether nothing in it has changed for a second.
+    """
+
+    number: int
+    place: str
+    files: tuple[RemoteFile, ...]
+    quiet: bool
+    base_path: RemoteBasePath = field(repr=False, compare=False)
+
+    def has_model(self) -> bool:
+        """Whether one of its files makes it a model."""
+        return any(file.name in MODEL_FILES for file in self.files)
+
+    def fingerprint(self) -> tuple[RemoteFile, ...]:
+        """Of its files, as the look has shown them."""
+        return self.files
+
+    def is_quiet(self) -> bool:
+        """Whether nothing in it has changed for a second."""
+        return self.quiet
+
+    def open(self, open_folder: Callable[[Path], Servable]) -> Servable:
+        """Opens a copy of it, which is removed where it does not load."""
+        copy = self.base_path.copy(self)
+        try:
+            return open_folder(copy)
+        except ServingError as error:
+            self.base_path.cache.remove(copy)
+            raise ServingError(error.code, error.message.replace(str(copy), self.place)) from error
+        except BaseException:
+            self.base_path.cache.remove(copy)
+            raise
+
+
+class RemoteBasePath:
+    """A base path in a store; its options come from the environment, as the store's library reads them.
+
+    Args:
+        url: Of the base path.
+        cache: Where copies go.
+    """
+
+    def __init__(self, url: str, cache: ModelCache) -> None:
+        self.url = url.rstrip("/")
+        self.cache = cache
+        self._seen: dict[str, tuple[tuple[RemoteFile, ...], float]] = {}
+
+    def look(self) -> list[RemoteVersion]:
+        """Lists the integer-named folders, once and with everything in them.
+
+        Raises:
+            FileNotFoundError: There is nothing under the base path.
+            Exception: The store cannot be reached, refuses, or its library is not installed.
+        """
+        began_s = time.monotonic()
+        found = list(self._list(self.url))
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        listed: dict[str, list[RemoteFile]] = {}
+        for file in found:
+            folder, _, name = file.name.partition("/")
+            if name and version_number(folder) is not None:
+                listed.setdefault(folder, []).append(file._replace(name=name))
+        now_s, seen, versions = time.monotonic(), {}, []
+        for folder, files in sorted(listed.items()):
+            content = tuple(sorted(files))
+            before, since_s = self._seen.get(folder, ((), 0.0))
+            seen[folder] = (content, since_s if before == content else now_s)
+            quiet = began_s - seen[folder][1] >= QUIET_S
+            versions.append(RemoteVersion(int(folder), f"{self.url}/{folder}", content, quiet, self))
+        self._seen = seen
+        return versions
+
+    def copy(self, version: RemoteVersion) -> Path:
+        """Copies a version to this machine, several parts at a time.
+
+        Returns:
+            The folder, which is the caller's to remove.
+
+        Raises:
+            ServingError: It cannot be copied, or changed meanwhile; nothing is left then.
+        """
+        started_s = time.monotonic()
+        executor = ThreadPoolExecutor(_STREAMS, "copy")
+        folder = None
+        try:
+            folder = self.cache.new_folder(version.number)
+            _wait([executor.submit(copy_part) for copy_part in self._parts(version, folder)])
+            (files,) = _wait([executor.submit(lambda: tuple(sorted(self._list(version.place))))])
+            if files != version.files:
+                raise _changed(version.place)
+        except BaseException as error:
+            if folder is not None:
+                self.cache.remove(folder)
+            if isinstance(error, Exception) and not isinstance(error, ServingError):
+                raise _copy_error(version.place, error) from error
+            raise
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+        size_bytes = sum(file.size_bytes or 0 for file in version.files)
+        log.info(
+            "%s copied in %.2f s: %d bytes, %d files",
+            version.place,
+            time.monotonic() - started_s,
+            size_bytes,
+            len(version.files),
+        )
+        return folder
+
+    def _parts(self, version: RemoteVersion, folder: Path) -> Iterator[Callable[[], None]]:
+        """Makes the files, and yields what fills each part of them."""
+        store, root = _open(version.place)
+        for file in version.files:
+            path = folder / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as made:
+                made.truncate(file.size_bytes or 0)
+            source = f"{root}/{file.name}"
+            if file.size_bytes is None:
+                yield functools.partial(_copy_part, store, source, path, 0, None)
+            for start in range(0, file.size_bytes or 0, _PART_BYTES):
+                end = min(start + _PART_BYTES, file.size_bytes or 0)
+                yield functools.partial(_copy_part, store, source, path, start, end)
+
+    def _list(self, url: str) -> Iterator[RemoteFile]:
+        """Yields all files below a folder."""
+        store, root = _open(url)
+        store.invalidate_cache()
+        for entry in _tree(store, root):
+            name = entry["name"].removeprefix(f"{root}/")
+            # An object may have any name; what is no path below the folder belongs to no model.
+            if all(part not in ("", ".", "..") for part in name.split("/")):
+                size = entry.get("size")
+                stamp = " ".join(str(entry[key]) for key in _STAMPS if entry.get(key) is not None)
+                yield RemoteFile(name, None if size is None else int(size), stamp)
+
+
+def _open(url: str) -> tuple[Any, str]:
+    """Returns the store and the path in it; both are cheap from the second time on."""
+    import fsspec
+
+    store, root = fsspec.url_to_fs(url)
+    return store, root.rstrip("/")
+
+
+def _tree(store: Any, root: str) -> Iterable[dict[str, Any]]:
+    """Entries of all files: in one listing where the store has such, else folder by folder.
+
+    fsspec's own walk is not for us: it leaves out what cannot be listed, and versions would seem to be gone.
+    """
+    from fsspec.asyn import AsyncFileSystem
+
+    if getattr(type(store), "_find", AsyncFileSystem._find) is not AsyncFileSystem._find:
+        yield from store.find(root, detail=True).values()
+        return
+    for entry in store.ls(root, detail=True):
+        if entry["type"] == "directory":
+            yield from _tree(store, entry["name"].rstrip("/"))
+        else:
+            yield entry
+
+
+def _copy_part(store: Any, source: str, path: Path, start: int, end: int | None) -> None:
+    content = store.cat_file(source, start=start, end=end)
+    if end is not None and len(content) != end - start:
+        raise _changed(source)
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(content)
+
+
+def _wait(futures: list[Future[Any]]) -> list[Any]:
+    """Waits for all, or the first that fails.
+
+    Raises:
+        TimeoutError: None has ended for a while.
+    """
+    ended: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+    for future in futures:
+        future.add_done_callback(ended.put)
+    for _ in futures:
+        try:
+            ended.get(timeout=_STALLED_S).result()
+        except queue.Empty:
+            raise TimeoutError(f"nothing came for {_STALLED_S:g} s") from None
+    return [future.result() for future in futures]
+
+
+def _changed(place: str) -> ServingError:
+    return ServingError(grpc.StatusCode.ABORTED, f"{place} changed while it was read")
+
+
+def _copy_error(place: str, error: Exception) -> ServingError:
+    code = grpc.StatusCode.UNAVAILABLE
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    return ServingError(
+        code, f"Could not copy {place} to this machine (--model_cache_path): {type(error).__name__}: {error}"
+    )
