@@ -182,7 +182,7 @@ def remote(processes: Processes, tmp_path_factory: pytest.TempPathFactory) -> It
     server.stop()
 
 
-def services_of(server: ServerProcess, base_path: Path, **fields: str) -> dict[str, str]:
+def services_of(server: ServerProcess, base_path: Path | str, **fields: str) -> dict[str, str]:
     """A connection's fields, and none of the session's server."""
     return {
         **{f"serving_{name}": "" for name in OTHERS},
@@ -276,6 +276,38 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
         assert hook.predict(name, ROWS, label="stable").version == 2
     finally:
         gateway.stop()
+
+
+@pytest.mark.runtime
+def test_bundled_server_serves_what_is_deployed_into_an_object_store(
+    pipeline: Pipeline,
+    object_store: ArtifactStore,
+    remote: ServerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = {"key": "testing", "secret": "testing", "endpoint_url": object_store.storage_options["endpoint_url"]}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", options["endpoint_url"])
+    config = tmp_path / "empty.config"
+    config.write_text("model_config_list {}\n")
+    server = ServerProcess(remote.python, tmp_path / "server", {**remote.flags, "model_config_file": config})
+    server.start()
+    try:
+        server.wait_until_ready()
+        base_path = f"{object_store.root}/models"
+        services = services_of(server, base_path, storage_options=json.dumps(options))
+        pipeline.deploy(pipeline.model("first"), services=services)
+        assert server.available(pipeline.name) == [1]
+        pipeline.deploy(pipeline.model("second"), services=services, canary_percent=25)
+        assert server.available(pipeline.name) == [1, 2]
+        assert f"model {pipeline.name} version 2 loaded in" in server.log()
+        assert f"from {base_path}/{pipeline.name}/2" in server.log()
+        assert server.ask(pipeline.name, 20) == 0
+        assert pipeline.decide("promote", services=services, version=None)["traffic"] == {"2": 100}
+        pipeline.decide("undeploy", services=services, version=None, force=True)
+        assert server.available(pipeline.name) == []
+    finally:
+        server.stop()
 
 
 def test_versions_in_an_object_store_appear_whole_and_once(object_store: ArtifactStore, tmp_path: Path) -> None:
