@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -179,7 +180,7 @@ def _number(feature: Any, view: _View) -> dict[str, Any]:
     line: dict[str, Any] = {
         "zeros": int(number.num_zeros),
         "nan": int(max((one.num_nan for one in number.histograms), default=0)),
-        "infinite": int(sum(b.sample_count for b in standard if not np.isfinite(b.low_value + b.high_value))),
+        "infinite": int(sum(b.sample_count for b in standard if not math.isfinite(b.low_value + b.high_value))),
         "mean": _round(view.number.mean, 6),
         "std": _round(view.number.std_dev, 6),
         "non_uniformity": non_uniformity([bucket.sample_count for bucket in standard]),
@@ -214,7 +215,7 @@ def _small_histogram(view: _View, curve: Curve, digits: int) -> list[Any]:
         shares = np.diff(np.append(0.0, curve.at(np.arange(low, high + 1)[None])[0]))
         low, high = low - 0.5, high + 0.5
     else:
-        counts: Any = np.array([b.sample_count for b in view.buckets(0) if np.isfinite(b.low_value + b.high_value)])
+        counts: Any = np.array([b.sample_count for b in view.buckets(0) if math.isfinite(b.low_value + b.high_value)])
         together = -(-len(counts) // BUCKETS)
         if len(counts) % together == 0:
             counts = counts.reshape(-1, together).sum(axis=1)
@@ -246,7 +247,7 @@ def _custom(one: Any) -> Any:
 
 
 def _round(value: float, digits: int) -> float | None:
-    if not np.isfinite(value):
+    if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
