@@ -33,14 +33,14 @@ class ReturnedArtifact:
     artifact: Artifact
 
 
-def returned_by_runs(session: Session, dag_id: str, run_ids: Collection[str]) -> list[ReturnedArtifact]:
-    """The artifacts that the tasks of some runs returned, in the order in which they did."""
-    rows = session.execute(
-        select(*_COLUMNS)
-        .where(XComModel.dag_id == dag_id, XComModel.run_id.in_(run_ids), XComModel.key == XCOM_RETURN_KEY)
-        .order_by(XComModel.timestamp)
-    )
-    return list(_artifacts(rows))
+def returned_by_runs(
+    session: Session, dag_id: str, run_ids: Collection[str], task_ids: Collection[str] | None = None
+) -> list[ReturnedArtifact]:
+    """The artifacts that the tasks of some runs returned, or some of these tasks, in the order in which they did."""
+    wanted = [XComModel.dag_id == dag_id, XComModel.run_id.in_(run_ids), XComModel.key == XCOM_RETURN_KEY]
+    if task_ids is not None:
+        wanted.append(XComModel.task_id.in_(task_ids))
+    return list(_artifacts(session.execute(select(*_COLUMNS).where(*wanted).order_by(XComModel.timestamp))))
 
 
 def returned_by_dags(session: Session, dag_ids: Collection[str], limit: int) -> list[ReturnedArtifact]:

@@ -76,8 +76,9 @@ class FeatureTimeline(Model):
     """A feature, by comparison: null where it was not compared."""
 
     name: str
-    scores: list[Number]
-    thresholds: list[Number]
+    # Not `Number`, which looks at each: there are hundreds of thousands, and the serializer says null of what is none.
+    scores: list[float | None]
+    thresholds: list[float | None]
 
 
 class VersionEvent(Model):

@@ -107,10 +107,16 @@ class FeatureComparison(ReportFeature):
 
 
 @router.get("", response_model=SkewReport)
-def get_skew_report(request: Request, found: TaskArtifact) -> Response:
+def get_skew_report(
+    request: Request,
+    found: TaskArtifact,
+    features: Annotated[bool, Query(description="Whether features are told one by one; there may be thousands")] = True,
+) -> Response:
     """What a comparison says."""
     _expect_skew(found)
-    return cached_answer(request, (found.fingerprint,), lambda: _report(digest(found.store, found.artifact)))
+    return cached_answer(
+        request, (found.fingerprint, features), lambda: _report(digest(found.store, found.artifact), features)
+    )
 
 
 @router.get("/feature", response_model=FeatureComparison)
@@ -120,7 +126,9 @@ def get_skew_feature(
     """What a comparison says of a feature."""
     _expect_skew(found)
     return cached_answer(
-        request, (found.fingerprint, feature), lambda: _feature(read_report(found.store, found.artifact), feature)
+        request,
+        (found.fingerprint, feature),
+        lambda: _feature(read_report(found.store, found.artifact, feature), feature),
     )
 
 
@@ -129,8 +137,11 @@ def _expect_skew(found: FoundArtifact) -> None:
         raise HTTPException(422, f"kind is {found.artifact.kind!r}, expected 'skew'")
 
 
-def _report(report: dict[str, Any]) -> SkewReport:
+def _report(report: dict[str, Any], features: bool) -> SkewReport:
     attribution, rows = report.get("attribution") or {}, report.get("row_skew")
+    if not features:
+        report = {**report, "features": {}}
+        rows = rows and {**rows, "features": {}}
     return SkewReport(
         **{name: report[name] for name in ("verdict", "rows_reference", "rows_current", "min_rows")},
         alpha=report.get("alpha"),

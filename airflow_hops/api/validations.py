@@ -85,10 +85,10 @@ def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: O
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         total, instances = _instances(session, pipeline, limit, offset)
-        run_ids = list({instance.run_id for instance in instances})
+        runs, tasks = ({getattr(instance, name) for instance in instances} for name in ("run_id", "task_id"))
         returned = {
             (each.run_id, each.task_id, each.map_index): each.artifact
-            for each in returned_by_runs(session, dag_id, run_ids)
+            for each in returned_by_runs(session, dag_id, runs, tasks)
             if each.artifact.kind == KIND
         }
         asks = may_see_questions(user, dag_id)

@@ -120,6 +120,7 @@ def test_one_comparison_has_figures_and_a_feature_of_it_both_histograms(api: Api
     assert (report["verdict"], report["rows_current"], report["row_skew"]) == ("drift", 1200, None)
     assert {"maybe", "large"} <= set(report["unmatched"])
     assert "histogram" not in report["features"][0]
+    assert api.get(f"{report_path(1)}/skew?features=false").json() == {**report, "features": []}
     size = api.get(f"{report_path(1)}/skew/feature?feature=size").json()
     assert (size["drifted"], size["cause"]) == (True, "covariate_shift")
     for side in ("reference", "current"):

@@ -43,6 +43,14 @@ export function plural(count: number, noun: string): string {
   return `${formatNumber(count)} ${count === 1 ? noun : noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`}`;
 }
 
+const LISTED = 10;
+
+/** Names in a sentence: all where they are few, else the first: `a, b, c and 412 more`. */
+export function formatList(names: readonly string[]): string {
+  const rest = names.length - LISTED;
+  return rest > 1 ? `${names.slice(0, LISTED).join(", ")} and ${formatNumber(rest)} more` : names.join(", ");
+}
+
 /** A share of 1 in percent: `12.3%`, `<0.01%`. */
 export function formatPercent(share: Maybe, digits = 3): string {
   if (share === null || share === undefined || !Number.isFinite(share)) {

@@ -1,11 +1,16 @@
-import { Badge, Box, Flex, HStack, Text } from "@chakra-ui/react";
+import { Badge, Box, Button, Flex, HStack, Text } from "@chakra-ui/react";
+import { useState } from "react";
 import { LuCircleMinus, LuCirclePlus, LuPencil } from "react-icons/lu";
+import { SearchInput } from "src/components/FilterBar";
 import { Toggle } from "src/components/Toggle";
 import { formatNumber, plural } from "src/format";
-import { useQueryFlag } from "src/hooks/useQueryState";
+import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
 import type { SchemaComparison } from "src/pages/Schema/queries";
 import { Value } from "src/pages/Schema/Value";
 import { aspectName } from "src/pages/Schema/words";
+
+/** Features that are shown at once: each has a dozen elements or more. */
+const MANY = 50;
 
 type FeatureChange = SchemaComparison["features"][number];
 type AspectChange = FeatureChange["aspects"][number];
@@ -27,13 +32,17 @@ export function Comparison({
   after: string;
 }) {
   const [full, setFull] = useQueryFlag("full");
+  const [search] = useQueryParam("change");
+  const [limit, setLimit] = useState(MANY);
   const { features, unchanged } = comparison;
+  const found = features.filter(({ name }) => name.toLowerCase().includes(search.toLowerCase()));
+  const rest = found.length - limit;
   if (features.length === 0) {
     return <Text color="fg.muted">{plural(unchanged, "feature")}, and no difference.</Text>;
   }
   const counts = (["added", "removed", "changed"] as const).flatMap((change) => {
     const count = features.filter((feature) => feature.change === change).length;
-    return count ? [`${count} ${change}`] : [];
+    return count ? [`${formatNumber(count)} ${change}`] : [];
   });
   return (
     <Box>
@@ -42,6 +51,7 @@ export function Comparison({
           {counts.join(", ")}, {formatNumber(unchanged)} unchanged
         </Text>
         <Toggle label="What stays the same, too" checked={full} onChange={setFull} />
+        {features.length > MANY && <SearchInput name="change" placeholder="Search changed features" />}
       </HStack>
       <Box borderWidth={1} borderRadius="md" overflow="hidden" role="table" aria-label={`From ${before} to ${after}`}>
         <Flex role="row" bg="bg.subtle" fontSize="sm" fontWeight="semibold" borderBottomWidth={1}>
@@ -53,10 +63,15 @@ export function Comparison({
             {after}
           </Box>
         </Flex>
-        {features.map((feature) => (
+        {found.slice(0, limit).map((feature) => (
           <Feature key={feature.name} feature={feature} full={full} />
         ))}
       </Box>
+      {rest > 0 && (
+        <Button mt={2} size="xs" variant="outline" onClick={() => setLimit(limit + MANY)}>
+          Show {Math.min(rest, MANY)} more of {formatNumber(rest)}
+        </Button>
+      )}
     </Box>
   );
 }

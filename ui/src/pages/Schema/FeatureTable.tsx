@@ -6,11 +6,11 @@ import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import type { Column } from "src/components/table";
 import { plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
-import type { SchemaDetail, SchemaFeature, SchemaSummary, ValidationEntry } from "src/pages/Schema/queries";
+import type { AnomalousFeature, SchemaDetail, SchemaFeature, SchemaSummary } from "src/pages/Schema/queries";
 import { Value } from "src/pages/Schema/Value";
 import { aspectName, elsewhere, form, presence, thresholds, typeName } from "src/pages/Schema/words";
 
-type Anomalies = ReadonlyMap<string, ValidationEntry["features"][number]>;
+type Anomalies = ReadonlyMap<string, AnomalousFeature>;
 
 /** What can be looked for besides a name and a type. */
 const TRAITS: readonly { value: string; has: (feature: SchemaFeature, anomalies: Anomalies) => boolean }[] = [
@@ -26,14 +26,15 @@ const TRAITS: readonly { value: string; has: (feature: SchemaFeature, anomalies:
 export function FeatureTable({
   schema,
   detail,
-  latest,
+  anomalous,
   opened,
   onOpen,
   end,
 }: {
   schema: SchemaSummary;
   detail: SchemaDetail;
-  latest: ValidationEntry | undefined;
+  /** Of the last validation. */
+  anomalous: readonly AnomalousFeature[];
   opened: string | null;
   onOpen: (name: string) => void;
   /** Right of the filters. */
@@ -42,10 +43,7 @@ export function FeatureTable({
   const [search] = useQueryParam("search");
   const [types] = useQueryList("type");
   const [traits] = useQueryList("with");
-  const anomalies: Anomalies = useMemo(
-    () => new Map(latest?.features.map((each) => [each.feature, each])),
-    [latest?.features],
-  );
+  const anomalies: Anomalies = useMemo(() => new Map(anomalous.map((each) => [each.feature, each])), [anomalous]);
   const rows = useMemo(() => {
     const wanted = TRAITS.filter(({ value }) => traits.includes(value));
     const text = search.toLowerCase();
@@ -243,7 +241,7 @@ function Domain({ domain }: { domain: SchemaFeature["domain"] }) {
 }
 
 /** What a validation found of a feature, in short. */
-export function Found({ anomaly }: { anomaly: ValidationEntry["features"][number] | undefined }) {
+export function Found({ anomaly }: { anomaly: AnomalousFeature | undefined }) {
   if (anomaly === undefined) {
     return <Text color="fg.subtle">–</Text>;
   }

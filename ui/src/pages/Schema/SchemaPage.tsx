@@ -3,6 +3,7 @@ import { useEffect, useMemo, useRef } from "react";
 import { AppLink } from "src/components/AppLink";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
+import { formatNumber } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { DecisionWaits } from "src/pages/Schema/DecisionWaits";
 import { refreshSchemas, type SchemaSummary, useSchemas, useValidations } from "src/pages/Schema/queries";
@@ -86,7 +87,7 @@ function Content({
       >
         <Tabs.List>
           <Tabs.Trigger value="schema">Schema</Tabs.Trigger>
-          <Tabs.Trigger value="anomalies">Anomalies{anomalies ? ` · ${anomalies}` : ""}</Tabs.Trigger>
+          <Tabs.Trigger value="anomalies">Anomalies{anomalies ? ` · ${formatNumber(anomalies)}` : ""}</Tabs.Trigger>
           <Tabs.Trigger value="versions">
             Versions{schema && schema.versions.length > 1 ? ` · ${schema.versions.length}` : ""}
           </Tabs.Trigger>

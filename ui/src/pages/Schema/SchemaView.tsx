@@ -6,6 +6,7 @@ import { FeaturePanel } from "src/pages/Schema/FeaturePanel";
 import { FeatureTable } from "src/pages/Schema/FeatureTable";
 import { type SchemaSummary, useSchema, type ValidationEntry } from "src/pages/Schema/queries";
 import { SchemaText } from "src/pages/Schema/SchemaText";
+import { useAnomalous } from "src/pages/Schema/useAnomalous";
 import { aspectName } from "src/pages/Schema/words";
 
 /** A version of a schema, by default what lies there now: as a table, or as text. */
@@ -25,6 +26,7 @@ export function SchemaView({
   const described = useSchema(dagId, schema.name, version, view === "table");
   const old = version !== null && !schema.versions.find((each) => each.version === version)?.in_force;
   const opened = query.get("feature");
+  const anomalous = useAnomalous(latest);
   const choice = (
     <Segments
       label="How it is shown"
@@ -70,7 +72,7 @@ export function SchemaView({
                   <FeatureTable
                     schema={schema}
                     detail={detail}
-                    latest={latest}
+                    anomalous={anomalous}
                     end={choice}
                     opened={opened}
                     onOpen={(name) => change({ feature: name === opened ? null : name }, { push: opened === null })}
@@ -83,7 +85,7 @@ export function SchemaView({
                     version={version}
                     feature={feature}
                     environments={detail.environments}
-                    anomaly={latest?.features.find((each) => each.feature === feature.name)}
+                    anomaly={anomalous.find((each) => each.feature === feature.name)}
                     onClose={() => change({ feature: null })}
                   />
                 )}

@@ -46,6 +46,8 @@ export function Timeline({
   const columns = useMemo(() => [...validations].reverse(), [validations]);
   const features = useMemo(() => rank(validations), [validations]);
   const shown = all ? features : features.slice(0, FEW);
+  // Of a validation that found very many, the first are named.
+  const total = Math.max(features.length, ...validations.map(({ features_total }) => features_total));
   const [first, last] = [columns[0], columns.at(-1)];
   const onKeyDown = (event: KeyboardEvent<HTMLElement>) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -129,7 +131,11 @@ export function Timeline({
         ))}
         {features.length > FEW && (
           <Button size="2xs" variant="ghost" onClick={() => setAll(!all)}>
-            {all ? `The ${FEW} most frequent` : `All ${features.length} features`}
+            {all
+              ? `The ${FEW} most frequent`
+              : total > features.length
+                ? `${features.length} of the ${plural(total, "feature")}`
+                : `All ${features.length} features`}
           </Button>
         )}
       </HStack>

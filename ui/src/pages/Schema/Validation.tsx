@@ -13,7 +13,7 @@ import { Comparison } from "src/pages/Schema/Comparison";
 import { gather } from "src/pages/Schema/findings";
 import { Quarantine } from "src/pages/Schema/Quarantine";
 import { QuestionCard } from "src/pages/Schema/QuestionCard";
-import type { ValidationEntry, ValidationReport } from "src/pages/Schema/queries";
+import { useReport, type ValidationEntry, type ValidationReport } from "src/pages/Schema/queries";
 import { Verdict } from "src/pages/Schema/SchemaHeader";
 import { airflowRunPath, airflowTaskPath, dataPath, lineagePath, pagePath, refOf } from "src/routes";
 
@@ -67,12 +67,7 @@ function NoReport({ validation: { artifact, detail, task_state } }: { validation
 }
 
 function Report({ dagId, validation }: { dagId: string; validation: ValidationEntry }) {
-  const path = refOf(validation.address);
-  const report = api.useQuery(
-    "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/anomalies",
-    { params: { path } },
-  );
+  const report = useReport(validation.address);
   return (
     <QueryView query={report}>{(found) => <Found dagId={dagId} validation={validation} report={found} />}</QueryView>
   );

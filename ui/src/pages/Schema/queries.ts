@@ -3,18 +3,20 @@
 import { keepPreviousData } from "@tanstack/react-query";
 import { ApiError, api, queryClient, type Schemas } from "src/api/client";
 import { basePath } from "src/host";
-import type { ArtifactRef } from "src/routes";
+import { type ArtifactRef, refOf } from "src/routes";
 
 export type SchemaSummary = Schemas["SchemaSummary"];
 export type SchemaFeature = Schemas["SchemaFeature"];
 export type SchemaDetail = Schemas["SchemaDetail"];
 export type SchemaComparison = Schemas["SchemaComparison"];
 export type ValidationEntry = Schemas["ValidationEntry"];
+export type AnomalousFeature = Schemas["AnomalousFeature"];
 export type ValidationReport = Schemas["ValidationReport"];
 export type Question = Schemas["Question"];
 
 /** Validations on one page of the timeline. */
 export const PER_PAGE = 30;
+const NOWHERE: ArtifactRef = { dag_id: "", run_id: "", task_id: "", map_index: -1, kind: "anomalies" };
 const WHILE_IT_RUNS_MS = 5_000;
 const RUNNING = new Set(["running", "queued", "awaiting_input", "deferred", "scheduled"]);
 
@@ -43,6 +45,15 @@ export const useValidations = (dagId: string, page = 0) =>
           ? WHILE_IT_RUNS_MS
           : false,
     },
+  );
+
+/** One validation in full. */
+export const useReport = (address: ArtifactRef | undefined, enabled = true) =>
+  api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/anomalies",
+    { params: { path: refOf(address ?? NOWHERE) } },
+    { enabled: enabled && address !== undefined },
   );
 
 /** Asks anew what the schemas are: a run may have published another version. */

@@ -4,7 +4,7 @@ import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
-import { formatNumber, formatPercent } from "src/format";
+import { formatList, formatNumber, formatPercent } from "src/format";
 import type { Check } from "src/pages/Skew/timeline";
 import { decisionLabel, VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
 import { airflowRunPath, airflowTaskPath, lineagePath, refOf } from "src/routes";
@@ -24,7 +24,7 @@ export function CheckSummary({
   const report = api.useQuery(
     "get",
     "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew",
-    { params: { path: refOf(check) } },
+    { params: { path: refOf(check), query: { features: false } } },
     { staleTime: Number.POSITIVE_INFINITY },
   );
   const versions = Object.keys(check.versions);
@@ -75,7 +75,7 @@ export function CheckSummary({
         {versions.length > 0 && `; answered by ${versions.map((version) => `v${version}`).join(", ")}`}.
       </Text>
       {decision && (
-        <Text>
+        <Text lineClamp={3} title={decision.reason ?? undefined}>
           <b>{decisionLabel(decision)}</b>
           {decision.started.map((run) => (
             <span key={run.run_id}>
@@ -90,12 +90,12 @@ export function CheckSummary({
         <Text color="fg.muted">
           Row by row: {formatNumber(report.data.row_skew.skewed_pairs)} of {formatNumber(report.data.row_skew.pairs)}{" "}
           rows that were joined by {report.data.row_skew.identifiers.join(", ")} differ
-          {check.skewed.length > 0 && `, in ${check.skewed.join(", ")}`}.
+          {check.skewed.length > 0 && `, in ${formatList(check.skewed)}`}.
         </Text>
       )}
-      {check.lost.length > 0 && <Text color="fg.error">No values any more: {check.lost.join(", ")}.</Text>}
+      {check.lost.length > 0 && <Text color="fg.error">No values any more: {formatList(check.lost)}.</Text>}
       {report.data && report.data.unmatched.length > 0 && (
-        <Text color="fg.muted">Only on one side, and not compared: {report.data.unmatched.join(", ")}.</Text>
+        <Text color="fg.muted">Only on one side, and not compared: {formatList(report.data.unmatched)}.</Text>
       )}
       {report.data?.prediction_current !== null && report.data?.prediction_current !== undefined && (
         <Text color="fg.muted">

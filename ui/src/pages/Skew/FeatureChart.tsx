@@ -58,7 +58,7 @@ export function FeatureChart({
   const report = api.useQuery(
     "get",
     "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew",
-    { params: { path: chosen } },
+    { params: { path: chosen, query: { features: false } } },
     { staleTime: Number.POSITIVE_INFINITY },
   );
   const alpha = report.data?.alpha ?? null;

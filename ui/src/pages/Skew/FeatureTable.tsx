@@ -1,14 +1,15 @@
 import { Box, chakra, HStack, Text } from "@chakra-ui/react";
-import { useMemo } from "react";
+import { useEffect, useMemo, useRef } from "react";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import { Sparkline } from "src/components/Sparkline";
 import type { Column } from "src/components/table";
-import { formatNumber, formatPercent, plural } from "src/format";
+import { formatNumber, formatPercent, formatTime, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
+import { useTimezone } from "src/host";
 import { HeatStrip } from "src/pages/Skew/HeatStrip";
-import { HEAT } from "src/pages/Skew/heat";
-import type { Check, FeatureRow } from "src/pages/Skew/timeline";
+import { HEAT, STRIPS } from "src/pages/Skew/heat";
+import { type Check, type FeatureRow, timesOf } from "src/pages/Skew/timeline";
 import { CAUSE_LABELS, FAULTS, formatRatio } from "src/pages/Skew/words";
 
 const STRIP = 300;
@@ -30,7 +31,6 @@ export function FeatureTable({
 }) {
   const [search] = useQueryParam("search");
   const [states] = useQueryList("state");
-  const isDrifted = (row: FeatureRow) => row.streak > 0;
   const shown = useMemo(() => {
     const wanted = search.toLowerCase();
     return rows.filter(
@@ -39,7 +39,66 @@ export function FeatureTable({
         (states.length === 0 || states.includes(row.streak > 0 ? "drifted" : row.driftedCount ? "before" : "never")),
     );
   }, [rows, search, states]);
-  const columns: Column<FeatureRow>[] = [
+  const zone = useTimezone();
+  // Rows are drawn anew where columns are.
+  const open = useRef(onOpen);
+  useEffect(() => {
+    open.current = onOpen;
+  }, [onOpen]);
+  const columns = useMemo(
+    () => makeColumns(checks, chosen, zone, (row, index) => open.current(row.name, index)),
+    [checks, chosen, zone],
+  );
+  const counts = { drifted: 0, before: 0, never: 0 };
+  for (const row of rows) {
+    counts[row.streak > 0 ? "drifted" : row.driftedCount ? "before" : "never"] += 1;
+  }
+  return (
+    <Box css={STRIPS}>
+      <DataTable
+        label="Features"
+        rows={shown}
+        rowKey={(row) => row.name}
+        initialSort={{ column: "now", descending: true }}
+        maxHeight="56vh"
+        rowHeight={34}
+        opened={opened}
+        onOpen={(row) => onOpen(row.name)}
+        columns={columns}
+        toolbar={
+          <FilterBar
+            summary={
+              shown.length === rows.length
+                ? plural(rows.length, "feature")
+                : `${shown.length} of ${plural(rows.length, "feature")}`
+            }
+          >
+            <SearchInput placeholder="Search features" />
+            <ChoiceFilter
+              name="state"
+              label="State"
+              choices={[
+                { value: "drifted", label: "Drifted now", count: counts.drifted },
+                { value: "before", label: "Drifted before", count: counts.before },
+                { value: "never", label: "Never drifted", count: counts.never },
+              ]}
+            />
+            <Legend />
+          </FilterBar>
+        }
+      />
+    </Box>
+  );
+}
+
+function makeColumns(
+  checks: readonly Check[],
+  chosen: number,
+  zone: string,
+  onChoose: (row: FeatureRow, check: number) => void,
+): Column<FeatureRow>[] {
+  const times = timesOf(checks, "data").map((time) => formatTime(time, zone));
+  return [
     { key: "feature", label: "Feature", fixed: true, width: 190, value: (row) => row.name, render: name },
     {
       key: "windows",
@@ -49,9 +108,10 @@ export function FeatureTable({
         <HeatStrip
           row={row}
           checks={checks}
+          times={times}
           chosen={chosen}
           width={Math.min(STRIP, checks.length * 30)}
-          onChoose={(index) => onOpen(row.name, index)}
+          onChoose={(index) => onChoose(row, index)}
         />
       ),
     },
@@ -65,7 +125,7 @@ export function FeatureTable({
           values={row.ratios}
           threshold={1}
           width={LINE}
-          palette={isDrifted(row) ? "orange" : "blue"}
+          palette={row.streak > 0 ? "orange" : "blue"}
           label={`${row.name}: now ${formatRatio(row.now)} the threshold, at most ${formatRatio(row.worst)}`}
         />
       ),
@@ -122,46 +182,6 @@ export function FeatureTable({
       render: (row) => formatNumber(row.scores.at(-1)),
     },
   ];
-  const counts = { drifted: 0, before: 0, never: 0 };
-  for (const row of rows) {
-    counts[row.streak > 0 ? "drifted" : row.driftedCount ? "before" : "never"] += 1;
-  }
-  return (
-    <Box>
-      <DataTable
-        label="Features"
-        rows={shown}
-        rowKey={(row) => row.name}
-        initialSort={{ column: "now", descending: true }}
-        maxHeight="56vh"
-        rowHeight={34}
-        opened={opened}
-        onOpen={(row) => onOpen(row.name)}
-        columns={columns}
-        toolbar={
-          <FilterBar
-            summary={
-              shown.length === rows.length
-                ? plural(rows.length, "feature")
-                : `${shown.length} of ${plural(rows.length, "feature")}`
-            }
-          >
-            <SearchInput placeholder="Search features" />
-            <ChoiceFilter
-              name="state"
-              label="State"
-              choices={[
-                { value: "drifted", label: "Drifted now", count: counts.drifted },
-                { value: "before", label: "Drifted before", count: counts.before },
-                { value: "never", label: "Never drifted", count: counts.never },
-              ]}
-            />
-            <Legend />
-          </FilterBar>
-        }
-      />
-    </Box>
-  );
 }
 
 const name = (row: FeatureRow) => (

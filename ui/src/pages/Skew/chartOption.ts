@@ -19,6 +19,8 @@ export function chartOption(shown: Shown): EChartsCoreOption {
   const values = valuesOf(shown);
   const limit = limitOf(shown);
   const hidden = { show: false };
+  // A line joins its points as they come; an older window may have been compared later.
+  const inTime = checks.map((_, index) => index).sort((one, other) => (times[one] ?? 0) - (times[other] ?? 0));
   const xAxis = (index: number, labels: boolean) => ({
     gridIndex: index,
     type: "time",
@@ -75,11 +77,11 @@ export function chartOption(shown: Shown): EChartsCoreOption {
         connectNulls: false,
         z: 3,
         lineStyle: { color: theme.series[0], width: 2 },
-        data: values.map((value, index) => pointOf(shown, index, times[index] ?? 0, value)),
-        tooltip: { formatter: ({ dataIndex }: { dataIndex: number }) => tooltip(dataIndex) },
+        data: inTime.map((index) => pointOf(shown, index, times[index] ?? 0, values[index] ?? null)),
+        tooltip: { formatter: ({ dataIndex }: { dataIndex: number }) => tooltip(inTime[dataIndex] ?? 0) },
         markLine: changeLines(shown),
       },
-      ...limitSeries(shown, times, limit),
+      ...limitSeries(shown, inTime, times, limit),
       {
         name: "rows",
         type: "bar",
@@ -194,14 +196,22 @@ function pointOf({ row, checks, chosen, theme }: Shown, index: number, time: num
   };
 }
 
-function limitSeries({ measured, theme }: Shown, times: readonly number[], limit: (number | null)[]): object[] {
-  const first = times[0];
-  const last = times.at(-1);
+function limitSeries(
+  { measured, theme }: Shown,
+  inTime: readonly number[],
+  times: readonly number[],
+  limit: (number | null)[],
+): object[] {
+  const first = inTime[0];
+  const last = inTime.at(-1);
   if (first === undefined || last === undefined) {
     return [];
   }
-  const ends = [padded(times, -1), padded(times, 1)];
-  const data = [[ends[0], limit[0]], ...times.map((time, index) => [time, limit[index]]), [ends[1], limit.at(-1)]];
+  const data = [
+    [padded(times, -1), limit[first]],
+    ...inTime.map((index) => [times[index], limit[index]]),
+    [padded(times, 1), limit[last]],
+  ];
   return [
     {
       name: "limit",

@@ -14,7 +14,17 @@ export const HEAT: readonly HeatStep[] = [
   { from: 2, token: "red.solid", label: "above 2" },
 ];
 
-/** The colour token of a ratio; null where there is none. */
-export function heatToken(ratio: number | null): string | null {
-  return ratio === null ? null : (HEAT.findLast(({ from }) => ratio >= from)?.token ?? null);
+/** The step of a ratio; null where there is none. */
+export function heatIndex(ratio: number | null): number | null {
+  return ratio === null ? null : HEAT.findLastIndex(({ from }) => ratio >= from);
 }
+
+/** How the strips in a table look. */
+export const STRIPS = {
+  "& [data-strip]": { display: "block" },
+  "& [data-strip] g": { cursor: "pointer" },
+  "& [data-strip] circle": { fill: "bg", pointerEvents: "none" },
+  "& rect[data-heat=none]": { fill: "transparent", stroke: "border" },
+  ...Object.fromEntries(HEAT.map(({ token }, index) => [`& rect[data-heat="${index}"]`, { fill: token }])),
+  "& rect[data-chosen]": { stroke: "fg", strokeWidth: 1.5 },
+};
