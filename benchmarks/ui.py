@@ -25,7 +25,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from airflow_hops.environments import create_environment  # noqa: E402
-from benchmarks.measurement.ui_site import DAG, DAGS, PagesSite  # noqa: E402
+from benchmarks.measurement.ui_site import DAG, DAGS, WIDE, PagesSite  # noqa: E402
 from benchmarks.measurement.ui_window import Window  # noqa: E402
 
 WORK = REPOSITORY / ".hops" / "benchmarks" / "ui"
@@ -42,27 +42,39 @@ MARKS = {
     "features_5000_sort_s": 0.1,
     "features_1000_payload_mb": 1.0,
     "features_5000_payload_mb": 1.0,
+    "skew_5000_sort_s": 0.1,
+    "skew_5000_payload_mb": 1.0,
+    "schema_5000_sort_s": 0.1,
+    "schema_5000_payload_mb": 1.0,
     "points_payload_mb": 1.0,
     "bundle_payload_mb": 1.0,
 }
 """What is to stay below: seconds, and megabytes as they are sent."""
 HEADINGS = ("Mean", "Missing", "Max", "Feature")
 """What is sorted by, one after the other: each brings another row to the top."""
+WIDE_PAGES = {
+    "skew": ("Features", ("Worst", "Feature", "Drifted for", "Now")),
+    "schema": ("Features of the schema", ("Domain", "Type", "Presence", "Feature")),
+}
+"""Pages of 5,000 features: their table, and what it is sorted by."""
 TITLES = {
     "bare": "a page of the app with nothing on it (the host's part)",
     "from_pipelines": "statistics of 1,000 features, two data sets, by a click in the list of pipelines",
     "features_1000": "statistics of 1,000 features, two data sets",
     "features_5000": "statistics of 5,000 features, two data sets",
+    "skew_5000": "skew of 5,000 features, 30 comparisons",
+    "schema_5000": "a schema of 5,000 features",
     "points": "50,000 points in Dive",
     "pan_frame": "a frame while they are moved",
     "facets": "Facets Overview, the same 1,000 features, from a local file",
 }
-PIPELINE = """document.querySelector('a[href*="/plugin/hops/data?"]')"""
+PIPELINE = f"""document.querySelector('a[href*="/plugin/hops/data?dag={DAG}"]')"""
 """The first link of the list of pipelines to a Data page, which shows the run's first statistics: 1,000 features."""
 BARE = "document.body?.innerText.includes('There is no such page')"
 ROWS = """(() => { const rows = document.querySelectorAll('table[aria-label="Features"] tbody tr[data-index]');
   return rows.length >= 8 && [...rows[7].cells].slice(2).some((cell) => /[0-9]/.test(cell.textContent)); })()"""
 POINTS = "document.querySelector('[data-dive=\"plot\"][data-ready=\"true\"]')?.dataset.points === '50000'"
+FIRST_OF = """document.querySelector('table[aria-label="{table}"] tr[data-index="0"]')?.textContent"""
 FIRST = "document.querySelector('tr[data-index=\"0\"] [data-feature]')?.dataset.feature"
 FACETS_REST_MS = 3000
 FACETS_ROWS = """(() => { const rows = document.querySelectorAll('facets-overview-row-stats');
@@ -105,6 +117,14 @@ def measure_site(browser: Browser, url: str, run_id: str, received: dict[str, in
         received[f"features_{size}"] = window.payload("/hops/api/")
         found[f"features_{size}_sort"] = [sort(window, heading) for heading in HEADINGS]
         window.close()
+    for page, (table, headings) in WIDE_PAGES.items():
+        name, first = f"{page}_5000", FIRST_OF.format(table=table)
+        window = Window(context, first)
+        found[name] = [window.open(f"{url}/plugin/hops/{page}?dag={WIDE}")]
+        window.settle()
+        received[name] = window.payload("/hops/api/")
+        found[f"{name}_sort"] = [sort(window, heading, first) for heading in headings]
+        window.close()
     window = Window(context, POINTS)
     found["points"] = [window.open(address_of(url, run_id, "rows", "examples", tab="dive", split="train"))]
     window.settle()
@@ -126,11 +146,11 @@ def measure_inside(browser: Browser, url: str) -> float:
     return took
 
 
-def sort(window: Window, heading: str) -> float:
+def sort(window: Window, heading: str, first: str = FIRST) -> float:
     """Seconds from a click on a heading of the table to other rows at its top."""
     button = f"[...document.querySelectorAll('th button')].find((each) => each.textContent === '{heading}')"
     return window.act(
-        f"const before = {FIRST}; {button}.click()", f"{button}.closest('th').ariaSort && {FIRST} !== before"
+        f"const before = {first}; {button}.click()", f"{button}.closest('th').ariaSort && {first} !== before"
     )
 
 
@@ -177,8 +197,7 @@ def figures_of(first: Seconds, rounds: Sequence[Seconds], received: Mapping[str,
         "pan_frame_p95_s": round(frames[int(0.95 * len(frames))], 4),
         **{f"{name}_payload_mb": round(size / 1e6, 3) for name, size in received.items()},
         "first_s": {
-            name: round(first[name][0], 4)
-            for name in ("bare", "from_pipelines", "features_1000", "features_5000", "points")
+            name: round(first[name][0], 4) for name in first if not name.endswith("_sort") and name != "pan_frame"
         },
         "runs": {name: [round(s, 4) for s in seconds] for name, seconds in every.items() if name != "pan_frame"},
     }
@@ -186,7 +205,8 @@ def figures_of(first: Seconds, rounds: Sequence[Seconds], received: Mapping[str,
 
 def ratios_of(figures: Mapping[str, Any]) -> dict[str, float]:
     """What the host and the peer take, over what the pages take; the marks, over what was measured."""
-    opened = [name for name in ("features_1000_s", "features_5000_s", "points_s") if name in figures]
+    names = ("features_1000_s", "features_5000_s", "skew_5000_s", "schema_5000_s", "points_s")
+    opened = [name for name in names if name in figures]
     ratios = {f"bare_page_over_{name.removesuffix('_s')}": figures["bare_s"] / figures[name] for name in opened}
     if "facets_s" in figures:
         ratios["facets_over_features_1000"] = figures["facets_s"] / figures["features_1000_s"]

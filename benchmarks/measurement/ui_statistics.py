@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from airflow_hops.artifacts import Artifact, Producer, RowCounts
 from airflow_hops.store import ArtifactStore, ArtifactWriter
@@ -39,19 +44,47 @@ def write_statistics(store: str, producer: Producer, features: int, splits: Mapp
 
 def fill_statistics(writer: ArtifactWriter, features: int, splits: Mapping[str, int] = SPLITS) -> Artifact:
     """The same through the writer of a step's own output."""
-    from airflow_hops.runtime.statistics import STATISTICS_FILE, SUMMARY_FILE, comparable_options, generate_statistics
+    from airflow_hops.runtime.statistics import comparable_options, generate_statistics
+
+    tables = {split: _table(features, rows, seed) for seed, (split, rows) in enumerate(splits.items())}
+    options = comparable_options()
+    found = {split: generate_statistics(table, options=options, workers=1) for split, table in tables.items()}
+    return _commit(writer, found, window=None)
+
+
+def fill_window(writer: ArtifactWriter, source: Path, number: int) -> Artifact:
+    """Statistics of a week as those of ``source``, each feature moved a little, every 97th of them far."""
+    from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
+
+    found = load_statistics(source / "train" / STATISTICS_FILE)
+    random: Any = np.random.default_rng(number)
+    for at, feature in enumerate(found.datasets[0].features):
+        by = random.normal(0, 0.1) + (2 if (at - number // 4) % 97 == 0 else 0)
+        for histogram in feature.num_stats.histograms:
+            for bucket in histogram.buckets:
+                bucket.low_value += by * feature.num_stats.std_dev
+                bucket.high_value += by * feature.num_stats.std_dev
+        for rank, bucket in enumerate(feature.string_stats.rank_histogram.buckets):
+            bucket.sample_count = round(bucket.sample_count * math.exp(by * (-1) ** rank))
+    start = datetime(2026, 1, 5, tzinfo=UTC) + timedelta(weeks=number)
+    return _commit(writer, {"train": found}, window=[start.isoformat(), (start + timedelta(weeks=1)).isoformat()])
+
+
+def _commit(writer: ArtifactWriter, found: Mapping[str, Any], window: list[str] | None) -> Artifact:
+    from airflow_hops.runtime.statistics import STATISTICS_FILE, SUMMARY_FILE
     from airflow_hops.runtime.statistics.summary import summarize
 
-    for number, (split, rows) in enumerate(splits.items()):
-        found = generate_statistics(_table(features, rows, seed=number), options=comparable_options(), workers=1)
+    for split, statistics in found.items():
         folder = writer.path / split
         folder.mkdir(parents=True)
-        (folder / STATISTICS_FILE).write_bytes(found.SerializeToString(deterministic=True))
-        (folder / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(found)}))
+        (folder / STATISTICS_FILE).write_bytes(statistics.SerializeToString(deterministic=True))
+        (folder / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(statistics)}))
+    rows = {split: int(statistics.datasets[0].num_examples) for split, statistics in found.items()}
+    features = max(len(statistics.datasets[0].features) for statistics in found.values())
     return writer.commit(
-        rows={split: RowCounts(rows, rows) for split, rows in splits.items()},
-        metrics={"features": features, **{f"{split}_rows": rows for split, rows in splits.items()}},
-        properties={"splits": list(splits), "label": None, "key": None, "time": None, "window": None},
+        rows={split: RowCounts(count, count) for split, count in rows.items()},
+        metrics={"features": features, **{f"{split}_rows": count for split, count in rows.items()}},
+        properties={"splits": list(found), "label": None, "key": None, "time": None, "window": window},
     )
 
 
@@ -62,7 +95,6 @@ def _table(features: int, rows: int, seed: int) -> Any:
 
 
 def _column(number: int, rows: int, seed: int) -> Any:
-    import numpy as np
     import pyarrow as pa
 
     random = np.random.default_rng([seed, number])
