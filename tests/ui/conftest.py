@@ -6,13 +6,14 @@ saves a developer the demo, and shows what is built; a test that changes what is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -208,29 +209,44 @@ def open_page(
 @pytest.fixture(scope="session")
 def site_below_a_path(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The same site by another API server, whose ``base_url`` has a path."""
+    with another_server(site, tmp_path_factory.mktemp("below") / "log", path="/behind/a-proxy") as below:
+        yield below
+
+
+@contextlib.contextmanager
+def another_server(site: Site, log: Path, *, path: str = "", environment: Mapping[str, str] = {}) -> Iterator[Site]:
+    """Another API server of a site.
+
+    Args:
+        site: The site.
+        log: File for what it says.
+        path: Of its ``base_url``.
+        environment: Settings beside the site's.
+    """
     port = free_port()
-    url = f"http://127.0.0.1:{port}/behind/a-proxy"
-    log = tmp_path_factory.mktemp("below") / "log"
+    url = f"http://127.0.0.1:{port}{path}"
+    settings = {**site.environment, "AIRFLOW__API__BASE_URL": url, **environment}
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "airflow", "api-server", "--port", str(port)],
-            env={**site.environment, "AIRFLOW__API__BASE_URL": url},
+            env=settings,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
         )
     try:
         deadline = time.monotonic() + STARTUP_TIMEOUT_S
-        while not _answers(url):
+        while not answers(url):
             assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
             time.sleep(0.2)
-        yield replace(site, url=url)
+        yield replace(site, url=url, environment=settings)
     finally:
         process.terminate()
         process.wait(20)
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Whether there is an Airflow."""
     try:
         return httpx.get(f"{url}/api/v2/version", trust_env=False, timeout=10).is_success
     except httpx.TransportError:

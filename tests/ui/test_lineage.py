@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
 
-from ui.conftest import OpenPage, Site
+from ui import one_dag_auth_manager
+from ui.conftest import OpenPage, Site, another_server
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -53,7 +59,7 @@ def test_what_serves_leads_back_to_its_snapshot(
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(f"node={snapshot['id']}"))
     expect(page.get_by_role("heading", name="Snapshot")).to_be_visible()
-    expect(page.get_by_text(snapshot["fingerprint"][:16])).to_be_visible()
+    expect(page.get_by_text(snapshot["fingerprint"][:16]).first).to_be_visible()  # the tooltip has it, too
     link = page.get_by_role("link", name="DAG run", exact=True)
     expect(link).to_have_attribute("href", re.compile(re.escape(quote(snapshot["address"]["run_id"], safe=""))))
     expect(page.get_by_text("input" if snapshot["kind"] != "snapshot" else "runtime", exact=True).first).to_be_visible()
@@ -88,6 +94,74 @@ def test_the_same_is_a_nested_list_and_another_version_is_chosen(
     expect(first).to_contain_text(f"flights v{other['version']} as")
     page.go_back()
     expect(first).not_to_contain_text(f"flights v{other['version']} as")
+
+
+def test_what_was_deleted_keeps_its_box(site: Site, open_page: OpenPage, lineage: dict[str, Any]) -> None:
+    node = next(node for node in lineage["nodes"] if node["kind"] == "statistics")
+    address = node["address"]
+    made = site.home / "store" / address["dag_id"]
+    manifests = made.glob(f"*/{address['task_id']}/statistics/manifest.json")
+    (folder,) = (found.parent for found in manifests if node["fingerprint"] in found.read_text())
+    page = open_page(f"plugin/hops/lineage?dag={DAG}")
+    box = page.locator(f"[data-node='{node['id']}']")
+    expect(box).to_be_visible()
+    expect(page.get_by_text("deleted", exact=True)).to_have_count(0)
+    away = folder.with_name("away")
+    folder.rename(away)
+    try:
+        page.reload()
+        expect(box).to_contain_text("deleted")
+        expect(box).to_have_css("border-top-style", "dashed")
+        box.click()
+        expect(page.get_by_role("heading", name="Statistics")).to_be_visible()
+        expect(page.get_by_text("was deleted")).to_be_visible()
+        expect(page.get_by_role("link", name="Task", exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name="Open statistics")).to_have_count(0)
+        expect(page.get_by_role("link", name="Lineage of this")).to_have_count(0)
+    finally:
+        away.rename(folder)
+    page.reload()
+    expect(box).not_to_contain_text("deleted")
+
+
+@pytest.fixture
+def watched(site: Site, tmp_path: Path) -> Iterator[Site]:
+    """The site by an API server for which ``watcher`` may read the monitoring DAG alone."""
+    passwords = {**site.passwords, one_dag_auth_manager.USER: "watcher's"}
+    file = tmp_path / "passwords.json"
+    file.write_text(json.dumps(passwords))
+    settings = {
+        "AIRFLOW__CORE__AUTH_MANAGER": "ui.one_dag_auth_manager.OneDagAuthManager",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
+            f"{u}:{u if u in site.passwords else 'op'}" for u in passwords
+        ),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(file),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]),
+    }
+    with another_server(site, tmp_path / "log", environment=settings) as other:
+        yield replace(other, passwords=passwords)
+
+
+def test_what_another_dag_made_is_a_box_without_a_name(watched: Site, open_page: OpenPage) -> None:
+    watching = one_dag_auth_manager.DAG
+    newest = watched.get(f"/hops/api/dags/{watching}/skew?limit=1")["checks"][0]
+    artifact = quote(
+        "/".join(str(newest[name]) for name in ("kind", "dag_id", "task_id", "map_index", "run_id")), safe=""
+    )
+    path = f"plugin/hops/lineage?dag={watching}&artifact={artifact}"
+    page = open_page(path, site=watched, user=one_dag_auth_manager.USER)
+    focus = page.get_by_role("button", name=re.compile("^Skew"))
+    expect(focus).to_be_visible()
+    hidden = page.get_by_role("button", name=re.compile("^Hidden: made by a DAG that you may not read$"))
+    expect(hidden).not_to_have_count(0)
+    hidden.first.click()
+    expect(page.get_by_role("heading", name="Hidden")).to_be_visible()
+    expect(page.get_by_text("made by a DAG that you may not read", exact=True).last).to_be_visible()
+    expect(page.get_by_role("link", name="Task", exact=True)).to_have_count(0)
+    assert DAG not in page.locator("main, #root").first.inner_text()
+    seen = open_page(path, site=watched)
+    expect(seen.get_by_role("button", name=re.compile("^Skew"))).to_be_visible()
+    expect(seen.get_by_role("button", name=re.compile("^Hidden"))).to_have_count(0)
 
 
 def test_nothing_made_yet_says_how_to_begin(open_page: OpenPage) -> None:

@@ -7,7 +7,7 @@ import re
 import urllib.request
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -47,16 +47,21 @@ def _counted(site: Site) -> Counter[str]:
     return Counter({version: counts["codes"].get("OK", 0) for version, counts in versions.items()})
 
 
-def promote(site: Site, version: int) -> None:
-    """Promotes a version by the API."""
+def decide(site: Site, action: str, what: Mapping[str, Any]) -> None:
+    """Decides by the API: ``promote``, ``traffic`` or ``roll_back``."""
     answer = httpx.post(
-        f"{site.url}{API}/promote",
-        json={"version": version, "reason": "as it was before a test", "request_id": uuid.uuid4().hex},
+        f"{site.url}{API}/{action}",
+        json={**what, "reason": "as it was before a test", "request_id": uuid.uuid4().hex},
         headers={"Authorization": f"Bearer {site.token('admin')}"},
         trust_env=False,
         timeout=300,
     )
     assert answer.status_code == 200, answer.text
+
+
+def promote(site: Site, version: int) -> None:
+    """Promotes a version by the API."""
+    decide(site, "promote", {"version": version})
 
 
 @pytest.fixture

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,11 +11,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from shown_demo import REPOSITORY
 
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
-from demo.services import free_port
-from ui.conftest import PASSWORDS, OpenPage, Site
+from ui.conftest import OpenPage, Site
+from ui.own_airflow import OwnAirflow, own_airflow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -32,37 +22,13 @@ DEMO = "plugin/hops/schema?dag=flights_training"
 PAGE = "plugin/hops/schema?dag=pages_schema"
 HOSTILE = "<img src=x onerror=alert(1)>"
 SCRIPT = "<script>alert(2)</script>"
-WAIT_S = 180.0
 
 
-class AskingSite:
-    """A web UI, and a process in which the DAG ``pages_schema`` runs and waits for answers."""
+class Asking:
+    """An Airflow in which the DAG ``pages_schema`` runs and waits for answers."""
 
-    def __init__(self, site: Site, process: subprocess.Popen[str]) -> None:
-        self.site = site
-        self._lines: list[str] = []
-        threading.Thread(target=self._read, args=[process], daemon=True).start()
-
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._lines.append(line.rstrip())
-
-    def states(self) -> list[str]:
-        """The states of the runs that are over."""
-        return [line.removeprefix("over: ") for line in self._lines if line.startswith("over: ")]
-
-    def wait_for(self, what: Callable[[], Any]) -> Any:
-        """What there is to be, as soon as it is there."""
-        deadline = time.monotonic() + WAIT_S
-        while not (found := what()):
-            assert time.monotonic() < deadline, "\n".join(self._lines[-40:])
-            time.sleep(0.3)
-        return found
-
-    def is_ready(self) -> bool:
-        """Whether there is a database."""
-        return "ready" in self._lines
+    def __init__(self, own: OwnAirflow) -> None:
+        self.site, self.states, self.wait_for = own.site, own.states, own.wait_for
 
     def waiting(self) -> dict[str, Any] | None:
         """The validation that waits for an answer; None before the first run is over."""
@@ -85,63 +51,12 @@ class AskingSite:
         return answer.status_code
 
 
-def _is_up(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/api/v2/version", trust_env=False, timeout=10).is_success
-    except httpx.TransportError:
-        return False
-
-
 @pytest.fixture(scope="module")
-def asking(tmp_path_factory: pytest.TempPathFactory, runtime: Path, pages_built: None) -> Iterator[AskingSite]:
-    """An Airflow of its own, so that nobody's scheduler and no other test has to do with its runs."""
-    home, port = tmp_path_factory.mktemp("asking"), free_port()
-    (home / "passwords.json").write_text(json.dumps(PASSWORDS))
-    (home / "dags").mkdir()
-    shutil.copy(REPOSITORY / "tests" / "dags" / "pages_schema.py", home / "dags")
-    url = f"http://127.0.0.1:{port}"
-    extra = {"store": str(home / "store"), "runtime": str(runtime), "tracking_uri": f"sqlite:///{home}/mlflow.db"}
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in PASSWORDS),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
-        "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of these tests " * 3,
-        "AIRFLOW__API__BASE_URL": url,
-        "AIRFLOW__API__WORKERS": "1",
-        "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps({"conn_type": "hops", "extra": extra}),
-    }
-    processes: list[subprocess.Popen[str]] = []
-
-    def start(*command: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            env=environment,
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        processes.append(process)
-        return process
-
-    try:
-        site = Site(url, home, PASSWORDS, environment)
-        asking = AskingSite(site, start(str(Path(__file__).with_name("ask_about_schema.py"))))
-        asking.wait_for(asking.is_ready)
-        server = AskingSite(site, start("-m", "airflow", "api-server", "--port", str(port)))
-        server.wait_for(lambda: _is_up(url))
-        yield asking
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # a DAG that waits for an answer takes no other signal
-        for process in processes:
-            process.wait(30)
+def asking(tmp_path_factory: pytest.TempPathFactory, runtime: Path, pages_built: None) -> Iterator[Asking]:
+    """The DAG as it is, and twice with data that has changed."""
+    configurations = [{"changed": changed} for changed in ("", "yes", "again")]
+    with own_airflow(tmp_path_factory.mktemp("asking"), runtime, "pages_schema", *configurations) as own:
+        yield Asking(own)
 
 
 def _rows(page: Page | Locator, label: str) -> Locator:
@@ -211,9 +126,7 @@ def test_anomalies_are_told_across_runs_with_values_and_rows(site: Site, open_pa
     expect(rows).to_have_count(len(found[at]["features"]))
 
 
-def test_a_proposal_is_approved_on_the_page_and_the_run_goes_on_with_it(
-    asking: AskingSite, open_page: OpenPage
-) -> None:
+def test_a_proposal_is_approved_on_the_page_and_the_run_goes_on_with_it(asking: Asking, open_page: OpenPage) -> None:
     validation = asking.wait_for(asking.waiting)
     viewed = open_page(PAGE, site=asking.site, user="viewer", theme="dark")
     viewed.get_by_role("button", name="Look at it").click()
@@ -247,7 +160,7 @@ def test_a_proposal_is_approved_on_the_page_and_the_run_goes_on_with_it(
     expect(page.get_by_role("table", name="From version 1 to version 2").get_by_text(f"+ {SCRIPT}")).to_be_visible()
 
 
-def test_an_answer_that_comes_too_late_is_told_who_was_first(asking: AskingSite, open_page: OpenPage) -> None:
+def test_an_answer_that_comes_too_late_is_told_who_was_first(asking: Asking, open_page: OpenPage) -> None:
     validation = asking.wait_for(asking.waiting)
     page = open_page(f"{PAGE}&tab=anomalies", site=asking.site, problems_expected=True)
     page.get_by_role("region", name="Decision").get_by_role("button", name=CONTINUE).click()

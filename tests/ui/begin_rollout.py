@@ -1,0 +1,59 @@
+"""Makes a model that is deployed already the canary, and begins its rollout, by the steps of the operators.
+
+Run in the environment of a site: ``begin_rollout.py <URI of its deployment> <percent>``. The rollout waits for more
+requests than anybody makes.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_hops.artifacts import Artifact, Producer
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.protocol import Output, StepSpec
+
+PLAN = {
+    "bake_time_s": 0.0,
+    "min_requests": 10**9,
+    "timeout_s": 3600.0,
+    "on_timeout": "leave",
+    "approval": False,
+    "keep_versions": 2,
+    "look_s": 1.0,
+    "limits": {},
+}
+
+
+def main(deployed: str, percent: int) -> None:
+    """Runs both steps."""
+    hook, run_id = RuntimeHook(), f"test__{uuid.uuid4().hex}"
+    store = hook.store
+    made = store.manifest(deployed)
+    dag_id = made.producer.dag_id
+
+    def step(entry: str, kind: str, params: Mapping[str, Any], **inputs: Artifact) -> Any:
+        producer = Producer(dag_id, run_id, kind)
+        spec = StepSpec(
+            step=kind,
+            entry=entry,
+            params=params,
+            inputs={role: (artifact,) for role, artifact in inputs.items()},
+            output=Output(store.address(producer, kind), kind),
+            producer=producer,
+        )
+        return hook.run(spec, cache=False)
+
+    (model,) = made.inputs["model"]
+    name = made.properties["model_name"]
+    params = {"model_name": name, "canary_percent": percent, "allow_older": True}
+    step("airflow_hops.runtime.deploy:run", "deployment", params, model=model)
+    uri = store.address(Producer(dag_id, run_id, "deployment"), "deployment")
+    deployment = store.manifest(uri).reference(uri)
+    step("airflow_hops.runtime.rollout:look", "rollout", {**PLAN, "steps": [percent, 100]}, deployment=deployment)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

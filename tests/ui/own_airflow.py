@@ -1,0 +1,117 @@
+"""An Airflow of its own for one DAG, so that nobody's scheduler and no other test has to do with its runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shown_demo import REPOSITORY
+
+from demo.services import free_port
+from ui.conftest import PASSWORDS, Site, answers
+
+WAIT_S = 180.0
+
+
+class OwnAirflow:
+    """A web UI, and a process in which a DAG runs.
+
+    Attributes:
+        site: The web UI.
+    """
+
+    def __init__(self, site: Site, process: subprocess.Popen[str]) -> None:
+        self.site = site
+        self._lines: list[str] = []
+        threading.Thread(target=self._read, args=[process], daemon=True).start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._lines.append(line.rstrip())
+
+    def states(self) -> list[str]:
+        """The states of the runs that are over."""
+        return [line.removeprefix("over: ") for line in self._lines if line.startswith("over: ")]
+
+    def wait_for(self, what: Callable[[], Any]) -> Any:
+        """What there is to be, as soon as it is there."""
+        deadline = time.monotonic() + WAIT_S
+        while not (found := what()):
+            assert time.monotonic() < deadline, "\n".join(self._lines[-40:])
+            time.sleep(0.3)
+        return found
+
+    def is_ready(self) -> bool:
+        """Whether there is a database."""
+        return "ready" in self._lines
+
+
+@contextlib.contextmanager
+def own_airflow(home: Path, runtime: Path, dag_id: str, *configurations: Mapping[str, Any]) -> Iterator[OwnAirflow]:
+    """Starts it, and runs of the DAG, one after the other, while the web UI is up.
+
+    Args:
+        home: An empty folder.
+        runtime: The runtime environment.
+        dag_id: A DAG of ``tests/dags``, in a file of its name.
+        configurations: One for each run.
+    """
+    port = free_port()
+    (home / "passwords.json").write_text(json.dumps(PASSWORDS))
+    (home / "dags").mkdir()
+    shutil.copy(REPOSITORY / "tests" / "dags" / f"{dag_id}.py", home / "dags")
+    url = f"http://127.0.0.1:{port}"
+    extra = {"store": str(home / "store"), "runtime": str(runtime), "tracking_uri": f"sqlite:///{home}/mlflow.db"}
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in PASSWORDS),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of these tests " * 3,
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps({"conn_type": "hops", "extra": extra}),
+    }
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            env=environment,
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        processes.append(process)
+        return process
+
+    try:
+        site = Site(url, home, PASSWORDS, environment)
+        script = str(Path(__file__).with_name("run_dag.py"))
+        own = OwnAirflow(site, start(script, dag_id, *map(json.dumps, configurations)))
+        own.wait_for(own.is_ready)
+        server = OwnAirflow(site, start("-m", "airflow", "api-server", "--port", str(port)))
+        server.wait_for(lambda: answers(url))
+        yield own
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a DAG that waits for an answer takes no other signal
+        for process in processes:
+            process.wait(30)

@@ -1,0 +1,112 @@
+"""A canary that is being rolled out: where it is marked, and its share, set on the page."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from ui.conftest import OpenPage, Site
+from ui.test_models import API, DAG, MODEL, PAGE, answering_versions, decide, promote, tiles
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+PERCENT = 20
+
+
+@pytest.fixture(scope="module")
+def versions(site: Site) -> Iterator[tuple[int, int]]:
+    """The champion and a canary that is being rolled out; afterwards it is all as it was."""
+    known = site.get(API)
+    champion = known["champion"]["version"]
+    canary = next(version for version in known["deployed"] if version != champion)
+    manifests = (site.home / "store" / DAG).glob("*/*/deployment/manifest.json")
+    deployed = next(each for each in manifests if json.loads(each.read_text())["properties"]["version"] == canary)
+    record = site.home / "store" / "_models" / f"{MODEL}.json"
+    before = record.read_bytes()
+    script = str(Path(__file__).with_name("begin_rollout.py"))
+    try:
+        command = [sys.executable, script, f"file://{deployed.parent}", str(PERCENT)]
+        begun = subprocess.run(command, env=site.environment, capture_output=True, text=True)
+        assert begun.returncode == 0, begun.stdout[-3000:] + begun.stderr[-3000:]
+        yield champion, canary
+    finally:
+        if site.get(API)["challenger"] is not None:
+            decide(site, "roll_back", {"to_version": None})
+        promote(site, canary)  # taken out, it was unloaded
+        promote(site, champion)
+        record.write_bytes(before)  # by whom each version was deployed, and evaluated
+
+
+def test_a_canary_is_marked_where_models_are_shown(site: Site, open_page: OpenPage, versions: tuple[int, int]) -> None:
+    champion, canary = versions
+    shares = sorted({champion: 100 - PERCENT, canary: PERCENT}.items())
+    traffic = "Traffic: " + ", ".join(f"version {version} {percent}%" for version, percent in shares)
+    page = open_page(f"plugin/hops/models?dag={DAG}")
+    row = page.locator("tbody tr[data-index]")
+    expect(row.get_by_role("img", name=traffic)).to_be_visible()
+    expect(row).to_contain_text(f"v{canary}")
+    row.get_by_role("link", name=MODEL, exact=True).click()
+    expect(page.get_by_text(f"Version {canary} is being rolled out: step 1 of 2, {PERCENT}% of")).to_be_visible()
+    entries = page.get_by_role("table", name="Versions").locator("tbody tr[data-index]")
+    expect(entries.filter(has=page.get_by_text("challenger", exact=True))).to_contain_text(f"v{canary}")
+    page.get_by_role("tab", name="Decisions").click()
+    expect(page.get_by_text(f"Version {canary} deployed as canary").first).to_be_visible()
+
+
+def test_a_canary_is_marked_above_the_features_it_may_move(
+    site: Site, open_page: OpenPage, versions: tuple[int, int]
+) -> None:
+    _, canary = versions
+    page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp")
+    chart = page.get_by_role("img", name=re.compile("^temp over"))
+    expect(chart.locator("canvas")).to_be_visible()
+    box = chart.bounding_box()
+    assert box is not None
+    # What came after the last comparison stands at that one, before the room that the axis leaves at its end.
+    x = box["x"] + 64 + (box["width"] - 64 - 24) * 1.03 / 1.06
+    for y in (36, 38, 40, 42, 44) * 10:
+        page.mouse.move(x + y % 4, box["y"] + y)
+        page.wait_for_timeout(100)
+        if "began as a canary" in chart.inner_text():
+            break
+    expect(chart).to_contain_text(f"{MODEL} v{canary} began as a canary")
+
+
+def test_traffic_that_is_set_on_the_page_is_what_is_served(
+    site: Site, open_page: OpenPage, versions: tuple[int, int]
+) -> None:
+    champion, canary = versions
+    page = open_page(PAGE, user="op")
+    page.get_by_role("button", name="Set traffic").click()
+    dialog = page.get_by_role("alertdialog")
+    expect(dialog).to_contain_text(f"Share of version {canary}, the challenger, in percent")
+    share = dialog.get_by_role("spinbutton")
+    expect(share).to_have_value(str(PERCENT))
+    share.fill("70")
+    expect(dialog).to_contain_text(f"30% go to version {champion}, the champion, and 70% to version {canary}")
+    expect(dialog).to_contain_text(f"Version {canary} is being rolled out")
+    confirm = dialog.get_by_role("button", name="Set traffic")
+    expect(confirm).to_be_disabled()
+    reason = f"a look at it {uuid.uuid4().hex}"
+    dialog.get_by_role("textbox", name="Reason").fill(reason)
+    confirm.click()
+    expect(dialog).to_have_count(0, timeout=120_000)
+    shares = sorted({champion: 30, canary: 70}.items())
+    traffic = "Traffic: " + ", ".join(f"version {version} {percent}%" for version, percent in shares)
+    expect(tiles(page).get_by_role("img", name=traffic)).to_be_visible()
+    answered = answering_versions(site, 200)
+    assert sum(answered.values()) == 200
+    assert 110 <= answered[str(canary)] <= 170  # 140 on average, and six deviations from 20%
+    decision = site.get(API)["decisions"][0]
+    assert (decision["why"], decision["by"]["user"]) == (reason, "op")
+    assert decision["traffic"] == {str(champion): 30, str(canary): 70}
+    decide(site, "traffic", {"percents": {champion: 100 - PERCENT, canary: PERCENT}})
+    expect(tiles(page).get_by_role("img", name=f"version {canary} {PERCENT}%")).to_be_visible()
