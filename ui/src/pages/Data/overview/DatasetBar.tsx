@@ -25,22 +25,26 @@ export function DatasetBar({
   refs,
   listings,
   shown,
+  awaited,
 }: {
   refs: readonly ArtifactRef[];
   listings: readonly UseQueryResult<Listing, unknown>[];
   shown: readonly Shown[];
+  /** What will be shown once it is known. */
+  awaited: readonly DatasetRef[];
 }) {
   const [, change] = useQuery();
   const show = (datasets: readonly DatasetRef[], artifacts = refs) =>
     change({ artifact: artifacts.map(formatArtifact), show: datasets.map(formatDataset), split: null });
+  const wanted: readonly DatasetRef[] = [...shown, ...awaited];
   const toggle = (dataset: DatasetRef) => {
     const text = formatDataset(dataset);
-    const without = shown.filter((each) => formatDataset(each) !== text);
-    show(without.length < shown.length ? without : [...shown, dataset]);
+    const without = wanted.filter((each) => formatDataset(each) !== text);
+    show(without.length < wanted.length ? without : [...wanted, dataset]);
   };
   const remove = (index: number) =>
     show(
-      shown
+      wanted
         .filter(({ artifact }) => artifact !== index)
         .map((each) => (each.artifact > index ? { ...each, artifact: each.artifact - 1 } : each)),
       refs.filter((_, other) => other !== index),
@@ -52,7 +56,7 @@ export function DatasetBar({
     if (alone) {
       change({ artifact: [formatArtifact(ref)], show: null, split: null });
     } else {
-      show([...shown.slice(0, MAX_SHOWN - 1), added], at >= 0 ? refs : [...refs, ref]);
+      show([...wanted.slice(0, MAX_SHOWN - 1), added], at >= 0 ? refs : [...refs, ref]);
     }
   };
   return (

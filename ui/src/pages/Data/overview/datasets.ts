@@ -81,6 +81,10 @@ export function chooseDatasets(
     .slice(0, MAX_SHOWN);
 }
 
+/** What the address names of artifacts that are not known yet: a change must not lose it. */
+export const awaitedDatasets = (listings: readonly (Listing | undefined)[], named: readonly string[]): DatasetRef[] =>
+  named.map(parseDataset).filter((each): each is DatasetRef => each !== null && listings[each.artifact] === undefined);
+
 /** The names of the data sets that an artifact is shown by at first, as its task has told them; none where it has not. */
 export function expectedNames({ splits }: Record<string, unknown>): string[] {
   return Array.isArray(splits) ? splits.filter((name) => typeof name === "string").slice(0, FIRST) : [];
