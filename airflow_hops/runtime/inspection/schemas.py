@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from airflow_hops.artifacts import BadInput
 from airflow_hops.runtime.inspection.place import Place
 
 __all__ = ["compare", "describe", "feature"]
+_PARSED = 4
+"""Schemas that are kept parsed."""
 _FEW_VALUES = 8
 _MAX_VALUES = 10_000
 _MAX_CHANGED_VALUES = 200
@@ -120,7 +123,9 @@ def compare(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     return {"features": features, "unchanged": unchanged}
 
 
+@lru_cache(_PARSED)
 def _parse(text: str, source: str) -> Any:
+    """The ``Schema``, which nobody may change: of thousands of features its text takes a second to parse."""
     from airflow_hops.runtime.schema.files import parse_schema
 
     return parse_schema(text, source)
