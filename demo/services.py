@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -26,16 +23,10 @@ from demo.airflow_api import AirflowApi
 REPOSITORY = Path(__file__).resolve().parent.parent
 STARTUP_TIMEOUT_S = 180.0
 STOP_GRACE_S = 20.0
-_PR_SET_PDEATHSIG = 1
 
 
 class ServiceFailed(Exception):
     """A service did not start, or ended by itself; the message carries the last lines of its log."""
-
-
-def _end_with_this_program() -> None:
-    """Has the kernel interrupt a service, as Ctrl-C would, when this program is killed before it could stop it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 def free_port() -> int:
@@ -48,7 +39,7 @@ def free_port() -> int:
 
 @dataclass
 class Service:
-    """A process group that this program started, and its log."""
+    """A process group that a keeper runs for this program, and ends with it at the latest; and its log."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -67,14 +58,9 @@ class Service:
 
     def stop(self) -> None:
         """Ends the process and its group: asks first, then insists."""
-        for number, patience_s in ((signal.SIGTERM, STOP_GRACE_S), (signal.SIGKILL, 5.0)):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(patience_s)
-        # The leader may end before the others of its group do.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
 
 
 @dataclass
@@ -245,14 +231,13 @@ class Stack:
         log = self.home / "logs" / f"{name.replace(' ', '-').lower()}.log"
         with log.open("wb") as stream:
             process = subprocess.Popen(
-                command,
+                [sys.executable, "-I", str(REPOSITORY / "demo" / "keeper.py"), str(STOP_GRACE_S), *command],
                 env=dict(environment),
                 cwd=self.home,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_this_program,
             )
         service = Service(name, process, log)
         self.services.append(service)

@@ -1,0 +1,97 @@
+"""The keeper of what the demo starts: real processes, which end whatever becomes of the one who asked for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+KEEPER = Path(__file__).resolve().parent.parent / "demo" / "keeper.py"
+STUBBORN = "trap '' TERM INT; sleep 1000 & echo $! > below; echo $$ > leader; wait; sleep 1000"
+PATIENCE_S = 30.0
+
+
+def keep(folder: Path, grace_s: float, *command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", str(KEEPER), str(grace_s), *command],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def number_in(path: Path) -> int:
+    wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+    return int(path.read_text())
+
+
+@pytest.mark.parametrize("end", ["close", "terminate"])
+def test_a_group_that_takes_no_signal_is_killed_after_the_grace(tmp_path: Path, end: str) -> None:
+    keeper = keep(tmp_path, 0.5, "bash", "-c", STUBBORN)
+    group = [number_in(tmp_path / name) for name in ("below", "leader")]
+    if end == "close":
+        keeper.stdin.close()
+    else:
+        keeper.terminate()
+    assert keeper.wait(PATIENCE_S) == 128 + 9
+    wait_for(lambda: not any(map(runs, group)))
+
+
+def test_what_is_kept_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    asker = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time\n"
+            "subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, start_new_session=True)\n"
+            "time.sleep(1000)",
+            *(sys.executable, "-I", str(KEEPER), "0.5", "bash", "-c", STUBBORN),
+        ],
+        cwd=tmp_path,
+    )
+    group = [number_in(tmp_path / name) for name in ("below", "leader")]
+    asker.kill()
+    asker.wait(PATIENCE_S)
+    wait_for(lambda: not any(map(runs, group)))
+
+
+def test_a_group_ends_with_its_leader_whose_exit_code_is_handed_on(tmp_path: Path) -> None:
+    keeper = keep(tmp_path, 60, "bash", "-c", "sleep 1000 & echo $! > below; exit 7")
+    below = number_in(tmp_path / "below")
+    assert keeper.wait(PATIENCE_S) == 7
+    wait_for(lambda: not runs(below))
+
+
+def test_a_gentle_command_ends_at_the_first_signal(tmp_path: Path) -> None:
+    keeper = keep(tmp_path, 60, "bash", "-c", "trap 'exit 3' TERM; echo $$ > leader; while :; do sleep 0.05; done")
+    number_in(tmp_path / "leader")
+    keeper.stdin.close()
+    assert keeper.wait(PATIENCE_S) == 3
+
+
+def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+    keeper = keep(tmp_path, 1, "no-such-command")
+    _, errors = keeper.communicate(timeout=PATIENCE_S)
+    assert keeper.returncode == 127
+    assert "no-such-command cannot be started" in errors
