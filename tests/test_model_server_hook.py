@@ -322,7 +322,7 @@ def test_versions_in_an_object_store_appear_whole_and_once(object_store: Artifac
 
     base_path = f"{object_store.root}/models"
     folders = RemoteFolders(base_path, object_store.storage_options)
-    fs = object_store._fs()
+    fs = object_store.files.fs()
     half = f"{base_path}/flights/1"
     fs.pipe_file(f"{half}/variables/variables.data", b"of a try that was killed")  # and never wrote saved_model.pb
     assert not folders.has("flights", 1)

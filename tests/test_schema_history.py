@@ -216,21 +216,21 @@ def test_of_two_first_runs_at_once_one_freezes_and_the_other_takes_that(store: A
     assert len(told(store)) == 1
 
 
-@pytest.mark.parametrize("dies_in", ["_write", "create_text", "_publish_by_rename"])
+@pytest.mark.parametrize("dies_in", ["_write", "create_text", "publish"])
 def test_a_publication_that_is_cut_off_leaves_one_schema_or_the_other_and_can_be_repeated(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, dies_in: str
 ) -> None:
     import airflow_hops.schema_history as module
-    from airflow_hops.store import ArtifactWriter
+    from airflow_hops.store.files import LocalFiles
 
     freeze(store, text_of("a"))
     uri = address(store)
-    place = {"_write": module, "create_text": ArtifactStore, "_publish_by_rename": ArtifactWriter}[dies_in]
+    place = {"_write": module, "create_text": ArtifactStore, "publish": LocalFiles}[dies_in]
     real = getattr(place, dies_in)
 
     def die(*arguments: Any, **named: Any) -> Any:
         # Past the copy that is kept: the frozen schema itself is about to be replaced.
-        if dies_in == "_publish_by_rename" and "history" in arguments[0].uri:
+        if dies_in == "publish" and "history" in arguments[2]:
             return real(*arguments, **named)
         raise KeyboardInterrupt
 
@@ -293,10 +293,10 @@ def test_a_publisher_that_is_killed_at_any_moment_loses_nothing(
 
 def _die_at(moment: int, exchanges: bool) -> None:
     """Ends this process right before its n-th change of the file system, as a kill would."""
-    import airflow_hops.store as module
+    import airflow_hops.store.files as module
 
     changes = iter(range(1, 1000))
-    exchange = module._exchange
+    exchange = module.exchange
 
     def count() -> None:
         if next(changes) == moment:
@@ -315,7 +315,7 @@ def _die_at(moment: int, exchanges: bool) -> None:
         if writes or event in ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"):
             count()
 
-    module._exchange = counted_exchange
+    module.exchange = counted_exchange
     sys.addaudithook(audit)
 
 

@@ -24,6 +24,7 @@ from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.protocol import Output, StepSpec
 from airflow_hops.sources import Source
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.step_cache import find_cached, record_cached
 
 PRODUCER = Producer("dag", "manual__2026-01-01T00:00:00+00:00", "train", -1, 2)
 
@@ -76,7 +77,7 @@ def overwrite(store: ArtifactStore, uri: str, text: str) -> None:
     if store.is_local:
         _path(uri).write_bytes(text.encode())
     else:
-        store._fs().pipe_file(uri, text.encode())
+        store.files.fs().pipe_file(uri, text.encode())
 
 
 def remove(store: ArtifactStore, uri: str) -> None:
@@ -84,7 +85,7 @@ def remove(store: ArtifactStore, uri: str) -> None:
     if store.is_local:
         _path(uri).unlink()
     else:
-        store._fs().rm_file(uri)
+        store.files.fs().rm_file(uri)
 
 
 def _path(uri: str) -> Path:
@@ -103,7 +104,7 @@ def names_in(store: ArtifactStore) -> list[str]:
     if store.is_local:
         root = _path(store.root)
         return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-    fs = store._fs()
+    fs = store.files.fs()
     fs.invalidate_cache()
     root_key = store.root.removeprefix("s3://")
     return sorted(name.removeprefix(f"{root_key}/") for name in fs.find(root_key))
@@ -275,7 +276,7 @@ def test_a_flipped_byte_and_a_lost_file_are_found(any_store: ArtifactStore) -> N
     else:
         with pytest.raises(HopsError, match=r"model/b/c: SHA-256 is .*, the manifest says"):
             any_store.local(artifact)
-        any_store._fs().rm_file(f"{artifact.uri}/a")
+        any_store.files.fs().rm_file(f"{artifact.uri}/a")
         with pytest.raises(HopsError, match="model/a: the manifest names it, but it is gone"):
             any_store.local(artifact)
         assert list(any_store._local_cache.iterdir()) == []
@@ -341,31 +342,31 @@ def test_a_damaged_manifest_is_named(any_store: ArtifactStore, text: str) -> Non
 
 def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
     parts = {"code": "c1", "parameters": "p1", "input examples": "e1"}
-    found, why = any_store.find_cached(PRODUCER, parts)
+    found, why = find_cached(any_store, PRODUCER, parts)
     assert (found, why) == (None, "the task has not run before")
     artifact = write(any_store, {"a": "1"})
-    any_store.record_cached(PRODUCER, parts, artifact)
+    record_cached(any_store, PRODUCER, parts, artifact)
 
     later = dataclasses.replace(PRODUCER, run_id="later")
-    found, why = any_store.find_cached(later, parts)
+    found, why = find_cached(any_store, later, parts)
     assert found == dataclasses.replace(artifact, cached=True)
     assert why == f"same code, input examples, parameters as in run {PRODUCER.run_id}"
-    found, why = any_store.find_cached(later, {**parts, "code": "c2", "input examples": "e2"})
+    found, why = find_cached(any_store, later, {**parts, "code": "c2", "input examples": "e2"})
     assert (found, why) == (None, f"changed since run {PRODUCER.run_id}: code, input examples")
-    found, why = any_store.find_cached(dataclasses.replace(later, task_id="other"), parts)
+    found, why = find_cached(any_store, dataclasses.replace(later, task_id="other"), parts)
     assert (found, why) == (None, "the task has not run before")
 
     remove(any_store, f"{artifact.uri}/a")
-    found, why = any_store.find_cached(later, parts)
+    found, why = find_cached(any_store, later, parts)
     assert (found, why) == (None, f"{artifact.uri} has lost files that its manifest names")
     write(any_store, {"a": "changed"})
-    found, why = any_store.find_cached(later, parts)
+    found, why = find_cached(any_store, later, parts)
     assert (found, why) == (None, f"{artifact.uri} has changed since it was recorded")
     overwrite(any_store, f"{artifact.uri}/manifest.json", "")
-    assert any_store.find_cached(later, parts)[0] is None
+    assert find_cached(any_store, later, parts)[0] is None
     (entry,) = [name for name in names_in(any_store) if name.startswith("_cache") and "latest" not in name]
     overwrite(any_store, f"{any_store.root}/{entry}", "{")
-    found, why = any_store.find_cached(later, parts)
+    found, why = find_cached(any_store, later, parts)
     assert found is None
     assert "cannot be read" in why
 
@@ -374,7 +375,7 @@ def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
 def test_an_ingest_step_writes_to_s3_and_takes_its_output_from_there(
     s3_store: ArtifactStore, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fs = s3_store._fs()
+    fs = s3_store.files.fs()
     bucket = s3_store.root.removesuffix("/hops")
     fs.put_file(str(flights_raw / "planes.csv"), f"{bucket}/raw/planes.csv")
     extra = {"store": s3_store.root, "storage_options": s3_store.storage_options, "runtime": str(runtime)}

@@ -6,9 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -26,6 +24,7 @@ from airflow_hops.api.definitions import PipelineDag, definitions
 from airflow_hops.artifacts import Artifact, BadInput, HopsError, Manifest, Producer
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore, kept_version
+from airflow_hops.store.files import LocalFiles
 
 MapIndex = Annotated[int, PathParameter(ge=-1, lt=2**31, description="Of a mapped task; -1 of one that is not")]
 Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="What the artifact is", max_length=64)]
@@ -232,7 +231,7 @@ def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, M
         return replace(artifact, uri=kept), manifest
     if there is not None:
         raise HTTPException(410, f"{artifact.uri} was replaced: a later try or run of its task made another")
-    if store.is_local and not Path(unquote(store.root.removeprefix("file://"))).is_dir():
+    if isinstance(store.files, LocalFiles) and not store.files.path(store.root).is_dir():
         raise HTTPException(502, f"the artifact store {store.root} is not on the machine of the API server")
     raise HTTPException(410, f"{artifact.uri} was deleted from the store")
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote
 
 import httpx
 from airflow.models.dagrun import DagRun
@@ -23,6 +21,7 @@ from airflow_hops.api.runtime_servers import RuntimeServers, ServerProgram
 from airflow_hops.artifacts import Artifact, HopsError, Producer
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.files import LocalFiles
 
 router = APIRouter(prefix="/tensorboard")
 _servers = RuntimeServers()
@@ -103,10 +102,9 @@ def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tupl
 
 def _staged(store: ArtifactStore, uri: str) -> Path | None:
     """Where the event files of a training in progress are: in its writer's staging folder."""
-    if not store.is_local:
+    if not isinstance(store.files, LocalFiles):
         return None
-    folder = Path(unquote(uri.removeprefix("file://")))
-    staged = sorted(folder.parent.glob(f"{glob.escape(folder.name)}.staging-*"), key=_modified, reverse=True)
+    staged = sorted(store.files.staged(uri), key=_modified, reverse=True)
     return next((path / "tensorboard" for path in staged if (path / "tensorboard").is_dir()), None)
 
 

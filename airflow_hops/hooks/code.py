@@ -18,7 +18,7 @@ ML_SIDE = (
     "protocol.py",
     "schema_history.py",
     "sources.py",
-    "store.py",
+    "store",
     "runtime",
     "hops",
     "serving",

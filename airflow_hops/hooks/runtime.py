@@ -28,6 +28,7 @@ from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
 from airflow_hops.protocol import Line, StepResult, StepSpec, parse_line
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.step_cache import find_cached, record_cached
 
 _LAST_LINES = 20
 
@@ -160,7 +161,7 @@ class RuntimeHook(BaseHook):
         """The artifact that the same task made from the same parts, or None."""
         if spec.output is None:
             return None
-        artifact, why = self.store.find_cached(spec.producer, spec.cache_key_parts)
+        artifact, why = find_cached(self.store, spec.producer, spec.cache_key_parts)
         if artifact is None:
             self.log.info("Not cached: %s", why)
             return None
@@ -172,7 +173,7 @@ class RuntimeHook(BaseHook):
         if spec.output is None or not result.is_artifact:
             return
         try:
-            self.store.record_cached(spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
+            record_cached(self.store, spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
         except (OSError, HopsError) as error:
             # The artifact is there, whole: work that is done is not thrown away for want of a note of it.
             self.log.warning("The next run will not find this artifact in the cache: %s", error)

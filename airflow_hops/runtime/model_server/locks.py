@@ -9,10 +9,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote
 
 from airflow_hops.artifacts import HopsError
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.files import LocalFiles
 
 _POLL_S = 0.05
 _STORE_POLL_S = 0.5
@@ -53,8 +53,8 @@ def store_lock(
     store: ArtifactStore, folder: str, what: str, timeout_s: float
 ) -> contextlib.AbstractContextManager[None]:
     """Holds a lock in the artifact store; arguments and errors as those of :func:`store_lease`."""
-    if store.is_local:
-        return file_lock(Path(unquote(folder.removeprefix("file://"))) / ".lock", what, timeout_s)
+    if isinstance(store.files, LocalFiles):
+        return file_lock(store.files.path(folder) / ".lock", what, timeout_s)
     return store_lease(store, folder, what, timeout_s)
 
 

@@ -1,0 +1,302 @@
+"""Reads and writes artifacts by their addresses, and the small files that lie beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+from urllib.parse import unquote
+
+from airflow_hops.artifacts import MANIFEST_NAME, Artifact, BadInput, FileEntry, Manifest, Producer
+from airflow_hops.store import integrity
+from airflow_hops.store.files import Files, LocalFiles, RemoteFiles, has_files
+from airflow_hops.store.writer import ArtifactWriter
+
+
+class ArtifactStore:
+    """Reads and writes the artifacts under one root.
+
+    Args:
+        root: URI of the store (``file:///var/hops``, ``s3://bucket/hops``) or a local path.
+        storage_options: Passed to fsspec (``endpoint_url`` of an S3-compatible service, for instance).
+        local_cache: Where artifacts of a remote store are kept for local readers; by fingerprint.
+
+    Attributes:
+        root: The store's URI.
+        storage_options: As they were given.
+        files: The files of the place that the store lies in.
+
+    Raises:
+        BadInput: the root climbs out of itself with ``..``.
+    """
+
+    def __init__(
+        self, root: str, *, storage_options: Mapping[str, Any] | None = None, local_cache: str | None = None
+    ) -> None:
+        self.root = _as_uri(root).rstrip("/")
+        if _climbs(self.root):
+            raise BadInput(f"the store's address {root!r} has a part '..'; expected one that says where it leads")
+        self.storage_options = dict(storage_options or {})
+        self.files: Files = (
+            LocalFiles() if self.root.startswith("file://") else RemoteFiles(self.root, self.storage_options)
+        )
+        self._local_cache = Path(
+            local_cache or os.environ.get("HOPS_LOCAL_CACHE") or Path(tempfile.gettempdir()) / "hops-cache"
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the store lies in a local file system."""
+        return isinstance(self.files, LocalFiles)
+
+    def address(self, producer: Producer, kind: str) -> str:
+        """The artifact address of a task: the same for every try, so that a retry replaces what it wrote.
+
+        Raises:
+            BadInput: an identifier would lead out of the store.
+        """
+        task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
+        return self.uri(producer.dag_id, producer.run_id, task, kind)
+
+    def uri(self, *segments: str) -> str:
+        """Joins path segments to the root, each made safe for any file system.
+
+        Raises:
+            BadInput: a segment is empty, ``.`` or ``..``.
+        """
+        for segment in segments:
+            if segment in ("", ".", ".."):
+                raise BadInput(f"store path segment {segment!r} of {'/'.join(segments)!r} would leave {self.root}")
+        return "/".join([self.root, *(re.sub(r"[^\w.+@-]", "_", segment) for segment in segments)])
+
+    def file(self, uri: str, path: str) -> str:
+        """The address of a file of an artifact, for a reader who shows it to others.
+
+        Such a reader may read more than whoever made the artifact; a link must not have it read that to them.
+
+        Args:
+            uri: The artifact's address.
+            path: As its manifest names it.
+
+        Raises:
+            BadInput: it is not inside the artifact, or is a link that leads out of it.
+        """
+        self._check_inside(f"{uri}/{path}")
+        if not isinstance(self.files, LocalFiles):
+            return f"{uri}/{path}"
+        folder = self.files.path(uri).resolve()
+        if not (folder / path).resolve().is_relative_to(folder):
+            raise BadInput(f"{uri}: {path!r} leads out of the artifact, and is not shown")
+        return f"{uri}/{path.replace('%', '%25')}"
+
+    def create(
+        self,
+        uri: str,
+        kind: str,
+        producer: Producer,
+        *,
+        inputs: Mapping[str, tuple[Artifact, ...]] | None = None,
+        cache_key_parts: Mapping[str, str] | None = None,
+    ) -> ArtifactWriter:
+        """Opens a writer for the artifact at ``uri``.
+
+        Raises:
+            BadInput: ``uri`` is not inside this store.
+        """
+        self._check_inside(uri)
+        return ArtifactWriter(self.files, uri, kind, producer, inputs or {}, cache_key_parts or {})
+
+    def manifest(self, uri: str) -> Manifest:
+        """The manifest of the artifact at ``uri``.
+
+        Raises:
+            BadInput: there is no artifact, or its manifest cannot be read.
+        """
+        self._check_inside(uri)
+        path = f"{uri}/{MANIFEST_NAME}"
+        try:
+            text = self.files.read(path).decode()
+        except FileNotFoundError:
+            raise BadInput(
+                f"{uri}: no artifact there (no {MANIFEST_NAME}); the step that makes it has not finished, or it was "
+                "deleted"
+            ) from None
+        return Manifest.from_json(text, path)
+
+    def exists(self, uri: str) -> bool:
+        """Whether a whole artifact is at ``uri``."""
+        self._check_inside(uri)
+        return self.files.exists(f"{uri}/{MANIFEST_NAME}")
+
+    def local(self, artifact: Artifact, *, without: Collection[str] = ()) -> Path:
+        """A local directory with the artifact's files: itself on a local store, else a verified download.
+
+        Of an artifact that has been replaced, or is being replaced, and whose versions are kept (:func:`kept_version`),
+        it is the version that was asked for.
+
+        Args:
+            artifact: The artifact.
+            without: Folders of it that need not be downloaded.
+
+        Raises:
+            BadInput: the artifact is missing, or another one lies at its address by now.
+            HopsError: a file's checksum differs from its manifest's.
+        """
+        self._check_inside(artifact.uri)
+        kept = kept_version(artifact.uri, artifact.fingerprint)
+        try:
+            manifest = self.manifest(artifact.uri)
+        except BadInput:
+            if self.exists(kept):
+                return self.local(replace(artifact, uri=kept), without=without)
+            raise
+        integrity.check_paths(manifest, artifact.uri)
+        if manifest.fingerprint != artifact.fingerprint:
+            if self.exists(kept):
+                return self.local(replace(artifact, uri=kept), without=without)
+            raise BadInput(
+                f"{artifact.uri}: another {manifest.kind} lies there by now (fingerprint {manifest.fingerprint[:12]}…, "
+                f"expected {artifact.fingerprint[:12]}…): its task ran again; run the tasks after it again"
+            )
+        if isinstance(self.files, LocalFiles):
+            return self.files.path(artifact.uri)
+        target = self._local_cache / "-without-".join([manifest.fingerprint, *sorted(without)])
+        files = tuple(entry for entry in manifest.files if entry.path.partition("/")[0] not in without)
+        if not has_files(target, files):
+            # What clears temporary folders may have taken some of the files.
+            shutil.rmtree(target, ignore_errors=True)
+            _download(self.files, artifact.uri, replace(manifest, files=files), target)
+        return target
+
+    def verify(self, artifact: Artifact) -> Manifest:
+        """Re-reads every file of an artifact in the store and compares its checksum with the manifest's.
+
+        Raises:
+            HopsError: a file is missing or differs.
+        """
+        manifest = self.manifest(artifact.uri)
+        integrity.verify(manifest, artifact.uri, lambda path: self.files.open(f"{artifact.uri}/{path}"))
+        return manifest
+
+    def accept_edit(self, uri: str, path: str) -> Artifact:
+        """The artifact after somebody may have edited one of its text files: its manifest then says what is in there.
+
+        Args:
+            uri: The artifact's address.
+            path: The file's path in it.
+
+        Raises:
+            BadInput: there is no artifact, or no such file in it.
+        """
+        manifest = self.manifest(uri)
+        try:
+            content = self.files.read(f"{uri}/{path}")
+        except FileNotFoundError:
+            raise BadInput(f"{uri}/{path}: the manifest names it, but it is gone") from None
+        entry = FileEntry(path, len(content), hashlib.sha256(content).hexdigest())
+        if entry not in manifest.files:
+            others = tuple(file for file in manifest.files if file.path != path)
+            manifest = replace(manifest, files=(*others, entry))
+            self.write_text(f"{uri}/{MANIFEST_NAME}", manifest.to_json())
+        return manifest.reference(uri)
+
+    def is_whole(self, uri: str, manifest: Manifest) -> bool:
+        """Whether the store has all files of an artifact, by their sizes."""
+        self._check_inside(uri)
+        return self.files.has(uri, manifest.files)
+
+    def write_text(self, uri: str, text: str) -> None:
+        """Writes a small file atomically."""
+        self._check_inside(uri)
+        self.files.write(uri, text.encode())
+
+    def create_text(self, uri: str, text: str) -> None:
+        """Writes a small file that is not there yet, atomically; of several that try, one succeeds.
+
+        Raises:
+            FileExistsError: it is there.
+        """
+        self._check_inside(uri)
+        self.files.create(uri, text.encode())
+
+    def remove_text(self, uri: str) -> None:
+        """Removes a small file, if it is there."""
+        self._check_inside(uri)
+        self.files.remove(uri)
+
+    def names(self, uri: str) -> list[str]:
+        """Names of what lies in a folder, sorted; none where there is no folder."""
+        self._check_inside(uri)
+        return self.files.names(uri)
+
+    def lock(self, uri: str) -> contextlib.AbstractContextManager[None]:
+        """Holds a lock on a folder of a local store, against threads and processes; elsewhere there is none to hold."""
+        self._check_inside(uri)
+        return self.files.lock(uri)
+
+    def read_text(self, uri: str, *, errors: str = "strict") -> str:
+        """Reads a small file; ``errors`` is as in ``bytes.decode``.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        self._check_inside(uri)
+        return self.files.read(uri).decode(errors=errors)
+
+    def stream(self, uri: str) -> Iterator[bytes]:
+        """The content of a file of any size, piece by piece; the file is opened at once.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        self._check_inside(uri)
+        return _pieces(self.files.open(uri))
+
+    def _check_inside(self, uri: str) -> None:
+        if not uri.startswith(f"{self.root}/") or _climbs(uri):
+            raise BadInput(f"artifact address {uri!r} is not inside the store {self.root!r}")
+
+
+def kept_version(uri: str, fingerprint: str) -> str:
+    """Where a version of an artifact is kept when another one takes its address, if versions of it are kept at all."""
+    return f"{uri.rpartition('/')[0]}/history/{fingerprint}"
+
+
+def _download(files: RemoteFiles, uri: str, manifest: Manifest, target: Path) -> None:
+    staging = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
+    staging.mkdir(parents=True)
+    try:
+        for entry in manifest.files:
+            path = staging / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # its absence is told below
+                files.fetch(f"{uri}/{entry.path}", path)
+        (staging / MANIFEST_NAME).write_text(manifest.to_json())
+        integrity.verify(manifest, uri, lambda path: (staging / path).open("rb"))
+        with contextlib.suppress(OSError):  # another process finished the same download first
+            staging.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    with stream:
+        while piece := stream.read(integrity.CHUNK_BYTES):
+            yield piece
+
+
+def _climbs(uri: str) -> bool:
+    # A local path is unquoted before it is opened, so that %2e%2e is a way out too.
+    return ".." in (*PurePosixPath(uri).parts, *PurePosixPath(unquote(uri)).parts)
+
+
+def _as_uri(root: str) -> str:
+    return root if "://" in root else Path(root).expanduser().resolve().as_uri()
