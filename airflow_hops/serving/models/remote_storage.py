@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STREAMS = 8
-_PART_BYTES = 4 << 20
-# A copy of which no part arrives for so long has failed: a store that went away must not hold up a load for minutes.
-_STALLED_S = 30.0
+_PART_BYTES = 2 << 20
+# A copy of which no part arrives for so long has failed: a store that went away must not hold up a load for ever. With
+# eight parts on their way, a line of 300 KB a second is still fast enough.
+_STALLED_S = 60.0
 # What stores call an object's checksum, version and time.
 _STAMPS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated", "mtime", "created")
 
