@@ -16,7 +16,7 @@ from airflow_hops.artifacts import BadInput, HopsError
 
 if TYPE_CHECKING:
     from airflow_hops.serving_api.address import ServerAddress
-    from airflow_hops.serving_api.client import ModelVersion, PredictResult, TrafficSplit
+    from airflow_hops.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 
 Api = Literal["grpc", "rest"]
 
@@ -150,7 +150,7 @@ class ModelServerHook(BaseHook):
     def metadata(
         self, model_name: str, *, version: int | None = None, label: str | None = None, api: Api = "grpc"
     ) -> Any:
-        """Signatures of a version: :class:`~airflow_hops.serving_api.client.ModelMetadata`, or by REST the JSON."""
+        """Signatures of a version: :class:`~airflow_hops.serving_api.answers.ModelMetadata`, or by REST the JSON."""
         with self._client(api) as client:
             return client.metadata(model_name, version=version, label=label)
 
@@ -249,7 +249,7 @@ class ModelServerHook(BaseHook):
     @contextlib.contextmanager
     def _client(self, api: Api = "grpc") -> Iterator[Any]:
         """A client of one of the ports; what it raises becomes an error of this package."""
-        from airflow_hops.serving_api.client import ModelServerError
+        from airflow_hops.serving_api.answers import ModelServerError
 
         if api not in ("grpc", "rest"):
             raise BadInput(f"api is {api!r}; expected 'grpc' or 'rest'")
@@ -292,7 +292,7 @@ def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
 
 
 def _versions(client: Any, model_name: str, version: int | None = None) -> list[ModelVersion]:
-    from airflow_hops.serving_api.client import ModelServerError
+    from airflow_hops.serving_api.answers import ModelServerError
 
     try:
         versions: list[ModelVersion] = client.status(model_name, version)

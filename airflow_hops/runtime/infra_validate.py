@@ -181,7 +181,8 @@ class ThrowawayServer:
             Unfit: the server refuses the model; the message is the server's own.
             HopsError: the server ended, or is not up in time.
         """
-        from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
+        from airflow_hops.serving_api.answers import ModelServerError
+        from airflow_hops.serving_api.client import ModelServerClient
 
         while not self._ready_file.exists():
             code = self.process.poll()
@@ -261,7 +262,8 @@ def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[st
 def _ask(
     server: ThrowawayServer, model: ServedModel, arrays: Mapping[str, Any], load_seconds: float
 ) -> InfraValidation:
-    from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
+    from airflow_hops.serving_api.answers import ModelServerError
+    from airflow_hops.serving_api.client import ModelServerClient
 
     rows = len(next(iter(arrays.values())))
     expected = model.probabilities(arrays)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_hops.artifacts import BadInput
-from airflow_hops.serving_api.client import ModelServerClient, TlsFiles
+from airflow_hops.serving_api.client import ModelServerClient
 from airflow_hops.serving_api.rest_client import RestClient
+from airflow_hops.serving_api.tls import TlsFiles
 
 BUNDLED = "bundled"
 TENSORFLOW_MODEL_SERVER = "tensorflow_model_server"

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,142 +18,24 @@ import grpc
 import numpy as np
 
 from airflow_hops.serving_api import protocol, tensors
+from airflow_hops.serving_api.answers import (
+    ClassifyResult,
+    ModelMetadata,
+    ModelServerError,
+    ModelVersion,
+    PredictResult,
+    RegressResult,
+    SignatureSpec,
+    TensorSpec,
+    TrafficSplit,
+)
 from airflow_hops.serving_api.examples import fill_input
+from airflow_hops.serving_api.tls import TlsFiles
 
 # A version that failed before and was written anew still shows the old failure until the server looks again.
 _FAILURE_STANDS_S = 2.0
 
 STATES = {0: "UNKNOWN", 10: "START", 20: "LOADING", 30: "AVAILABLE", 40: "UNLOADING", 50: "END"}
-
-
-@dataclass(frozen=True)
-class PredictResult:
-    """An answer.
-
-    Attributes:
-        outputs: Alias to array; strings are arrays of bytes.
-        version: The version that answered.
-        request_id: The id under which the request was captured, where the server names one.
-    """
-
-    outputs: dict[str, np.ndarray]
-    version: int
-    request_id: str | None = None
-
-
-@dataclass(frozen=True)
-class ClassifyResult:
-    """An answer to Classify.
-
-    Attributes:
-        classes: For each example, pairs of label and score; a model that gives only one leaves the other empty or 0.
-        version: The version that answered.
-    """
-
-    classes: list[list[tuple[str, float]]]
-    version: int
-
-
-@dataclass(frozen=True)
-class RegressResult:
-    """An answer to Regress: a value for each example, and the version that answered."""
-
-    values: list[float]
-    version: int
-
-
-@dataclass(frozen=True)
-class ModelVersion:
-    """State of one version of a model.
-
-    Attributes:
-        version: Its number.
-        state: START, LOADING, AVAILABLE, UNLOADING or END.
-        error: Why it did not load; empty where nothing is wrong.
-    """
-
-    version: int
-    state: str
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """An input or output of a signature: TensorFlow's name of the dtype, and the shape (-1 where it is open)."""
-
-    dtype: str
-    shape: tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
-class SignatureSpec:
-    """Inputs and outputs of a signature by alias."""
-
-    inputs: dict[str, TensorSpec]
-    outputs: dict[str, TensorSpec]
-
-
-@dataclass(frozen=True)
-class ModelMetadata:
-    """What a version of a model takes and gives."""
-
-    model: str
-    version: int
-    signatures: dict[str, SignatureSpec]
-
-
-@dataclass(frozen=True)
-class TrafficSplit:
-    """Which versions answer the requests to a model that name none.
-
-    Attributes:
-        percents: Version to percent, as it was set; None where the latest version answers.
-        in_effect: Version to percent among the available ones, rounded: the share of a version that is not available
-            goes to the others.
-        persisted: Whether a restart of the server has it, as it is in the server's traffic file.
-    """
-
-    percents: dict[int, int] | None
-    in_effect: dict[int, int]
-    persisted: bool
-
-
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files of a client that speaks TLS.
-
-    Attributes:
-        ca_file: Certificate of whoever signed the server's; None for the authorities that gRPC knows.
-        cert_file: The client's certificate, for a server that verifies its clients; None where it does not.
-        key_file: The private key of that certificate.
-    """
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """What a gRPC channel takes.
-
-        Raises:
-            OSError: A file cannot be read.
-        """
-        ca, cert, key = (
-            Path(file).read_bytes() if file else None for file in (self.ca_file, self.cert_file, self.key_file)
-        )
-        return grpc.ssl_channel_credentials(ca, key, cert)
-
-
-class ModelServerError(Exception):
-    """The server refused a request, cannot be reached, or did not make a version available.
-
-    Attributes:
-        code: gRPC status code.
-    """
-
-    def __init__(self, message: str, code: grpc.StatusCode) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class ModelServerClient:

@@ -22,7 +22,7 @@ import grpc
 import numpy as np
 
 from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.client import ModelServerError, ModelVersion, PredictResult, TrafficSplit
+from airflow_hops.serving_api.answers import ModelServerError, ModelVersion, PredictResult, TrafficSplit
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,

@@ -70,7 +70,7 @@ def ready_version(services: Mapping[str, str], model_name: str, version: int | N
         HopsError: the server does not answer.
     """
     from airflow_hops.serving_api.address import ServerAddress
-    from airflow_hops.serving_api.client import ModelServerError
+    from airflow_hops.serving_api.answers import ModelServerError
 
     address = ServerAddress.of(services)
     with address.client() as client:

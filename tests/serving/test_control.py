@@ -15,7 +15,8 @@ from google.protobuf import text_format
 
 from airflow_hops.serving.monitoring.logs import LogBuffer
 from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.client import ModelServerClient, ModelServerError, TrafficSplit
+from airflow_hops.serving_api.answers import ModelServerError, TrafficSplit
+from airflow_hops.serving_api.client import ModelServerClient
 
 if TYPE_CHECKING:
     from tests.serving.conftest import Server

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
 
 if TYPE_CHECKING:
     from tests.serving.conftest import Server

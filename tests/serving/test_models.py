@@ -265,7 +265,8 @@ def test_wait_until_available_tells_the_servers_own_load_error(
     server = start_server(model_config_file=config, max_num_load_retries=0)
     answers = in_runtime(
         """
-        from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
+        from airflow_hops.serving_api.answers import ModelServerError
+        from airflow_hops.serving_api.client import ModelServerClient
         client = ModelServerClient(address)
 
         def wait(*arguments):

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
 from airflow_hops.serving_api.config import read_config, set_model
 
 if TYPE_CHECKING:

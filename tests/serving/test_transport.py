@@ -20,7 +20,9 @@ import grpc
 import pytest
 
 from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.client import ModelServerClient, ModelServerError, TlsFiles
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.serving_api.tls import TlsFiles
 
 if TYPE_CHECKING:
     from tests.serving.conftest import Server

@@ -23,7 +23,8 @@ import pytest
 from airflow_hops.serving.flags import parse_flags
 from airflow_hops.serving.models.workers.autoscaling import Autoscaler, ScalingOptions, WorkerBounds
 from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
 from airflow_hops.serving_api.config import parse_config
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from airflow_hops.runtime.model_server.version_folders import (
 )
 from airflow_hops.serving_api import config
 from airflow_hops.serving_api.address import TENSORFLOW_MODEL_SERVER, ServerAddress
-from airflow_hops.serving_api.client import ModelServerError
+from airflow_hops.serving_api.answers import ModelServerError
 from airflow_hops.store import ArtifactStore
 
 _POLL_S = 0.05

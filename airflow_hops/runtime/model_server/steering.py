@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.runtime.model_server.locks import store_lock
 from airflow_hops.serving_api import config
-from airflow_hops.serving_api.client import ModelServerClient, ModelServerError
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
 from airflow_hops.store import ArtifactStore
 
 _REFUSALS = ("INVALID_ARGUMENT", "FAILED_PRECONDITION", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED")

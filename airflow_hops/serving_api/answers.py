@@ -1,0 +1,112 @@
+"""What a model server's clients return and raise, whichever of its APIs they speak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+
+
+@dataclass(frozen=True)
+class PredictResult:
+    """An answer.
+
+    Attributes:
+        outputs: Alias to array; strings are arrays of bytes.
+        version: The version that answered.
+        request_id: The id under which the request was captured, where the server names one.
+    """
+
+    outputs: dict[str, np.ndarray]
+    version: int
+    request_id: str | None = None
+
+
+@dataclass(frozen=True)
+class ClassifyResult:
+    """An answer to Classify.
+
+    Attributes:
+        classes: For each example, pairs of label and score; a model that gives only one leaves the other empty or 0.
+        version: The version that answered.
+    """
+
+    classes: list[list[tuple[str, float]]]
+    version: int
+
+
+@dataclass(frozen=True)
+class RegressResult:
+    """An answer to Regress: a value for each example, and the version that answered."""
+
+    values: list[float]
+    version: int
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """State of one version of a model.
+
+    Attributes:
+        version: Its number.
+        state: START, LOADING, AVAILABLE, UNLOADING or END.
+        error: Why it did not load; empty where nothing is wrong.
+    """
+
+    version: int
+    state: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a signature: TensorFlow's name of the dtype, and the shape (-1 where it is open)."""
+
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class SignatureSpec:
+    """Inputs and outputs of a signature by alias."""
+
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a version of a model takes and gives."""
+
+    model: str
+    version: int
+    signatures: dict[str, SignatureSpec]
+
+
+@dataclass(frozen=True)
+class TrafficSplit:
+    """Which versions answer the requests to a model that name none.
+
+    Attributes:
+        percents: Version to percent, as it was set; None where the latest version answers.
+        in_effect: Version to percent among the available ones, rounded: the share of a version that is not available
+            goes to the others.
+        persisted: Whether a restart of the server has it, as it is in the server's traffic file.
+    """
+
+    percents: dict[int, int] | None
+    in_effect: dict[int, int]
+    persisted: bool
+
+
+class ModelServerError(Exception):
+    """The server refused a request, cannot be reached, or did not make a version available.
+
+    Attributes:
+        code: gRPC status code.
+    """
+
+    def __init__(self, message: str, code: grpc.StatusCode) -> None:
+        super().__init__(message)
+        self.code = code
