@@ -166,6 +166,8 @@ def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_al
 
     # The worker of the other died twice: once alone, once with the scheduler that started it.
     wait_for(lambda: waiting.events()[-1] == ("step", 2), "the other's step", 400)
+    # What is decided is recorded first: the server hears of it a moment later.
+    wait_for(lambda: waiting.server.traffic(waiting.name) == {1: 50, 2: 50}, "the other's decided share")
     assert waiting.server.ask(waiting.name, 60) == 0
     wait_for(lambda: task("rollout_waiting")["state"] in ("success", "failed"), "the other's end", 120, _POLL_S)
     assert task("rollout_waiting")["state"] == "success", log("rollout_waiting")
