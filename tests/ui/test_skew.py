@@ -118,6 +118,38 @@ def test_what_is_measured_and_which_time_stay_in_the_address(open_page: OpenPage
     expect(page).to_have_url(re.compile("/plugin/hops/data[?]dag=flights_monitoring&artifact=skew"))
 
 
+DRAWN_DATES = """
+window.dates = {};
+const draw = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  if (/^\\d{4}-\\d{2}/.test(text)) {
+    window.dates[text] = Math.round(this.getTransform().transformPoint({ x, y }).x);
+  }
+  return draw.apply(this, arguments);
+};
+"""
+
+
+def test_the_ticks_stand_where_the_chosen_zone_has_them(open_page: OpenPage, timeline: dict[str, Any]) -> None:
+    def dates(browsers: str, chosen: str) -> dict[str, int]:
+        page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp", zone=browsers)
+        chart = page.get_by_role("img", name=re.compile("^temp over")).locator("canvas")
+        expect(chart).to_be_visible()
+        page.evaluate(f"localStorage.timezone = JSON.stringify('{chosen}')")
+        page.add_init_script(DRAWN_DATES)
+        page.reload()
+        expect(chart).to_be_visible()
+        page.wait_for_function("Object.keys(window.dates).length > 2")
+        drawn: dict[str, int] = page.evaluate("window.dates")
+        return drawn
+
+    there = dates("UTC", "UTC")
+    assert dates("America/Los_Angeles", "UTC") == there
+    earlier = dates("UTC", "Asia/Tokyo")
+    assert earlier.keys() == there.keys()
+    assert all(earlier[day] < there[day] for day in there)
+
+
 @pytest.mark.parametrize("width", [1024, 2560])
 def test_one_comparison_is_shown_as_well(open_page: OpenPage, timeline: dict[str, Any], width: int) -> None:
     page = open_page(f"plugin/hops/skew?dag={DAG}&last=1", width=width, theme="dark")

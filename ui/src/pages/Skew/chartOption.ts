@@ -4,13 +4,16 @@ import type { EChartsCoreOption } from "src/components/chart/echarts";
 import { type TooltipLine, tooltipLines } from "src/components/chart/tooltip";
 import { formatCount, formatNumber, formatPercent, formatPValue, formatTime } from "src/format";
 import { changeLines, decisionSeries, versionSeries } from "src/pages/Skew/chartMarks";
-import { DAY_MS, padded, type Shown } from "src/pages/Skew/chartShown";
+import { padded, type Shown } from "src/pages/Skew/chartShown";
 import { type Check, timesOf } from "src/pages/Skew/timeline";
+import { timeTicks } from "src/pages/Skew/timeTicks";
 import { formatRatio } from "src/pages/Skew/words";
 import { isSameTask } from "src/routes";
 
 const LEAST_P = 1e-12;
-const GRID = { left: 64, right: 24 };
+const SHOWN_P = [1, 1e-3, 1e-6, 1e-9, LEAST_P];
+// The three stand above one another: none may shrink for its labels.
+const GRID = { left: 70, right: 40, outerBoundsMode: "none" };
 
 /** The option; a `data` item of the series `points` and `rows` has the comparison's index as its third value. */
 export function chartOption(shown: Shown): EChartsCoreOption {
@@ -21,16 +24,17 @@ export function chartOption(shown: Shown): EChartsCoreOption {
   const hidden = { show: false };
   // A line joins its points as they come; an older window may have been compared later.
   const inTime = checks.map((_, index) => index).sort((one, other) => (times[one] ?? 0) - (times[other] ?? 0));
+  const [from, to] = [padded(times, -1), padded(times, 1)];
+  const ticks = timeTicks(from, to, zone);
   const xAxis = (index: number, labels: boolean) => ({
     gridIndex: index,
     type: "time",
-    min: padded(times, -1),
-    max: padded(times, 1),
+    min: from,
+    max: to,
     // Points and bars of one comparison stand above one another.
     containShape: false,
-    minInterval: DAY_MS,
-    axisLabel: labels ? { formatter: (value: number) => dayOf(value, zone), hideOverlap: true } : hidden,
-    axisTick: labels ? {} : hidden,
+    axisLabel: labels ? { customValues: ticks.values, formatter: ticks.label, hideOverlap: true } : hidden,
+    axisTick: labels ? { customValues: ticks.values } : hidden,
     axisLine: { show: labels },
     splitLine: hidden,
     axisPointer: { label: hidden },
@@ -110,10 +114,6 @@ function rowsScale(checks: readonly Check[]): object {
     : { type: "value", splitNumber: 1, min: 0 };
 }
 
-function dayOf(value: number, zone: string): string {
-  return formatTime(value, zone).slice(0, 10);
-}
-
 function valuesOf({ row, points, measured }: Shown): (number | null)[] {
   switch (measured) {
     case "score":
@@ -161,7 +161,11 @@ function yAxisOf({ measured }: Shown): object {
         inverse: true,
         min: LEAST_P,
         max: 1,
-        axisLabel: { formatter: (value: number) => (value === 1 ? "1" : `1e${Math.round(Math.log10(value))}`) },
+        axisLabel: {
+          customValues: SHOWN_P,
+          formatter: (value: number) => (value === 1 ? "1" : `1e${Math.round(Math.log10(value))}`),
+        },
+        splitLine: { show: false },
       };
     case "missing":
       return {

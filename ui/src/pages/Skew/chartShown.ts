@@ -8,7 +8,7 @@ import type { ArtifactRef } from "src/routes";
 export type Measured = "ratio" | "score" | "p" | "missing";
 type Point = Schemas["FeaturePoint"];
 
-export const DAY_MS = 86_400_000;
+const DAY_MS = 86_400_000;
 
 export interface Shown {
   row: FeatureRow;
