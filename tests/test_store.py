@@ -266,6 +266,13 @@ def test_lost_rows_are_not_published(any_store: ArtifactStore) -> None:
     assert names_in(any_store) == []
 
 
+def test_a_name_with_a_percent_sign_is_that_name(any_store: ArtifactStore) -> None:
+    artifact = write(any_store, {"50%41": "1", "50A": "2"})
+    any_store.verify(artifact)
+    assert (any_store.local(artifact) / "50%41").read_text() == "1"
+    assert b"".join(any_store.stream(any_store.file(artifact.uri, "50%41"))) == b"1"
+
+
 def test_a_flipped_byte_and_a_lost_file_are_found(any_store: ArtifactStore) -> None:
     artifact = write(any_store, {"a": "1", "b/c": "2"})
     overwrite(any_store, f"{artifact.uri}/b/c", "3")

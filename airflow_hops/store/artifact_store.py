@@ -183,7 +183,7 @@ class ArtifactStore:
             HopsError: a file is missing or differs.
         """
         manifest = self.manifest(artifact.uri)
-        integrity.verify(manifest, artifact.uri, lambda path: self.files.open(f"{artifact.uri}/{path}"))
+        integrity.verify(manifest, artifact.uri, lambda path: self.files.open(artifact.uri, path))
         return manifest
 
     def accept_edit(self, uri: str, path: str) -> Artifact:

@@ -29,9 +29,13 @@ class LocalFiles:
         # Artifact addresses are made of safe characters; only the root may hold percent escapes.
         return Path(unquote(uri.removeprefix("file://")))
 
-    def open(self, uri: str) -> BinaryIO:
-        """Opens a file to be read. Raises FileNotFoundError where there is none."""
-        return self.path(uri).open("rb")
+    def open(self, uri: str, path: str = "") -> BinaryIO:
+        """Opens a file to be read, or one that is named by its path in a folder.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return (self.path(uri) / path).open("rb")
 
     def read(self, uri: str) -> bytes:
         """The content of a small file. Raises FileNotFoundError where there is none."""
@@ -147,9 +151,9 @@ class RemoteFiles:
         fs.invalidate_cache()
         return fs
 
-    def open(self, uri: str) -> BinaryIO:
-        """Opens a file to be read."""
-        stream: BinaryIO = self._fresh().open(uri, "rb")
+    def open(self, uri: str, path: str = "") -> BinaryIO:
+        """Opens a file to be read, or one that is named by its path in a folder."""
+        stream: BinaryIO = self._fresh().open(f"{uri}/{path}" if path else uri, "rb")
         return stream
 
     def read(self, uri: str) -> bytes:
