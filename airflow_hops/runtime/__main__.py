@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None, *, started: float | None = None) ->
     spec_path: Path = parser.parse_args(arguments).spec
     adopt_orphans()
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RecordHandler()], force=True)
+    logging.getLogger("azure").setLevel(logging.WARNING)  # tells of every request to a store
     spec = StepSpec.from_json(spec_path.read_text())
     job = Job.read(spec_path.parent)
     keeper = JobKeeper(job, ArtifactStore(spec.store, storage_options=spec.storage_options)) if job else None

@@ -98,6 +98,7 @@ def test_version_in_a_store_is_served_until_the_next_is_and_leaves_no_copy(
     )
     assert answered == [1, [[1012.0]], [2]]
     assert f"{bucket.url}/flights/1 copied in" in server.log()
+    assert "botocore" not in server.log(), "what libraries tell of each request is not for this log"
     assert "loaded in" in server.log() and f"from {bucket.url}/flights/1" in server.log()
     assert copies(cache) == ["1"]
 

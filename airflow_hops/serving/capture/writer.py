@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from urllib.parse import unquote
 
+from airflow_hops.serving import log_lines
 from airflow_hops.serving.capture.files import CapturedFiles, open_files
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.parts import Batch, make_batch
@@ -38,7 +39,7 @@ from airflow_hops.serving.capture.spool import (
 from airflow_hops.serving.capture.state import WriterState
 from airflow_hops.serving.capture.waiting import WaitingRecords
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("airflow_hops.serving.capture.writer")  # not __main__
 
 OPTIONS_FILE = "options.json"
 _ADOPT_EVERY_S = 5.0
@@ -365,7 +366,7 @@ def main() -> int:
     os.nice(19)
     # pyarrow would import it, for a third of a second, to see that a list is no Series.
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log_lines.configure(format=log_lines.TIMED, stream=sys.stderr)
     folder = Path(sys.argv[1])
     own = take(folder)
     if own is None:

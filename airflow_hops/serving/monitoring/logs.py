@@ -20,13 +20,13 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
+from airflow_hops.serving import log_lines
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.monitoring.stats import RequestKind
 
 log = logging.getLogger(__name__)
 
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _KEPT_RECORDS = 10_000
 _WAITING_REQUESTS = 10_000
 _NAMES = (
@@ -117,7 +117,7 @@ def configure(log_file: str = "") -> None:
     if log_file:
         Path(log_file).parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.handlers.WatchedFileHandler(log_file, encoding="utf-8"))
-    logging.basicConfig(level=logging.INFO, format=_FORMAT, handlers=handlers)
+    log_lines.configure(format=log_lines.TIMED, handlers=handlers)
 
 
 def add_routes(routes: Routes) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 
+from airflow_hops.serving import log_lines
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
@@ -50,8 +51,7 @@ def run_worker(job: Job, control: socket.socket) -> None:
             that the server sends on it brings the descriptor of a new connection.
     """
     who = f"{job.model} version {job.version}".replace("%", "%%")
-    logging.basicConfig(
-        level=logging.INFO,
+    log_lines.configure(
         format=f"%(asctime)s %(levelname)s %(name)s: worker %(process)d of {who}: %(message)s",
         stream=sys.stderr,
     )
