@@ -174,3 +174,7 @@ def test_an_answer_that_comes_too_late_is_told_who_was_first(asking: Asking, ope
     expect(decision).to_contain_text("not like this")
     asking.wait_for(lambda: len(asking.states()) > 2)
     assert asking.states()[2] == "failed"
+    # A task after it is a newer validation by then, which does not take the place of what is read.
+    timeline = page.get_by_role("table", name="Anomalies across runs")
+    expect(timeline.get_by_role("columnheader").get_by_role("button")).to_have_count(6)
+    expect(decision).to_contain_text(f"{REJECT} by op")

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ class FileCache:
         try:
             if path.stat().st_size != file.size_bytes:
                 return None
-            os.utime(path)  # how the least recently used is told
+            now_ns = time.time_ns()  # the kernel's own "now" may be some milliseconds old
+            os.utime(path, ns=(now_ns, now_ns))  # how the least recently used is told
         except FileNotFoundError:
             return None
         return path

@@ -1,5 +1,5 @@
 import { Box, Button, Code, HStack, Text } from "@chakra-ui/react";
-import { useMemo } from "react";
+import { useMemo, useRef } from "react";
 import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
@@ -7,7 +7,7 @@ import { useQuery } from "src/hooks/useQueryState";
 import { PER_PAGE, useValidations } from "src/pages/Schema/queries";
 import { Timeline } from "src/pages/Schema/Timeline";
 import { Validation } from "src/pages/Schema/Validation";
-import { formatArtifact, isSameTask, parseArtifact } from "src/routes";
+import { type ArtifactRef, formatArtifact, isSameTask, parseArtifact } from "src/routes";
 
 /** What the validations found, across runs, and one of them in full. */
 export function Validations({ dagId }: { dagId: string }) {
@@ -15,14 +15,17 @@ export function Validations({ dagId }: { dagId: string }) {
   const page = Math.max(Number(query.get("older")) || 0, 0);
   const validations = useValidations(dagId, page);
   const named = useMemo(() => parseArtifact(query.get("artifact") ?? ""), [query]);
+  // The newest is opened, and stays open when one comes that is newer: somebody may read it, or be about to decide.
+  const stays = useRef<ArtifactRef>(undefined);
   return (
     <QueryView query={validations}>
       {({ validations: found, total_entries }) => {
         if (total_entries === 0) {
           return <NothingYet />;
         }
-        const chosen = named?.kind === "anomalies" ? named : found[0]?.address;
-        const opened = found.find(({ address }) => chosen && isSameTask(address, chosen));
+        const find = (one?: ArtifactRef | null) => found.find(({ address }) => one && isSameTask(address, one));
+        const opened = named?.kind === "anomalies" ? find(named) : (find(stays.current) ?? found[0]);
+        stays.current = opened?.address;
         return (
           <Box>
             <Timeline
