@@ -4,7 +4,7 @@ import type { Schemas } from "src/api/client";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatCount, formatDuration, formatNumber, formatPValue } from "src/format";
-import { DecisionTitle } from "src/pages/Models/DecisionsTab";
+import { DecisionTitle } from "src/pages/Models/DecisionTitle";
 import type { Decision } from "src/pages/Models/queries";
 import { type Group, stepsOf } from "src/pages/Models/rollouts";
 import { versionPalette } from "src/pages/Models/versions";

@@ -12,16 +12,12 @@ import {
   type Group,
   greatest,
   missingShare,
+  type Roles,
   read,
   zeroShare,
 } from "src/pages/Data/overview/features";
 import { Name } from "src/pages/Data/overview/Name";
 import type { PlotStyle } from "src/pages/Data/overview/plot";
-
-export interface Roles {
-  label: string | null;
-  time: string | null;
-}
 
 interface Props {
   rows: readonly FeatureRow[];

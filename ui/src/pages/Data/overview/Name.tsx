@@ -1,8 +1,7 @@
 import { Badge } from "@chakra-ui/react";
 import { LuBinary, LuBraces, LuClock, LuHash, LuType } from "react-icons/lu";
 import { LINE } from "src/pages/Data/overview/cells";
-import type { Roles } from "src/pages/Data/overview/FeaturesTable";
-import { type FeatureRow, isConstant } from "src/pages/Data/overview/features";
+import { type FeatureRow, isConstant, type Roles } from "src/pages/Data/overview/features";
 
 const ICONS = { num: LuHash, string: LuType, bytes: LuBinary, struct: LuBraces, none: LuBinary } as const;
 

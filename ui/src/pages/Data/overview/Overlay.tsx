@@ -9,7 +9,7 @@ import { useTimezone } from "src/host";
 import { DatasetBar } from "src/pages/Data/overview/DatasetBar";
 import { awaitedDatasets, chooseDatasets, labelOf, type Shown } from "src/pages/Data/overview/datasets";
 import { FeaturePanel } from "src/pages/Data/overview/FeaturePanel";
-import { FeaturesTable, type Roles } from "src/pages/Data/overview/FeaturesTable";
+import { FeaturesTable } from "src/pages/Data/overview/FeaturesTable";
 import {
   type FeatureRow,
   type Group,
@@ -17,6 +17,7 @@ import {
   isIn,
   mergeFeatures,
   nameTest,
+  type Roles,
   TRAITS,
   type Trait,
 } from "src/pages/Data/overview/features";

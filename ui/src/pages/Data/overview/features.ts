@@ -5,6 +5,12 @@ import type { Schemas } from "src/api/client";
 export type FeatureTable = Schemas["FeatureTable"];
 type Distances = Schemas["Distances"];
 
+/** Which features have a part of their own. */
+export interface Roles {
+  label: string | null;
+  time: string | null;
+}
+
 /** Columns of a table that hold a number for each feature, or null. */
 type NumberColumn = "count" | "missing" | "zeros" | "nan" | "infinite" | "mean" | "std" | "unique" | "average_length";
 
