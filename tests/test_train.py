@@ -124,6 +124,15 @@ def test_a_timeline_is_written_on_request(train: Any, shared_run_step: Any) -> N
     assert "hops_gradients_0" in events and "ALLREDUCE" in events
 
 
+def test_nothing_that_autograph_writes_stays_in_the_temporary_folder(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    train(epochs=1)
+    assert (tmp_path / "__pycache__").is_dir(), "AutoGraph wrote elsewhere"
+    assert list(tmp_path.rglob("__autograph*")) == []
+
+
 def test_the_model_serves_raw_features_and_events_are_in_its_folder(model: Any, run: Any) -> None:
     found = run("model_checks:look_at", inputs={"model": model[0]})
     low, middle, high = found["probability"]

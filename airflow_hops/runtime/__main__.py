@@ -16,6 +16,7 @@ from airflow_hops.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.jobs import Job
 from airflow_hops.protocol import StepResult, StepSpec, check_json
 from airflow_hops.runtime.context import RecordHandler, StepContext, resolve
+from airflow_hops.runtime.generated_code import remove_generated_code
 from airflow_hops.runtime.job import JobKeeper
 from airflow_hops.runtime.orphans import adopt_orphans, end_with_worker
 from airflow_hops.store import ArtifactStore
@@ -80,6 +81,8 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
             retryable=getattr(error, "retryable", True),
             seconds={"start_up": begun - started, "work": time.time() - begun},
         )
+    finally:
+        remove_generated_code()
     is_artifact = isinstance(value, Artifact)
     start_up, ended = begun - started + sum(context.started_s), time.time()
     return StepResult(

@@ -21,6 +21,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -171,6 +172,7 @@ def _become_step(request: dict[str, object], output: int, connection: socket.soc
         os.environ.clear()
         os.environ.update(environment)
         time.tzset()
+        tempfile.tempdir = None  # which an import had it look up already: the step may have another TMPDIR
         if "numpy" in sys.modules:
             # Python's own generator starts anew in a fork, NumPy's global one does not: steps would draw alike.
             sys.modules["numpy"].random.seed()

@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_hops.artifacts import HopsError
 from airflow_hops.runtime.gang.placement import Placement
+from airflow_hops.runtime.generated_code import remove_generated_code
 
 _MESSAGE_INTERVAL_S = 0.2
 
@@ -102,4 +103,5 @@ def become_rank(
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
+            remove_generated_code()
         os._exit(code)
