@@ -20,12 +20,19 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def warm_spark(runtime: Path, warm_launcher: Any) -> SparkLauncher:
-    return SparkLauncher(runtime, "spark_local", warm=warm_launcher.warm)
+def spark_folder(tmp_path: Path) -> Path:
+    """Where Spark keeps what it shuffles and spills."""
+    return tmp_path / "spark"
 
 
-def test_a_warm_transform_writes_what_a_cold_one_does(
+@pytest.fixture
+def warm_spark(runtime: Path, warm_launcher: Any, spark_folder: Path) -> SparkLauncher:
+    return SparkLauncher(runtime, "spark_local", {"spark.local.dir": str(spark_folder)}, warm_launcher.warm)
+
+
+def test_a_warm_transform_writes_what_a_cold_one_does_and_leaves_no_file_of_sparks(
     warm_spark: SparkLauncher,
+    spark_folder: Path,
     shared_run_step: Any,
     flights_prepared: Any,
     flights_statistics: Any,
@@ -45,10 +52,11 @@ def test_a_warm_transform_writes_what_a_cold_one_does(
     assert found == expected
     for path in found:
         assert pq.read_table(folders[0] / path).equals(pq.read_table(folders[1] / path))
+    assert list(spark_folder.iterdir()) == []
 
 
-def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(
-    warm_spark: SparkLauncher, runtime: Path, tmp_path: Path
+def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers_nor_files(
+    warm_spark: SparkLauncher, spark_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "endless.py").write_text(
         "import time\n"
@@ -96,3 +104,4 @@ def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(
         except psutil.Error:
             continue
     assert not left
+    assert list(spark_folder.iterdir()) == []

@@ -46,6 +46,7 @@ WARM_MODULES = (
 GO = b"go"
 """What the client answers to the pid, upon which the step begins."""
 _MESSAGE_BYTES = 1 << 20
+_GRACE_S = 2.0
 
 
 class WarmProcess:
@@ -59,6 +60,7 @@ class WarmProcess:
     def __init__(self, path: Path, idle_timeout_s: float) -> None:
         self.path, self.idle_timeout_s = path, idle_timeout_s
         self._children: dict[int, socket.socket] = {}
+        self._left_behind: dict[int, float] = {}  # when each is killed
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         staging = path.with_name(f"{path.name}.{os.getpid()}")
@@ -139,8 +141,13 @@ class WarmProcess:
         # A step adopts its own orphans while it lives: any other child was left behind by one that has ended.
         for pid in set(_children()) - self._own - self._children.keys():
             with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+                if pid not in self._left_behind:
+                    self._left_behind[pid] = time.monotonic() + _GRACE_S
+                    os.kill(pid, signal.SIGTERM)  # a JVM removes what Spark has spilled
+                elif time.monotonic() > self._left_behind[pid]:
+                    os.kill(pid, signal.SIGKILL)
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    del self._left_behind[pid]
 
 
 def _children() -> list[int]:
