@@ -74,6 +74,8 @@ function columnsOf({
   const labels = shown.map(({ label }) => label);
   const format = (row: FeatureRow, value: number | null | undefined) =>
     value === null || value === undefined ? null : row.name === roles.time ? formatTime(value) : formatNumber(value);
+  const place = (row: FeatureRow, text: string | null) =>
+    row.name === roles.time ? <span data-date>{inPlace(text)}</span> : inPlace(text);
   const number = (
     key: Numbers,
     label: string,
@@ -86,7 +88,7 @@ function columnsOf({
     width: 88,
     descendingFirst: true,
     value: (row) => firstNumber(row, key),
-    render: (row) => <Lines row={row} line={(dataset) => inPlace(show(row, read(row, dataset, key)))} />,
+    render: (row) => <Lines row={row} line={(dataset) => place(row, show(row, read(row, dataset, key)))} />,
     ...more,
   });
   const quantile = (index: number, label: string, optional = false): Column<FeatureRow> => ({
@@ -97,7 +99,7 @@ function columnsOf({
     optional,
     descendingFirst: true,
     value: (row) => greatest(row, (_, dataset) => (dataset === 0 ? read(row, 0, "quantiles")?.[index] : null)),
-    render: (row) => <Lines row={row} line={(at) => inPlace(format(row, read(row, at, "quantiles")?.[index]))} />,
+    render: (row) => <Lines row={row} line={(at) => place(row, format(row, read(row, at, "quantiles")?.[index]))} />,
   });
   const share = (
     key: string,

@@ -54,6 +54,8 @@ export const CELLS = {
     color: "fg.muted",
     fontSize: "xs",
   },
+  // Wider than numbers are.
+  "& [data-date]": { fontSize: "xs" },
   "& [data-base]": { stroke: "border" },
 };
 
