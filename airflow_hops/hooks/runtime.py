@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections import deque
@@ -24,13 +25,14 @@ from airflow_hops.environments import pins_fingerprint
 from airflow_hops.hooks.code import package_fingerprint, user_code_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
+from airflow_hops.launchers.process import GRACE_S, Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
 from airflow_hops.protocol import Line, StepResult, StepSpec, parse_line
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.step_cache import find_cached, record_cached
 
 _LAST_LINES = 20
+_PATIENCE_S = 10.0
 
 
 class Launcher(Protocol):
@@ -216,6 +218,7 @@ class RuntimeHook(BaseHook):
         """
         self._process = process
         last: deque[str] = deque(maxlen=_LAST_LINES)
+        code = -signal.SIGKILL
         try:
             if self._killed:
                 process.kill()
@@ -225,8 +228,9 @@ class RuntimeHook(BaseHook):
                 (on_line or self._log_line)(line)
             code = process.wait()
         finally:
-            # Also after success: a step owns its descendants, and leaves none behind.
-            process.kill()
+            # Also after success: a step owns its descendants, and leaves none behind. Where nobody has killed it, they
+            # may take their time: a JVM removes what Spark has spilled.
+            process.kill(_PATIENCE_S if code >= 0 else GRACE_S)
             self._process = None
         result = StepResult.read(folder / "result.json")
         if result is None:

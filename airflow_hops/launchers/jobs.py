@@ -17,7 +17,7 @@ from typing import Literal
 
 from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.jobs import JOB_FILE, Job, JobRecord, lock_file, lock_holder, this_host
-from airflow_hops.launchers.process import Detached, StepProcess, kill_step, new_step_id
+from airflow_hops.launchers.process import GRACE_S, Detached, StepProcess, kill_step, new_step_id
 from airflow_hops.protocol import StepResult, StepSpec
 from airflow_hops.store import ArtifactStore
 
@@ -211,7 +211,7 @@ class JobProcess(StepProcess):
             if pending:
                 yield pending.decode(errors="replace")
 
-    def kill(self, grace_s: float = 2.0) -> None:
+    def kill(self, grace_s: float = GRACE_S) -> None:
         """Ends the job with all its descendants, unless another process follows it by now."""
         if self._is_owner():
             super().kill(grace_s)

@@ -18,6 +18,8 @@ import psutil
 from airflow_hops.protocol import STEP_ID_VARIABLE
 
 _DRAIN_S = 0.2
+GRACE_S = 2.0
+"""Between asking processes to end and killing them."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class StepProcess:
             pause_s = min(2 * pause_s, 0.05)
         return code
 
-    def kill(self, grace_s: float = 2.0) -> None:
+    def kill(self, grace_s: float = GRACE_S) -> None:
         """Ends the process and all its descendants: SIGTERM, and SIGKILL for what is left after ``grace_s`` seconds."""
         kill_step(self.step_id, self.pid, grace_s=grace_s)
         with contextlib.suppress(TimeoutError):
@@ -153,7 +155,7 @@ def new_step_id() -> str:
     return uuid.uuid4().hex
 
 
-def kill_step(step_id: str, pid: int | None, *, grace_s: float = 2.0) -> None:
+def kill_step(step_id: str, pid: int | None, *, grace_s: float = GRACE_S) -> None:
     """Ends every process of a step, also those that left its process group or lost their parent.
 
     Args:

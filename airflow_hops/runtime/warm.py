@@ -46,7 +46,7 @@ WARM_MODULES = (
 GO = b"go"
 """What the client answers to the pid, upon which the step begins."""
 _MESSAGE_BYTES = 1 << 20
-_GRACE_S = 2.0
+_PATIENCE_S = 10.0
 
 
 class WarmProcess:
@@ -142,7 +142,7 @@ class WarmProcess:
         for pid in set(_children()) - self._own - self._children.keys():
             with contextlib.suppress(OSError):
                 if pid not in self._left_behind:
-                    self._left_behind[pid] = time.monotonic() + _GRACE_S
+                    self._left_behind[pid] = time.monotonic() + _PATIENCE_S
                     os.kill(pid, signal.SIGTERM)  # a JVM removes what Spark has spilled
                 elif time.monotonic() > self._left_behind[pid]:
                     os.kill(pid, signal.SIGKILL)
