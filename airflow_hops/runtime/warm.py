@@ -83,7 +83,7 @@ class WarmProcess:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(wake_read, selectors.EVENT_READ)
-            while self._children or time.monotonic() - last_used < self.idle_timeout_s:
+            while self._is_busy() or time.monotonic() - last_used < self.idle_timeout_s:
                 for key, _ in selector.select(timeout=1.0):
                     if key.fileobj is self._listener:
                         connection, _ = self._listener.accept()
@@ -93,10 +93,13 @@ class WarmProcess:
                         with contextlib.suppress(BlockingIOError):
                             os.read(wake_read, 4096)
                 self._reap()
-                if not self._is_current() and not self._children:
+                if not self._is_current() and not self._is_busy():
                     return
         if self._is_current():
             self.path.unlink(missing_ok=True)
+
+    def _is_busy(self) -> bool:
+        return bool(self._children or self._left_behind)
 
     def _is_current(self) -> bool:
         try:

@@ -164,6 +164,6 @@ def test_token_file_that_holds_none_is_one_line(
 def test_a_record_of_a_level_without_a_name_is_shown_where_no_level_is_asked_for() -> None:
     buffer = LogBuffer()
     for level in (logging.INFO, 25, logging.ERROR):
-        buffer.handle(logging.LogRecord("a.library", level, "", 0, str(level), None, None))
+        buffer.handle(logging.LogRecord("of.another", level, "", 0, str(level), None, None))
     assert [line.message for line in buffer.tail(10)] == ["20", "25", "40"]
     assert [line.message for line in buffer.tail(10, level=logging.ERROR)] == ["40"]
