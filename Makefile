@@ -1,26 +1,34 @@
-# Every target starts from nothing installed but Python 3.11; `make` alone lists them.
+# Every target starts from nothing installed but Python; `make` alone lists them.
 
 AIRFLOW_BIN := .venv/bin
 UV := $(CURDIR)/.uv/bin/uv
-COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
+SIDE_BY_SIDE := --no-print-directory --output-sync=target --keep-going
+PYTEST := $(AIRFLOW_BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml
+QUICK := not (airflow or browser or faults or server or spark)
+COMPILE := pip compile --quiet --no-emit-index-url --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade)
 
 # Everything below starts Python often: let it keep its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ui demo demo-images test lint bench docs requirements clean
+.PHONY: help setup wheel ui demo demo-images check test test-faults quick-tests quick-tests-ml all-tests all-tests-ml lint style types types-newest walls pages bench docs requirements clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make both environments, .venv and .venv-runtime, from their pins
-	@for python in $(PYTHON) python3.11 python3; do \
-		if "$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then \
+	@for python in $(PYTHON) python3.11 python3 python3.13 python3.12; do \
+		if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
 			exec "$$python" scripts/set_up.py; \
 		fi; \
 	done; \
-	echo "Python 3.11 is needed, and neither python3.11 nor python3 is one (Debian 12: apt-get install python3)" >&2; \
+	echo "Python 3.11, 3.12 or 3.13 is needed, and none was found (Debian: apt-get install python3)" >&2; \
 	exit 1
+
+wheel: setup ## build the package into dist/, the pages of the web UI included
+	@rm -rf dist
+	@$(UV) build --quiet --wheel --out-dir dist
 
 ui: ## build the pages of the web UI (Node.js 20.19 or newer)
 	@python3 scripts/build_ui.py
@@ -31,14 +39,44 @@ demo: setup ## run the flights pipeline in a real Airflow, and leave the web UI 
 demo-images: setup ## learn to tell clothes apart from 70,000 pictures, and serve it
 	@$(AIRFLOW_BIN)/python -m demo.images
 
-test: lint docs ## check style, types, import walls and documentation, then run all tests
-	$(AIRFLOW_BIN)/python -m pytest
+check: setup ## after each change, in minutes: style, types, walls, and all tests that start no server, JVM or browser
+	@$(MAKE) $(SIDE_BY_SIDE) --jobs 3 quick-tests quick-tests-ml lint
 
-lint: setup ## check style, types and import walls
+test: setup ## all that README and documentation promise: style, types, walls, documentation, all tests
+	@$(MAKE) --no-print-directory --keep-going lint docs all-tests all-tests-ml
+
+test-faults: setup ## the long campaigns: kills by the dozen, requests under change, soak (FAULTS="--kills 50 --requests 10000")
+	$(PYTEST) -m faults $(FAULTS)
+	$(PYTEST_ML) -m faults $(FAULTS)
+
+quick-tests:
+	$(PYTEST) -m "$(QUICK)"
+
+quick-tests-ml:
+	$(PYTEST_ML) -m "$(QUICK)"
+
+all-tests:
+	$(PYTEST)
+
+all-tests-ml:
+	$(PYTEST_ML)
+
+lint: setup style types types-newest walls pages ## check style, types and import walls
+
+style:
 	$(AIRFLOW_BIN)/ruff check
 	$(AIRFLOW_BIN)/ruff format --check
+
+types:
 	$(AIRFLOW_BIN)/mypy
+
+types-newest:
+	$(AIRFLOW_BIN)/mypy --python-version 3.13
+
+walls:
 	$(AIRFLOW_BIN)/lint-imports
+
+pages:
 	$(AIRFLOW_BIN)/python scripts/build_ui.py check
 
 bench: setup ## run every benchmark; each prints a table, and a line of JSON last
@@ -48,8 +86,9 @@ docs: setup ## build the documentation into docs/_build, warnings as errors
 	$(AIRFLOW_BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
 
 requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the newest that fit)
-	$(UV) $(COMPILE) --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
+	$(UV) $(COMPILE) --universal --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
 	$(UV) $(COMPILE) --config-file requirements/uv.toml --group runtime --output-file requirements/runtime.txt >/dev/null
+	$(UV) $(COMPILE) --constraint requirements/runtime.txt --group test --output-file requirements/runtime-test.txt >/dev/null
 
 clean: ## remove both environments and all that was built
 	rm -rf .uv .venv .venv-runtime .hops ui/node_modules airflow_hops/api/static docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from airflow_hops.java import find_java
+from airflow_hops.local_folders import temporary_folder
+from airflow_hops.processes.files import staged
+from airflow_hops.programs import PATH_ENTRY
 
 ARCHIVE_NAME = "spark-classes.jsa"
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -56,27 +58,22 @@ def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
     if java is None:
         return False
     archive = runtime / ARCHIVE_NAME
-    package = Path(__file__).parent
-    with tempfile.TemporaryDirectory(prefix="hops-classes-") as folder:
-        # Nothing but this package may come along: what else is beside it belongs to another environment.
-        code = Path(folder) / "code"
-        code.mkdir()
-        (code / package.name).symlink_to(package)
-        made = Path(folder) / ARCHIVE_NAME
+    with temporary_folder("classes") as folder:
+        made = folder / ARCHIVE_NAME
         options = " ".join([*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"])
         kept = {n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTHON", "SPARK_", "VIRTUAL_ENV"))}
         environment = {
             **kept,
             "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}",
             "JAVA_HOME": str(java.home),
-            "PYTHONPATH": str(code),
+            "PYTHONPATH": PATH_ENTRY,
             "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
         }
         command = [str(runtime / "bin" / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
         command += ["--conf", "spark.log.level=WARN"]
         command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", f"spark.driver.extraJavaOptions={options}"]
-        rehearsal = Path(folder) / "rehearsal.py"
-        rehearsal.write_text("from airflow_hops.runtime.spark_rehearsal import rehearse\n\nrehearse()\n")
+        rehearsal = folder / "rehearsal.py"
+        rehearsal.write_text("from airflow_hops.runtime.spark.rehearsal import rehearse\n\nrehearse()\n")
         try:
             done = subprocess.run(
                 [*command, str(rehearsal)],
@@ -92,11 +89,10 @@ def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
             why = done.stdout[-2000:] if done.returncode else ""
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)
-        staging = archive.with_suffix(f".{os.getpid()}")
         if why or not made.exists():
             say(f"no archive of Spark's classes could be made; its steps start slower, and nothing else: {why}")
             archive.touch()
             return False
-        shutil.copyfile(made, staging)
-        staging.replace(archive)
+        with staged(archive) as staging:
+            shutil.copyfile(made, staging)
         return True

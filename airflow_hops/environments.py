@@ -10,23 +10,32 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from airflow_hops.artifacts import BadInput, HopsError
 from airflow_hops.class_archive import lacks_archive, make_archive
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.java import find_java, own_java
+from airflow_hops.local_folders import temporary_folder
 
 STAMP_NAME = "hops-pins.sha256"
 """File in an environment, written last: the fingerprint of its pins, and the folder that it was made in."""
 
+ADDED_NAME = "hops-added.txt"
+"""File in an environment: the requirements that its owner has added to the pins, one a line."""
+
 PYTHON_VERSION = (3, 11)
+"""The runtime environment's Python: the newest that TFDV 1.16's wheels are made for."""
+
+AIRFLOW_PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
+"""The Pythons that this package runs on beside Airflow: what ``requires-python`` says."""
+
 _UNFINISHED = "unfinished"
 
 Say = Callable[[str], None]
@@ -34,7 +43,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class EnvironmentState:
-    """What a folder is, as far as its stamp tells.
+    """The state of an environment's folder, by its stamp.
 
     Attributes:
         name: ``good``; ``absent`` (missing or empty); ``unfinished`` (an installation was interrupted); ``stale`` (of
@@ -70,6 +79,20 @@ def fingerprint(pins: Path) -> str:
     return hashlib.sha256(pins.read_bytes()).hexdigest()
 
 
+def runtime_fingerprint(path: Path) -> str:
+    """What tells the libraries of an environment made from our pins: their fingerprint, and what was added to them."""
+    added = added_requirements(path)
+    return "\n".join([pins_fingerprint(), *added])
+
+
+def added_requirements(path: Path) -> list[str]:
+    """The requirements that :func:`add_requirements` has added to the environment in a folder."""
+    try:
+        return (path / ADDED_NAME).read_text().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def environment_state(path: Path, expected: str) -> EnvironmentState:
     """Looks at an environment without starting its Python.
 
@@ -103,7 +126,8 @@ def create_environment(
     pins: Path,
     *,
     uv: str,
-    python: str = sys.executable,
+    python: str | None = None,
+    version: tuple[int, int] = PYTHON_VERSION,
     java: Path | None = None,
     force: bool = False,
     say: Say = print,
@@ -114,7 +138,9 @@ def create_environment(
         path: Its folder.
         pins: Pinned requirements. A ``uv.toml`` beside them holds the build settings.
         uv: The uv program.
-        python: The interpreter to build on.
+        python: The interpreter to build on, by path or name; None for this process's own where its version fits, else
+            for one that uv finds on this machine, or downloads.
+        version: What its version must be.
         java: Requirements of a Java, installed when the machine has none that Spark runs on; None for no check.
         force: Whether to make it anew whatever is there.
         say: Called with each line of progress.
@@ -123,8 +149,8 @@ def create_environment(
         Whether anything was done.
 
     Raises:
-        BadInput: the folder holds something that must not be overwritten.
-        HopsError: the installation failed; what uv said went to ``say``.
+        BadInput: the folder holds something that must not be overwritten, or ``python`` is of another version.
+        HopsError: there is no such Python, or the installation failed; what uv said went to ``say``.
     """
     path = path.resolve()
     expected = fingerprint(pins)
@@ -140,26 +166,123 @@ def create_environment(
             f"{state.detail}, and all but the pins would be removed from it; delete it, or use --force, if so meant"
         )
     environment, settings = uv_environment(os.environ), pins.with_name("uv.toml")
+    added = added_requirements(path)
     if force or state.name not in ("unfinished", "stale", "good"):
-        say(f"new environment on {python}")
+        interpreter = find_python(uv, python, version, say)
+        say(f"new environment on {interpreter}")
         _run(
-            [uv, "venv", "--no-project", "--quiet", "--clear", "--python", python, str(path)],
+            [uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(path)],
             environment,
             settings,
             say,
         )
     stamp = path / STAMP_NAME
     stamp.write_text(f"{_UNFINISHED}\n{path}\n")
+    _write_added(path, added)
     files = [str(pins.resolve())]
     if wants_java and java is not None:
         say(f"no Java that Spark runs on was found on this machine: one comes along ({java.name})")
         files.append(str(java.resolve()))
     target = ["--python", str(path / "bin" / "python")]
-    _run([uv, "pip", "sync", *target, "--compile-bytecode", *files], environment, settings, say)
+    try:
+        _run([uv, "pip", "sync", *target, "--compile-bytecode", *files], environment, settings, say)
+    except HopsError as error:
+        missing = build_tools_missing(str(path / "bin" / "python"))
+        needed = f"{error}; packages that are built here need: apt-get install {' '.join(missing)}"
+        raise HopsError(needed) from None if missing else error
+    if added:
+        _install_added(path, pins, added, uv, say)
     stamp.write_text(f"{expected}\n{path}\n")
     if java is not None:
         _archive_classes(path, say)
     return True
+
+
+def add_requirements(path: Path, pins: Path, requirements: Sequence[str], *, uv: str, say: Say = print) -> None:
+    """Installs packages beside those of the pins, none of which changes; :func:`create_environment` keeps them.
+
+    Args:
+        path: The environment's folder.
+        pins: Its pinned requirements.
+        requirements: What to install, as pip takes it: ``scikit-image``, ``shap==0.46``.
+        uv: The uv program.
+        say: Called with each line of progress.
+
+    Raises:
+        BadInput: there is no whole environment of these pins, or a requirement does not begin with a package's name.
+        HopsError: they cannot be installed beside the pins, and nothing was; what uv said went to ``say``.
+    """
+    path = path.resolve()
+    state = environment_state(path, fingerprint(pins))
+    if state.name not in ("good", "unmanaged"):
+        raise BadInput(f"{path}: {state.detail}; run 'airflow hops runtime create {path}' first")
+    added = {_package(requirement): requirement for requirement in [*added_requirements(path), *requirements]}
+    _install_added(path, pins, list(added.values()), uv, say)
+    _write_added(path, list(added.values()))
+
+
+def _install_added(path: Path, pins: Path, requirements: Sequence[str], uv: str, say: Say) -> None:
+    target = ["--python", str(path / "bin" / "python"), "--constraint", str(pins.resolve())]
+    command = [uv, "pip", "install", *target, "--compile-bytecode", "--", *requirements]
+    _run(command, uv_environment(os.environ), pins.with_name("uv.toml"), say)
+
+
+def _write_added(path: Path, requirements: Sequence[str]) -> None:
+    if requirements:
+        (path / ADDED_NAME).write_text("".join(f"{requirement}\n" for requirement in requirements))
+
+
+def _package(requirement: str) -> str:
+    """The name of a requirement's package, as indexes compare it."""
+    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
+    if found is None:
+        raise BadInput(f"{requirement!r}: expected a package's name, and a version if need be, as in 'shap==0.46'")
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+def find_python(uv: str, given: str | None, version: tuple[int, int], say: Say = print) -> str:
+    """The path of an interpreter of a version: the given one, this process's own, or one that uv finds or downloads.
+
+    Args:
+        uv: The uv program.
+        given: Path or name of the interpreter that it must be; None for any.
+        version: Its version.
+        say: Called with each line of progress.
+
+    Raises:
+        BadInput: ``given`` is no such Python.
+        HopsError: none is on this machine, and uv could not download one.
+    """
+    wanted = ".".join(map(str, version))
+    environment = uv_environment(os.environ)
+
+    def ask(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [uv, "python", *command], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+
+    def find(request: str, *options: str) -> str:
+        return ask("find", "--no-project", "--system", *options, request).stdout.strip()
+
+    if given is not None:
+        given_version = find(given, "--show-version")
+        if not f"{given_version}.".startswith(f"{wanted}."):
+            found = f"Python {given_version}" if given_version else "none"
+            raise BadInput(f"--python {given}: Python {wanted} is needed, found {found}; name another one")
+        return find(given)
+    if sys.version_info[:2] == version:
+        return sys.executable
+    if not find(wanted):
+        say(f"there is no Python {wanted} on this machine: uv downloads one")
+        for line in ask("install", "--no-bin", wanted).stderr.splitlines():
+            say(line)
+    if python := find(wanted):
+        return python
+    raise HopsError(
+        f"Python {wanted} is needed, there is none on this machine, and uv could not download it (what it said stands "
+        f"above); install it, so that python{wanted} is on the PATH (Debian 12: apt-get install python3), or name a "
+        "mirror for uv in UV_PYTHON_INSTALL_MIRROR; then run this again"
+    )
 
 
 def _archive_classes(path: Path, say: Say) -> bool:
@@ -171,11 +294,19 @@ def _archive_classes(path: Path, say: Say) -> bool:
     return True
 
 
-def build_tools_missing(environment: Mapping[str, str] | None = None) -> list[str]:
-    """Programs that Horovod's build needs and that are not here; CMake comes from the package index."""
+def build_tools_missing(python: str, environment: Mapping[str, str] | None = None) -> list[str]:
+    """Debian packages of what building Horovod needs and is not here; CMake comes from the package index.
+
+    Args:
+        python: The interpreter to build for.
+        environment: ``PATH`` and ``CXX``; this process's by default.
+    """
     search = (environment or os.environ).get("PATH")
     compiler = (environment or os.environ).get("CXX") or "g++"
-    return [name for name in (compiler, "make") if shutil.which(name, path=search) is None]
+    missing = [name for name in (compiler, "make") if shutil.which(name, path=search) is None]
+    program = "import sysconfig; print(sysconfig.get_path('include'))"
+    headers = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True).stdout.strip()
+    return missing if (Path(headers) / "Python.h").exists() else [*missing, "python3-dev"]
 
 
 def nccl_build_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -232,13 +363,13 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
 def _run(command: list[str], environment: Mapping[str, str], settings: Path, say: Say) -> None:
     # uv reads the settings of its working directory, or of the project around it where there is one (and an installed
     # package is often inside of one); --config-file would hide the user's own settings, such as the package index.
-    with tempfile.TemporaryDirectory(prefix="hops-uv-") as folder:
+    with temporary_folder("uv") as folder:
         if settings.exists():
             # As settings, not in the environment: uv keeps builds of other settings apart.
             variables = nccl_build_variables(environment)
             added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
             text = settings.read_text().replace("horovod = { ", "horovod = { " + added)
-            (Path(folder) / settings.name).write_text(text)
+            (folder / settings.name).write_text(text)
         process = subprocess.Popen(
             command,
             env=dict(environment),
@@ -263,10 +394,4 @@ def _run(command: list[str], environment: Mapping[str, str], settings: Path, say
             process.wait()
             raise
     if code:
-        missing = build_tools_missing()
-        hint = (
-            f"; {' and '.join(missing)} not found, which Horovod's build needs (Debian: apt-get install g++ make)"
-            if missing
-            else ""
-        )
-        raise HopsError(f"'{' '.join(command[:3])}' ended with exit code {code}{hint}; run it again to continue")
+        raise HopsError(f"'{' '.join(command[:3])}' ended with exit code {code}; run it again to continue")

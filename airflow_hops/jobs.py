@@ -11,23 +11,20 @@ the job is doing; one of them may ask it to end by a file beside it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
 import stat
-import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.protocol import StepResult
+from airflow_hops.contract.protocol import StepResult
 from airflow_hops.store import ArtifactStore
 
 JOB_FILE = "job.json"
 _HOST_VARIABLE = "HOPS_HOST"
-_FLOCK = "hhqqi"  # struct flock of fcntl(2): type, whence, start, length, pid
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """How a job is doing, as the store says.
+    """The state of a job, as the store records it.
 
     Attributes:
         state: ``running``; ``succeeded``; or ``ended``, without success.
@@ -142,34 +139,3 @@ class JobRecord:
 def this_host() -> str:
     """This machine's name, by which a job knows where it is; the variable ``HOPS_HOST`` overrides it."""
     return os.environ.get(_HOST_VARIABLE) or socket.gethostname()
-
-
-def lock_file(path: Path) -> int | None:
-    """Locks a file for as long as this very process lives, or closes what is returned; forks do not inherit the lock.
-
-    A process that has locked a file must neither open nor close it otherwise: that would free it (see fcntl(2)).
-
-    Returns:
-        The file's descriptor, or None when another process has locked it.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def lock_holder(path: Path) -> int | None:
-    """The process that has locked a file, or None."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
-    finally:
-        os.close(descriptor)
-    return None if kind == fcntl.F_UNLCK else pid

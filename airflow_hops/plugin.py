@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_hops.api import URL_PREFIX
+from airflow_hops.api.frames import OWN_BASE, PAGES, FrameGuard
 from airflow_hops.api.lazy import LazyApp
 from airflow_hops.api.pages import react_apps
+from airflow_hops.contract.web import URL_PREFIX
 
 
 class HopsPlugin(AirflowPlugin):
@@ -14,4 +15,7 @@ class HopsPlugin(AirflowPlugin):
 
     name = "hops"
     fastapi_apps = [{"name": "hops", "app": LazyApp(), "url_prefix": URL_PREFIX}]
+    fastapi_root_middlewares = [
+        {"name": "hops frames", "middleware": FrameGuard, "kwargs": {"paths": PAGES, "policy": OWN_BASE}}
+    ]
     react_apps = react_apps()

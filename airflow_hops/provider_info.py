@@ -22,6 +22,18 @@ def _option(description: str, type_: str, default: str | None, example: str | No
     }
 
 
+_PREDICTION_TOKEN = {
+    "label": "Prediction token",
+    "description": "One of --prediction_token_file; empty: the control token is shown",
+    "schema": {"type": ["string", "null"], "format": "password"},
+}
+_TLS_FIELDS = {
+    "ca_file": _field("CA file", "PEM file of who signed the server's certificate; turns TLS on for gRPC"),
+    "cert_file": _field("Client certificate", "PEM file, for a server that verifies its clients"),
+    "key_file": _field("Client key", "PEM file of the client certificate's private key"),
+    "rest_tls": _field("REST by TLS", "Whether the REST port speaks TLS, too: --rest_api_enable_ssl", "boolean"),
+}
+
 PROVIDER_INFO: dict[str, Any] = {
     "package-name": "airflow-hops",
     "name": "Hops",
@@ -57,9 +69,13 @@ PROVIDER_INFO: dict[str, Any] = {
             "hook-class-name": "airflow_hops.hooks.runtime.RuntimeHook",
             "hook-name": "Hops",
             "ui-field-behaviour": {
-                "hidden-fields": ["schema", "login", "password"],
-                "relabeling": {"host": "Model server host", "port": "Model server gRPC port"},
-                "placeholders": {"host": "127.0.0.1", "port": "8500"},
+                "hidden-fields": ["schema", "login"],
+                "relabeling": {
+                    "host": "Model server host",
+                    "port": "Model server gRPC port",
+                    "password": "Model server control token",
+                },
+                "placeholders": {"host": "127.0.0.1", "port": "8500", "password": "none"},
             },
             "conn-fields": {
                 "store": _field("Artifact store", "URI of the artifact store: file://, s3://, gs://, hdfs://"),
@@ -75,6 +91,8 @@ PROVIDER_INFO: dict[str, Any] = {
                 "serving_capture_path": _field(
                     "Capture path", "The bundled server's --capture_base_path: absolute path, or URI"
                 ),
+                "serving_prediction_token": _PREDICTION_TOKEN,
+                **{f"serving_{name}": field for name, field in _TLS_FIELDS.items()},
                 "serving_storage_options": _field(
                     "Model server storage options", "JSON passed to fsspec for the base path and the capture path"
                 ),
@@ -116,9 +134,8 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Traffic config file", "--traffic_config_file, where they share it; empty: set by RPC"
                 ),
                 "capture_path": _field("Capture path", "--capture_base_path: absolute path, or URI"),
-                "ca_file": _field("CA file", "PEM file of who signed the server's certificate; turns TLS on"),
-                "cert_file": _field("Client certificate", "PEM file, for a server that verifies its clients"),
-                "key_file": _field("Client key", "PEM file of the client certificate's private key"),
+                "prediction_token": _PREDICTION_TOKEN,
+                **_TLS_FIELDS,
                 "timeout": _field("Timeout", "Seconds that a call may take", "number", 10),
             },
         },

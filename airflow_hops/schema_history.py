@@ -20,7 +20,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_hops.artifacts import MANIFEST_NAME, Artifact, BadInput, FileEntry, Manifest, Producer, fingerprint_of
+from airflow_hops.contract.artifacts import (
+    MANIFEST_NAME,
+    Artifact,
+    BadInput,
+    FileEntry,
+    Manifest,
+    Producer,
+    fingerprint_of,
+)
 from airflow_hops.store import ArtifactStore, kept_version
 
 SCHEMA_FILE = "schema.pbtxt"
@@ -103,6 +111,39 @@ def is_edited(store: ArtifactStore, uri: str) -> bool:
     return entry not in store.manifest(uri).files or not _is_recorded(entry, _records(store, uri))
 
 
+def frozen_name(uri: str) -> tuple[str, str] | None:
+    """The DAG and the name of the frozen schema at an address; None where it is no such address."""
+    _, *found = uri.rsplit("/", 4)
+    return (found[0], found[2]) if len(found) == 4 and (found[1], found[3]) == ("_frozen", _KIND) else None
+
+
+def changed_by_person(store: ArtifactStore, uri: str) -> bool:
+    """Whether a person has approved or edited a version of the frozen schema at ``uri``, or edits it now."""
+    versions = _records(store, uri)
+    return is_edited(store, uri) or any(version.approved_by or version.run_id is None for version in versions)
+
+
+def request_reset(store: ArtifactStore, uri: str, *, by: str, note: str = "") -> None:
+    """Has the next run replace the frozen schema at ``uri`` by one that it infers; until then it stays in force.
+
+    Args:
+        store: The artifact store.
+        uri: The frozen schema's address.
+        by: Who wants it.
+        note: Why, for the history.
+    """
+    store.write_text(_reset_uri(uri), json.dumps({"by": by, "note": note}))
+
+
+def requested_reset(store: ArtifactStore, uri: str) -> str | None:
+    """Who wants the next run to infer the frozen schema anew, and why; None where nobody does."""
+    try:
+        request = json.loads(store.read_text(_reset_uri(uri)))
+    except FileNotFoundError:
+        return None
+    return f"reset by {request['by']}" + (f": {request['note']}" if request["note"] else "")
+
+
 def freeze_schema(
     store: ArtifactStore,
     uri: str,
@@ -110,12 +151,13 @@ def freeze_schema(
     *,
     producer: Producer,
     note: str,
+    anew: bool = False,
     features: Sequence[str] = (),
     inputs: Mapping[str, tuple[Artifact, ...]] | None = None,
     cache_key_parts: Mapping[str, str] | None = None,
     properties: Mapping[str, Any] | None = None,
 ) -> Artifact:
-    """Makes the first version of a frozen schema; where there is one by now, that is returned untouched.
+    """Makes the first version of a frozen schema; one that is there by now is returned untouched, unless ``anew``.
 
     Args:
         store: The artifact store.
@@ -123,6 +165,7 @@ def freeze_schema(
         text: The schema as protobuf text.
         producer: The task instance that made it.
         note: Where it came from, for its history.
+        anew: Whether it replaces the one that is there, which stays in the history; the request for it is then done.
         inputs: Lineage.
         features: Names of the features, for the artifact's properties.
         cache_key_parts: Recorded in the manifest.
@@ -130,10 +173,14 @@ def freeze_schema(
     """
     with store.lock(_history(uri)):
         if _is_there(store, uri):
-            return store.manifest(uri).reference(uri)
+            if not anew:
+                return store.manifest(uri).reference(uri)
+            _take_in(store, uri)
         facts = Manifest(_KIND, producer, inputs or {}, (), "", {}, {}, properties or {}, cache_key_parts or {})
         facts = _with_features(facts, features)
-        return _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", "", note, producer.run_id))
+        frozen = _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", "", note, producer.run_id))
+        store.remove_text(_reset_uri(uri))
+        return frozen
 
 
 def restore_schema(store: ArtifactStore, uri: str) -> bool:
@@ -329,6 +376,10 @@ def _with_features(facts: Manifest, features: Sequence[str] | None) -> Manifest:
 
 def _history(uri: str) -> str:
     return f"{uri.rpartition('/')[0]}/history"
+
+
+def _reset_uri(uri: str) -> str:
+    return f"{_history(uri)}/reset.json"
 
 
 def _record_uri(uri: str, number: int) -> str:

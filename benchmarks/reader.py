@@ -80,7 +80,7 @@ def set_up(given: argparse.Namespace, console: Console) -> None:
     if given.peers:
         uv = str(REPOSITORY / ".uv" / "bin" / "uv")
         pins = REPOSITORY / "benchmarks" / "peers" / "petastorm.txt"
-        create_environment(PETASTORM, pins, uv=uv, python=sys.executable, say=console.print)
+        create_environment(PETASTORM, pins, uv=uv, say=console.print)
 
 
 def measure(given: argparse.Namespace, console: Console) -> dict[str, list[Timed]]:

@@ -75,7 +75,7 @@ def set_up(given: argparse.Namespace, console: Console) -> None:
     for peer in ("mlserver", "bentoml", "ray_serve") if given.peers else ():
         pins = REPOSITORY / "benchmarks" / "peers" / f"{peer}.txt"
         uv = str(REPOSITORY / ".uv" / "bin" / "uv")
-        create_environment(PEERS / peer, pins, uv=uv, python=sys.executable, say=console.print)
+        create_environment(PEERS / peer, pins, uv=uv, say=console.print)
 
 
 def server(name: str, *, rest: bool = False, **flags: Any) -> ModelServer:

@@ -129,7 +129,7 @@ def set_up(given: argparse.Namespace, console: Console) -> Path:
     if given.peers:
         uv = str(REPOSITORY / ".uv" / "bin" / "uv")
         pins = REPOSITORY / "benchmarks" / "peers" / "evidently.txt"
-        create_environment(EVIDENTLY, pins, uv=uv, python=sys.executable, say=console.print)
+        create_environment(EVIDENTLY, pins, uv=uv, say=console.print)
     return window
 
 

@@ -49,9 +49,9 @@ class Steps:
         os.environ["AIRFLOW_CONN_HOPS_DEFAULT"] = json.dumps(
             {"conn_type": "hops", "extra": {"store": str(WORK / "store")}}
         )
-        from airflow_hops.artifacts import Artifact, Producer
+        from airflow_hops.contract.artifacts import Artifact, Producer
+        from airflow_hops.contract.protocol import Output, StepSpec
         from airflow_hops.hooks.runtime import RuntimeHook
-        from airflow_hops.protocol import Output, StepSpec
 
         self._kinds = Artifact, Producer, RuntimeHook, Output, StepSpec
         self._count = 0

@@ -171,9 +171,7 @@ def measure_facets(browser: Browser, page: Path) -> Seconds:
 def make_facets(console: Console) -> Path:
     """The peer's page of the same statistics, with its element from PyPI and what browsers have no more from npm."""
     pins = REPOSITORY / "benchmarks" / "peers" / "facets.txt"
-    create_environment(
-        FACETS, pins, uv=str(REPOSITORY / ".uv" / "bin" / "uv"), python=sys.executable, say=console.print
-    )
+    create_environment(FACETS, pins, uv=str(REPOSITORY / ".uv" / "bin" / "uv"), say=console.print)
     (element,) = FACETS.glob("lib/*/site-packages/facets/facets-dist/facets-jupyter.html")
     polyfill = FACETS / "package" / "webcomponents-lite.min.js"
     if not polyfill.exists():

@@ -68,6 +68,7 @@ with DAG(
         examples=examples.output,
         statistics=statistics.output,
         schema=schema.output,
+        extra_inputs=["scheduled_at"],  # flights_monitoring wants to know of which days the requests are
     )
     model = HorovodTrainOperator(task_id="train", train="flights.model:train", examples=transformed.output, np=2)
     evaluation = EvaluateOperator(

@@ -130,7 +130,7 @@ class Demo:
         """Scores every version of this showing on the same later flights, in the runtime environment."""
         table = self.stack.home / "later.parquet"
         python = str(self.stack.runtime / "bin" / "python")
-        environment = step_environment(self.stack.runtime, REPOSITORY)
+        environment = step_environment(self.stack.runtime, (str(REPOSITORY),))
         later = Replay(self.stack, self.data, LATER_WINDOW, table=table)
         self.facts.replays["later"] = later.finish(self.console)
         models = []
@@ -139,7 +139,7 @@ class Demo:
             if model:
                 models.append(f"{label}={model['uri'].removeprefix('file://')}/saved_model")
         answer = subprocess.run(
-            [python, "-m", "demo.compare", str(table), *models],
+            [python, "-P", "-m", "demo.compare", str(table), *models],
             env=environment,
             capture_output=True,
             text=True,
@@ -169,7 +169,7 @@ class Replay:
             command += ["--table", str(table)]
         self._process = subprocess.Popen(
             command,
-            env={**step_environment(stack.runtime, Path("/nonexistent")), "PYTHONPATH": ""},
+            env={**step_environment(stack.runtime), "PYTHONPATH": ""},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,

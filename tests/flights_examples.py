@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.artifacts import Artifact, Producer, RowCounts
+from airflow_hops.contract.artifacts import Artifact, Producer, RowCounts
 from airflow_hops.store import ArtifactStore
 
 PROPERTIES = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
@@ -37,7 +37,7 @@ def flights(raw: Path) -> pd.DataFrame:
     table = table.merge(planes.rename(columns={"year": "built"}), how="left", on="tailnum")
     table = table.merge(airports.rename(columns={"faa": "dest"}), how="left", on="dest")
     scheduled_at = table["time_hour"] + pd.to_timedelta(table["minute"], unit="min")
-    seconds = scheduled_at.astype("int64") // {"ns": 10**9, "us": 10**6, "ms": 10**3, "s": 1}[scheduled_at.dt.unit]
+    seconds = (scheduled_at - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(seconds=1)
     flights = pd.DataFrame(
         {
             "flight_id": table["carrier"] + table["flight"].astype(str) + table["origin"] + "@" + seconds.astype(str),

@@ -34,7 +34,7 @@ def flights_transformed(
     from airflow_hops.launchers.spark import SparkLauncher
 
     return shared_run_step(
-        "airflow_hops.runtime.transform:run",
+        "airflow_hops.runtime.transform.stage:run",
         params={"preprocess": "flights.features:preprocess"},
         inputs={"examples": flights_prepared, "statistics": flights_statistics, "schema": flights_schema},
         kind="transformed_examples",

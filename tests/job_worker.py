@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import HopsError, Producer
-from airflow_hops.hooks.jobs import Jobs
+from airflow_hops.contract.artifacts import HopsError, Producer
+from airflow_hops.contract.protocol import Line, StepSpec
+from airflow_hops.hooks.resuming import Jobs
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.jobs import JOB_FILE, Job
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.launchers.warm import WarmStart
-from airflow_hops.protocol import Line, StepSpec
 
 
 def work(given: Mapping[str, Any], environment: Mapping[str, str], output: int) -> None:

@@ -26,12 +26,27 @@ def say(context: Any) -> dict[str, Any]:
     return {"python": sys.executable, "scratch": str(context.scratch), "cwd": str(Path.cwd())}
 
 
+def look_around(context: Any) -> dict[str, Any]:
+    """What a step and its children find in their folder and environment."""
+    folder = context.scratch.parent
+    return {
+        "services": dict(context.spec.services),
+        "files": {path.name: path.read_bytes().decode(errors="replace") for path in folder.iterdir() if path.is_file()},
+        "environment_of_a_child": subprocess.check_output(["env"], text=True),
+        "own_environment": str(dict(os.environ)),
+    }
+
+
 def raise_error(context: Any, kind: str) -> None:
     """Raises by name."""
-    from airflow_hops.artifacts import BadInput, HopsError
+    from airflow_hops.contract.artifacts import BadInput, HopsError
 
     if kind == "NoSpace":
         raise OSError(28, "No space left on device", "/store/part-0.parquet")
+    if kind == "ModuleNotFoundError":
+        import nowhere.to_be_found  # noqa: F401
+    if kind == "of another process":
+        raise HopsError("rank 1 failed: ModuleNotFoundError: No module named 'nowhere'\nThe last lines of its log: …")
     errors = {"ValueError": ValueError, "BadInput": BadInput, "HopsError": HopsError, "SystemExit": SystemExit}
     raise errors[kind](f"this is a {kind}")
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import shutil
-import signal
-import subprocess
-import time
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, StepRunner
+from conftest import StepRunner
+from server_process import ServerProcess
 
-from airflow_hops.artifacts import Artifact, Producer
+from airflow_hops.contract.artifacts import Artifact, Producer
 from airflow_hops.launchers.local import LocalLauncher
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class ServerProcess:
-    """The bundled model server, with what a connection would say of it.
+class ConnectedServer(ServerProcess):
+    """A model server with what a connection would say of it.
 
     Args:
         python: The runtime environment's.
@@ -37,16 +32,11 @@ class ServerProcess:
     """
 
     def __init__(self, python: Path, folder: Path, flags: dict[str, Any] | None = None) -> None:
-        self.python, self.folder, self.flags = python, folder, flags
+        super().__init__(python, folder)
         self.config_file, self.traffic_file = folder / "models.config", folder / "traffic.json"
         self.base_path, self.capture_path = folder / "models", folder / "capture"
-        self.base_path.mkdir(parents=True)
+        self.base_path.mkdir()
         self.config_file.write_text("model_config_list {}\n")
-        self.ports = {"port": "0", "rest_api_port": "auto"}
-        self.ready_file = folder / "ready.json"
-
-    def start(self) -> None:
-        self.ready_file.unlink(missing_ok=True)
         own = {
             "model_config_file": self.config_file,
             "model_config_file_poll_wait_seconds": 0.1,
@@ -55,29 +45,7 @@ class ServerProcess:
             "traffic_config_file_poll_wait_seconds": 0.1,
             "capture_base_path": self.capture_path,
         }
-        flags = {**self.ports, **(own if self.flags is None else self.flags), "ready_file": self.ready_file}
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [self.python, "-m", "airflow_hops.serving", *(f"--{name}={value}" for name, value in flags.items())],
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3"},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def wait_until_ready(self) -> None:
-        wait_for(lambda: self.ready_file.exists() or self.process.poll() is not None, "the server is ready", 90)
-        assert self.process.poll() is None, self.log()
-        found = json.loads(self.ready_file.read_text())
-        self.ports = {"port": found["grpc_port"], "rest_api_port": found["rest_api_port"]}
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait(60)
-
-    def log(self) -> str:
-        return (self.folder / "server.log").read_text()
+        self.flags = own if flags is None else flags
 
     @property
     def services(self) -> dict[str, str]:
@@ -91,28 +59,6 @@ class ServerProcess:
             "serving_capture_path": str(self.capture_path),
         }
 
-    def get(self, path: str) -> Any:
-        with _OPENER.open(f"http://127.0.0.1:{self.ports['rest_api_port']}{path}", timeout=30) as response:
-            return json.load(response)
-
-    def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Any:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.ports['rest_api_port']}{path}", json.dumps(body).encode(), headers or {}
-        )
-        with _OPENER.open(request, timeout=30) as response:
-            return json.load(response)
-
-    def versions(self, model_name: str) -> dict[int, str]:
-        """State of each version that the server knows of."""
-        try:
-            states = self.get(f"/v1/models/{model_name}")["model_version_status"]
-        except urllib.error.HTTPError:
-            return {}
-        return {int(state["version"]): state["state"] for state in states}
-
-    def available(self, model_name: str) -> list[int]:
-        return sorted(v for v, state in self.versions(model_name).items() if state == "AVAILABLE")
-
     def traffic(self, model_name: str) -> dict[int, float]:
         """The shares in effect."""
         versions = self.get("/v1/stats")["models"].get(model_name, {"versions": {}})["versions"]
@@ -125,12 +71,7 @@ class ServerProcess:
         for number in range(requests):
             far = far_every and number % far_every == 0
             row = {"carrier": "UA", "distance": 1000.0 if far else generator.uniform(100, 899), "scheduled_at": number}
-            body = json.dumps({"instances": [row]}).encode()
-            try:
-                url = f"http://127.0.0.1:{self.ports['rest_api_port']}/v1/models/{model_name}:predict"
-                _OPENER.open(urllib.request.Request(url, body), timeout=30).read()
-            except urllib.error.HTTPError:
-                failed += 1
+            failed += self.call(f"/v1/models/{model_name}:predict", {"instances": [row]})[0] != 200
         return failed
 
 
@@ -138,15 +79,15 @@ class ServerProcess:
 class Processes:
     """The server, the warm process that steps fork from, and the SavedModels."""
 
-    server: ServerProcess
+    server: ConnectedServer
     launcher: LocalLauncher
     saved_models: Path
 
 
 @pytest.fixture(scope="session")
-def starting_server(runtime_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def starting_server(runtime_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectedServer]:
     """The server, which starts while the warm process does."""
-    server = ServerProcess(runtime_python, tmp_path_factory.mktemp("model-server"))
+    server = ConnectedServer(runtime_python, tmp_path_factory.mktemp("model-server"))
     server.start()
     yield server
     server.stop()
@@ -154,7 +95,7 @@ def starting_server(runtime_python: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def processes(
-    starting_server: ServerProcess,
+    starting_server: ConnectedServer,
     warm_launcher: LocalLauncher,
     runtime: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -182,7 +123,7 @@ class Pipeline:
     """One model name with a store of its own, on the shared server and MLflow."""
 
     runner: StepRunner
-    server: ServerProcess
+    server: ConnectedServer
     launcher: LocalLauncher
     saved_models: Path
     tracking_uri: str
@@ -192,7 +133,7 @@ class Pipeline:
     def store(self) -> Any:
         return self.runner.store
 
-    def model(self, kind: str) -> Artifact:
+    def model(self, kind: str, **properties: Any) -> Artifact:
         """A model artifact as the train stage writes it; the same kind has the same fingerprint."""
         uri = self.store.uri("training", f"run-{uuid.uuid4().hex[:6]}", "train", "model")
         with self.store.create(uri, "model", Producer("training", "run", "train")) as writer:
@@ -208,6 +149,7 @@ class Pipeline:
                     "statistics": f"{self.store.root}/statistics-of-{kind}",
                     "schema": f"{self.store.root}/schema",
                     "window": ["2013-01-01T00:00:00Z", "2013-04-01T00:00:00Z"],
+                    **properties,
                 },
             )
 
@@ -227,7 +169,7 @@ class Pipeline:
         """Runs the deploy step; evaluation and infra_blessing may be among the parameters."""
         roles = {role: params.pop(role) for role in ("evaluation", "infra_blessing") if role in params}
         artifact: Artifact = self.step(
-            "airflow_hops.runtime.deploy:run",
+            "airflow_hops.runtime.deploy.stage:run",
             killed_before=killed_before,
             params={"model_name": self.name, "canary_percent": 20, "available_timeout_s": 30.0, **params},
             inputs={"model": model, **roles},
@@ -251,7 +193,7 @@ class Pipeline:
         self, deployment: Artifact, *, services: dict[str, str] | None = None, killed_before: str = "", **params: Any
     ) -> Any:
         """Looks at the canary once; ``killed_before`` is one of ``runtime_checks/killed_step.py``."""
-        given = {
+        plan = {
             "steps": [50, 100],
             "min_requests": 20,
             "bake_time_s": 0.0,
@@ -260,12 +202,12 @@ class Pipeline:
             "approval": False,
             "keep_versions": 2,
             "look_s": 5.0,
-            "limits": {},
         }
+        given = {name: params.pop(name) for name in plan.keys() & params.keys()}
         return self.step(
             "airflow_hops.runtime.rollout:look",
             killed_before=killed_before,
-            params={**given, **params},
+            params={"plan": {**plan, **given}, "limits": {}, **params},
             inputs={"deployment": deployment},
             kind="rollout",
             services=services,
@@ -281,9 +223,9 @@ class Pipeline:
         killed_before: str = "",
         **params: Any,
     ) -> Any:
-        """Runs a step of ``runtime/traffic.py``."""
+        """Runs a step of ``runtime/deploy/traffic.py``."""
         return self.step(
-            f"airflow_hops.runtime.traffic:{function}",
+            f"airflow_hops.runtime.deploy.traffic:{function}",
             killed_before=killed_before,
             params={"model_name": self.name, "reason": "a test", **params},
             services=services,
@@ -346,10 +288,3 @@ def pipeline(tmp_path: Path, runtime: Path, processes: Processes, tracking_uri: 
     runner = StepRunner(str(tmp_path / "store"), runtime)
     name = f"flights-{uuid.uuid4().hex[:8]}"
     return Pipeline(runner, processes.server, processes.launcher, processes.saved_models, tracking_uri, name)
-
-
-def wait_for(condition: Any, what: str, timeout_s: float = 10.0, poll_s: float = 0.05) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
-        time.sleep(poll_s)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +26,14 @@ class ShownDemo:
 
     Attributes:
         home: Its folder.
-        answer: Its exit code and what it printed.
+        code: Its exit code.
+        printed: What it printed.
         left: Command lines of the processes that it left behind.
     """
 
     home: Path
-    answer: subprocess.CompletedProcess[str]
+    code: int
+    printed: str
     left: list[str]
 
 
@@ -50,17 +57,43 @@ def processes_below(home: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def shown_demo(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> ShownDemo:
-    """The whole demo."""
+def some_flights(flights_raw: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+    """The raw tables with every n-th flight (``--flights-every``): less to learn from, on the same way."""
+    folder = tmp_path_factory.mktemp("flights") / "data"
+    shutil.copytree(flights_raw, folder)
+    name = "flights.csv"
+    with zipfile.ZipFile(folder / f"{name}.zip") as archive:
+        heading, *rows = archive.read(name).splitlines(keepends=True)
+    with zipfile.ZipFile(folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, b"".join([heading, *rows[:: pytestconfig.getoption("flights_every")]]))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shown_demo(tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_flights: Path) -> ShownDemo:
+    """The demo, start to end: until the web UI is up, and then Ctrl-C is pressed."""
     home = tmp_path_factory.mktemp("demo")
-    answer = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)],
         cwd=REPOSITORY,
-        env=demo_environment(HOPS_DEMO_EXIT="1"),
-        capture_output=True,
+        env=demo_environment(HOPS_DEMO_EXIT="0", FLIGHTS_DATA=str(some_flights)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT_S,
-        check=False,
     )
-    print(answer.stdout[-20000:], answer.stderr[-5000:])
-    return ShownDemo(home, answer, processes_below(home))
+    assert process.stdout is not None
+    killed = threading.Timer(TIMEOUT_S, process.kill)
+    killed.start()
+    printed = ""
+    for line in process.stdout:
+        printed += line
+        if "until you press Ctrl-C" in line:
+            break
+    # Once, and not while that line is being printed.
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    printed += process.stdout.read()
+    code = process.wait()
+    killed.cancel()
+    print(printed[-20000:])
+    return ShownDemo(home, code, printed, processes_below(home))

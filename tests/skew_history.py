@@ -1,6 +1,6 @@
 """A season of comparisons in Airflow's database: one run a week, as a monitoring DAG leaves them.
 
-The comparisons are real (:mod:`runtime_checks.skew_windows`); when they ran, and what was decided, is made up. Run in
+The comparisons are real (:mod:`skew_windows`); when they ran, and what was decided, is made up. Run in
 the environment of a site: ``python tests/skew_history.py <runtime's Python> <store> <DAG> <weeks>``.
 """
 
@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-SCRIPT = Path(__file__).parent / "runtime_checks" / "skew_windows.py"
+SCRIPT = Path(__file__).parent / "skew_windows.py"
 RESULT = "artifact: "
 FIRST = datetime(2026, 7, 6, 6, tzinfo=UTC)
 COOLDOWN = timedelta(weeks=3)
@@ -35,7 +35,7 @@ def make_reports(python: str, store: str, dag_id: str, task_id: str, weeks: int)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(request, file)
         file.flush()
-        root = str(SCRIPT.parent.parent.parent)
+        root = str(SCRIPT.parents[1])
         answer = subprocess.run(
             [python, str(SCRIPT), file.name], env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, check=True
         )
@@ -55,7 +55,9 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
     from sqlalchemy import update
 
-    from airflow_hops.operators.retraining import REFUSED_KEY, _why_not
+    from airflow_hops.contract.skew import SkewProperties
+    from airflow_hops.contract.web import REFUSED_KEY
+    from airflow_hops.operators.retraining import _why_not
 
     dag: Any = SerializedDagModel.get_dag(dag_id)
     asked: datetime | None = None
@@ -72,7 +74,7 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
             said: Any = {"skew": report["uri"]}
             if verdict != "drift":
                 why = "pipeline_fault" if verdict == "pipeline_fault" else "verdict"
-                said |= {"why": why, "reason": _why_not(report["properties"])}
+                said |= {"why": why, "reason": _why_not(SkewProperties.from_dict(report["properties"]))}
             elif asked is not None and at - asked < COOLDOWN:
                 said |= {
                     "why": "cooldown",

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.artifacts import Artifact, Producer
+from airflow_hops.contract.artifacts import Artifact, Producer
+from airflow_hops.contract.protocol import Output, StepSpec
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.protocol import Output, StepSpec
 from airflow_hops.store import ArtifactStore
 
 pytestmark = pytest.mark.runtime

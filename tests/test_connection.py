@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk._shared.secrets_masker import redact
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.protocol import json_object
+from airflow_hops.hooks.model_server import ModelServerHook
+from airflow_hops.hooks.ranks import RanksHook
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 
 
@@ -36,8 +40,10 @@ def test_all_fields_of_the_connection_reach_the_settings(settings: Any) -> None:
         "serving_traffic_file": "/srv/traffic.json",
         "serving_capture_path": "s3://bucket/capture",
         "serving_storage_options": {"endpoint_url": "http://127.0.0.1:9001"},
+        "serving_prediction_token": "oracle",
+        "serving_rest_tls": True,
     }
-    found = settings({"host": "model-server", "port": 8600, "extra": extra})
+    found = settings({"host": "model-server", "port": 8600, "password": "open-sesame", "extra": extra})
     assert (found.store, found.runtime, found.tracking_uri) == (
         "s3://bucket/hops",
         Path("/opt/hops-runtime"),
@@ -54,6 +60,9 @@ def test_all_fields_of_the_connection_reach_the_settings(settings: Any) -> None:
         "serving_traffic_file": "/srv/traffic.json",
         "serving_capture_path": "s3://bucket/capture",
         "serving_storage_options": '{"endpoint_url": "http://127.0.0.1:9001"}',
+        "serving_token": "open-sesame",
+        "serving_prediction_token": "oracle",
+        "serving_rest_tls": "True",
     }
     uri = settings("hops://model-server:8600/?store=s3%3A%2F%2Fbucket%2Fhops&serving_rest_port=8501")
     assert (uri.store, uri.services["serving_port"], uri.services["serving_rest_port"]) == (
@@ -83,10 +92,10 @@ def test_empty_fields_come_from_the_configuration_and_then_from_airflow_home(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"extra": "{not json"}, "connection 'hops_other': field 'extra' is '{not json', expected a JSON object"),
-        ({"extra": "[1]"}, "field 'extra' is [1], expected a JSON object"),
-        ({"extra": {"storage_options": "{"}}, "field 'storage_options' is '{', expected a JSON object"),
-        ({"extra": {"storage_options": "[1]"}}, "field 'storage_options' is [1], expected a JSON object"),
+        ({"extra": "{not json"}, "connection 'hops_other': field 'extra': expected a JSON object, found text"),
+        ({"extra": "[1]"}, "field 'extra': expected a JSON object, found a list"),
+        ({"extra": {"storage_options": "{"}}, "field 'storage_options': expected a JSON object, found text that is no"),
+        ({"extra": {"storage_options": "[1]"}}, "field 'storage_options': expected a JSON object, found a list"),
         ({"extra": {"serving_rest_port": "http"}}, "field 'serving_rest_port' is 'http', expected a port"),
         ({"extra": {"serving_rest_port": 70000}}, "field 'serving_rest_port' is '70000', expected a port"),
         ({"extra": {"store": "artifacts"}}, "field 'store' is 'artifacts', expected a URI or an absolute path"),
@@ -101,6 +110,43 @@ def test_a_field_that_does_not_parse_is_named_with_its_value(settings: Any, valu
     with pytest.raises(BadInput) as caught:
         settings(value)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["{'secret': 'abc123'}", '{"secret": "abc123"', '["abc123"]', '"abc123"', "abc123"])
+def test_what_may_hold_credentials_is_not_shown(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {
+        "hops": lambda: RuntimeHook("odd").settings,
+        "model_server": lambda: ModelServerHook("odd").services,
+        "horovod": lambda: RanksHook("odd").where(),
+    }
+    for conn_type, ask in asked.items():
+        monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps({"conn_type": conn_type, "extra": text}))
+        with pytest.raises(BadInput, match="'extra': expected a JSON object") as caught:
+            ask()
+        assert "abc123" not in str(caught.value)
+    extra = {"storage_options": text}
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps({"conn_type": "hops", "extra": extra}))
+    with pytest.raises(BadInput, match="'storage_options': expected a JSON object") as caught:
+        RuntimeHook("odd").settings  # noqa: B018
+    assert "abc123" not in str(caught.value)
+    with pytest.raises(BadInput) as caught:
+        json_object(text, "connection field 'serving_storage_options'")
+    assert "abc123" not in str(caught.value)
+
+
+def test_the_password_of_a_stores_address_is_an_option_and_no_part_of_what_is_made(settings: Any) -> None:
+    found = settings({"extra": {"store": "memory://ann:p%40ss@host:22/hops", "storage_options": {"timeout": 5}}})
+    assert (found.store, found.storage_options) == ("memory://ann@host:22/hops", {"password": "p@ss", "timeout": 5})
+    assert "p@ss" not in repr(found)
+    assert redact("OSError: p@ss99 at host") == "OSError: p@ss99 at host"
+    settings({"extra": {"store": "memory://ann:p%40ss99@host/hops", "tracking_uri": "http://ann:mlflow99@host"}})
+    assert redact("OSError: p@ss99 and mlflow99 at host") == "OSError: *** and *** at host"
+    given = settings({"extra": {"store": "memory://ann:old@host/hops", "storage_options": {"password": "new"}}})
+    assert given.storage_options == {"password": "new"}
+    before = {"uri": "memory://ann:p%40ss@host:22/hops/dag/run/task/model", "kind": "model", "fingerprint": "f"}
+    assert Artifact.from_dict(before).uri == "memory://ann@host:22/hops/dag/run/task/model"
+    for plain in ("file:///srv/a:b@c/hops", "s3://bucket/a:b@c", "hdfs://nn:8020/t@3", "/srv/a:b@c", "s3://ann@host/x"):
+        assert Artifact.from_dict({**before, "uri": plain}).uri == plain
 
 
 def test_a_default_connection_that_cannot_be_read_is_not_taken_for_none(settings: Any) -> None:

@@ -15,9 +15,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException
 from conftest import StepRunner
-from served_models import Pipeline, wait_for
+from served_models import Pipeline
+from waiting import wait_for
 
-from airflow_hops.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.deploy import DeployModelOperator
 
@@ -89,6 +90,21 @@ def test_second_model_becomes_a_canary_and_a_retry_changes_nothing(pipeline: Pip
     wait_for(lambda: pipeline.server.available(pipeline.name) == [1, 3], "the superseded canary's end")
     assert pipeline.events()[-2:] == [("rolled_back", 2), ("canary", 3)]
     assert "superseded by version 3" in pipeline.record()["history"][-2]["why"]
+
+
+def test_canary_that_takes_other_inputs_than_the_champion_is_refused(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first", time="at"))
+    other = pipeline.model("second", inputs=["carrier", "wind"])
+    with pytest.raises(
+        StepFailed, match=r"does not take 'at', 'distance' and also needs 'wind'.*extra_inputs"
+    ) as caught:
+        pipeline.deploy(other, canary_percent=99)
+    assert not caught.value.retryable
+    assert pipeline.events() == [("deployed", 1)]
+    assert [entry["version"] for entry in pipeline.registry("versions")] == [1]
+    same = pipeline.model("third", inputs=["distance", "carrier", "at"])
+    assert pipeline.deploy(same, canary_percent=99).properties["mode"] == "canary"
+    assert pipeline.deploy(other, canary_percent=100).properties["traffic"] == {"1": 0, "3": 100}
 
 
 def test_deployments_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:

@@ -1,10 +1,10 @@
-"""The pages say what the code does: arguments, fields, options, and snippets that run."""
+"""The pages say what the code does: arguments, fields and options; and the README's snippets run."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pendulum
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from airflow.timetables.interval import CronDataIntervalTimetable
 from conftest import REPOSITORY
 
@@ -22,7 +23,6 @@ from airflow_hops.decorators.hops import HopsDecoratedOperator
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.provider_info import PROVIDER_INFO
 
-PAGES = sorted((REPOSITORY / "docs").glob("*.md")) + sorted((REPOSITORY / "docs" / "operators").glob("*.md"))
 OPERATORS: dict[str, list[Any]] = {}
 for name in airflow_hops.operators.__all__:
     if name.endswith("Operator"):
@@ -42,19 +42,6 @@ def rows_of_tables(page: Path) -> dict[str, str]:
 
 def snippets(page: Path) -> list[str]:
     return [textwrap.dedent(text) for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
-
-
-def names_of(source: Path) -> set[str]:
-    """The names that a module defines or hands on."""
-    known = set()
-    for node in ast.parse(source.read_text()).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            known |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            known.add(node.name)
-        elif isinstance(node, ast.Assign):
-            known |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return known
 
 
 def test_every_operator_has_a_page_and_every_page_an_operator() -> None:
@@ -98,16 +85,25 @@ def test_the_configuration_page_names_every_field_and_option_with_its_default() 
         assert re.search(rf"^\| `{name}` \|.*\| {re.escape(default)}", options, re.MULTILINE), name
 
 
-@pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "README.md"], ids=lambda page: page.name)
-def test_snippets_parse_and_import_what_there_is(page: Path) -> None:
-    for snippet in snippets(page):
-        for node in ast.walk(ast.parse(snippet)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("airflow_hops"):
-                path = REPOSITORY / node.module.replace(".", "/")
-                source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-                known = names_of(source)
-                for alias in node.names:
-                    assert (path / f"{alias.name}.py").exists() or alias.name in known, (page.name, alias.name)
+def test_the_files_that_contributors_are_sent_to_are_there() -> None:
+    named = re.findall(r"`([\w./-]+/[\w./-]*)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
+    missing = [name for name in named if not (REPOSITORY / name).exists() and "calibrate" not in name]
+    assert len(named) > 20 and not missing
+
+
+def test_workflows_and_hooks_run_what_there_is() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "tests.yml").read_text())
+    entries = workflow["jobs"]["make"]["strategy"]["matrix"]["include"]
+    assert {target for entry in entries for target in entry["targets"].split()} <= targets
+    assert {entry["python"] for entry in entries} == {"3.11", "3.12", "3.13"}
+    hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    lint = subprocess.run(["make", "--dry-run", "lint"], cwd=REPOSITORY, capture_output=True, text=True).stdout
+    for hook in hooks:
+        command, *options = hook["entry"].split()
+        assert f"{command} {' '.join(options[:1])}".strip() in lint, hook["entry"]
+    for form in (REPOSITORY / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        assert yaml.safe_load(form.read_text()), form
 
 
 @pytest.fixture

@@ -6,26 +6,41 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import REPOSITORY
 from uv import find_uv_bin
 
-from airflow_hops.artifacts import BadInput, HopsError
-from airflow_hops.environments import STAMP_NAME, create_environment, environment_state, fingerprint, pins_file
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.environments import (
+    AIRFLOW_PYTHON_VERSIONS,
+    STAMP_NAME,
+    add_requirements,
+    added_requirements,
+    build_tools_missing,
+    create_environment,
+    environment_state,
+    fingerprint,
+    pins_file,
+    runtime_fingerprint,
+)
 from airflow_hops.java import find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.spark import SparkLauncher
 
 
-def write_wheel(folder: Path, name: str, version: str) -> None:
+def write_wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
     """A wheel with one module, ``<name>.py``, that knows its version."""
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         # Versions differ in size, as Python tells stale bytecode by size and by the time in seconds.
         wheel.writestr(f"{name}.py", f"version = {version!r}{'  #' * int(float(version))}\n")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        needs = f"Requires-Dist: {requires}\n" if requires else ""
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
 
@@ -46,8 +61,12 @@ def make(path: Path, pins: Path, *, force: bool = False) -> bool:
     return create_environment(path, pins, uv=find_uv_bin(), force=force, say=lambda line: None)
 
 
-def installed(path: Path) -> str:
-    command = [str(path / "bin" / "python"), "-c", "import tiny; print(tiny.version)"]
+def add(path: Path, pins: Path, requirement: str, say: Any = lambda line: None) -> None:
+    add_requirements(path, pins, [requirement], uv=find_uv_bin(), say=say)
+
+
+def installed(path: Path, name: str = "tiny") -> str:
+    command = [str(path / "bin" / "python"), "-c", f"import {name}; print({name}.version)"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -123,6 +142,36 @@ def test_other_pins_are_noticed_before_a_step_starts_and_installed_by_the_next_r
     assert installed(environment) == "2.0"
 
 
+def test_added_packages_leave_the_pins_alone_and_stay_when_these_change(tmp_path: Path, pins: Path) -> None:
+    environment = tmp_path / "runtime"
+    make(environment, pins)
+    write_wheel(pins.parent, "extra", "1.0", requires="tiny")
+    write_wheel(pins.parent, "newer", "1.0", requires="tiny>=2")
+    before = runtime_fingerprint(environment)
+    add(environment, pins, "extra")
+    assert environment_state(environment, fingerprint(pins)).good
+    assert (installed(environment), installed(environment, "extra")) == ("1.0", "1.0")
+    assert runtime_fingerprint(environment) != before, "what was cached before does not count"
+
+    said: list[str] = []
+    with pytest.raises(HopsError, match="exit code 1"):
+        add(environment, pins, "newer", say=said.append)
+    assert "tiny" in "".join(said)
+    assert added_requirements(environment) == ["extra"]
+    with pytest.raises(BadInput, match=r"'--index-url=.*': expected a package's name"):
+        add(environment, pins, "--index-url=https://example.com")
+
+    add(environment, pins, "Extra==1.0")
+    for force in (False, True):
+        pins.write_text("tiny==2.0\n")
+        assert make(environment, pins, force=force)
+        assert (installed(environment), installed(environment, "extra")) == ("2.0", "1.0")
+        assert added_requirements(environment) == ["Extra==1.0"]
+    pins.write_text("tiny==1.0\n")
+    with pytest.raises(BadInput, match=f"run 'airflow hops runtime create {environment}' first"):
+        add(environment, pins, "extra")
+
+
 def test_a_missing_environment_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"airflow hops runtime create {tmp_path / 'none'}"):
         runtime_python(tmp_path / "none")
@@ -136,6 +185,60 @@ def test_a_folder_with_something_else_in_it_is_never_overwritten(tmp_path: Path,
     with pytest.raises(BadInput, match=r"will not be overwritten.*photographs is not a Python environment"):
         make(folder, pins, force=force)
     assert [path.name for path in folder.iterdir()] == ["summer.jpg"]
+
+
+def test_an_interpreter_of_another_version_is_refused_before_anything_is_written(tmp_path: Path, pins: Path) -> None:
+    found = ".".join(map(str, sys.version_info[:3]))
+    with pytest.raises(BadInput, match=rf"--python {sys.executable}: Python 3\.9 is needed, found Python {found}"):
+        create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python=sys.executable, version=(3, 9))
+    with pytest.raises(BadInput, match=r"--python python3\.99: Python 3\.11 is needed, found none"):
+        create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python="python3.99")
+    assert not (tmp_path / "runtime").exists()
+
+
+def test_where_airflow_runs_on_another_python_the_runtimes_own_is_found(
+    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{sys.base_prefix}/bin")
+    monkeypatch.setenv("UV_PYTHON_PREFERENCE", "only-system")
+    wanted = sys.version_info[:2]
+    monkeypatch.setattr(sys, "version_info", (3, 99, 5))
+    said: list[str] = []
+    assert create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), version=wanted, say=said.append)
+    assert said[0] == f"new environment on {sys.base_prefix}/bin/python3.{wanted[1]}"
+    assert installed(tmp_path / "runtime") == "1.0"
+
+
+def test_where_there_is_no_such_python_and_none_to_download_the_error_says_what_to_do(
+    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "pythons"))
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS_JSON_URL", str(tmp_path / "none.json"))
+    said: list[str] = []
+    with pytest.raises(HopsError, match=r"Python 3\.9 is needed.*so that python3\.9 is on the PATH.*_MIRROR"):
+        create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), version=(3, 9), say=said.append)
+    assert said[0] == "there is no Python 3.9 on this machine: uv downloads one"
+    assert "none.json" in " ".join(said[1:])
+    assert not (tmp_path / "runtime").exists()
+
+
+def test_pythons_header_files_are_missed_where_they_are_not(tmp_path: Path) -> None:
+    assert "python3-dev" not in build_tools_missing(sys.executable)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {tmp_path}/include\n")
+    python.chmod(0o755)
+    assert build_tools_missing(str(python), {"PATH": ""}) == ["g++", "make", "python3-dev"]
+
+
+def test_the_package_says_everywhere_that_it_runs_on_the_same_pythons() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    (_, first), (_, last) = AIRFLOW_PYTHON_VERSIONS[0], AIRFLOW_PYTHON_VERSIONS[-1]
+    assert project["requires-python"] == f">=3.{first},<3.{last + 1}"
+    prefix = "Programming Language :: Python :: "
+    versions = [name.removeprefix(prefix) for name in project["classifiers"] if name.startswith(prefix)]
+    assert versions == [f"{major}.{minor}" for major, minor in AIRFLOW_PYTHON_VERSIONS]
+    assert f"(3, {first}) <= sys.version_info[:2] <= (3, {last})" in (REPOSITORY / "Makefile").read_text()
 
 
 def test_the_environment_that_runs_airflow_is_never_overwritten(pins: Path) -> None:
@@ -187,7 +290,7 @@ def test_the_java_of_a_step_is_the_first_that_spark_runs_on(tmp_path: Path, monk
     assert find_java(environment={"PATH": str(tmp_path)}) is None
 
     monkeypatch.setenv("JAVA_HOME", str(new))
-    assert step_environment(runtime, tmp_path)["JAVA_HOME"] == str(own)
+    assert step_environment(runtime)["JAVA_HOME"] == str(own)
 
 
 def test_a_version_switchers_script_is_asked_for_the_java_behind_it(tmp_path: Path) -> None:
@@ -212,7 +315,7 @@ def test_a_spark_step_without_java_says_what_to_install(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", os.path.dirname(find_uv_bin()))  # noqa: PTH120
     with pytest.raises(BadInput, match=r"Spark 3\.5 needs Java 8, 11, 17, found none; install one, or run"):
-        SparkLauncher(environment, "spark_local").start(tmp_path / "spec.json", tmp_path, ())
+        SparkLauncher(environment, "spark_local").start(tmp_path / "spec.json", ())
 
 
 def test_horovod_is_built_with_nccl_where_its_headers_are(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from flights_models import FLIGHTS_CODE
 
-from airflow_hops.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.runtime.binary_metrics import Difference, binary_metrics, compare
-from airflow_hops.runtime.blessing import BlessingRule, bless
-from airflow_hops.runtime.model_record import ModelRecord, ServedVersion, write_record
+from airflow_hops.runtime.evaluate.binary_metrics import Difference, binary_metrics, compare
+from airflow_hops.runtime.evaluate.blessing import BlessingRule, bless
+from airflow_hops.store.model_records import write_record
 
-ENTRY = "airflow_hops.runtime.evaluate:run"
+ENTRY = "airflow_hops.runtime.evaluate.stage:run"
 
 
 def test_auc_is_exact_also_with_ties() -> None:
@@ -241,6 +242,22 @@ def test_a_champion_whose_training_ran_again_is_read_where_it_is_served(
     shutil.rmtree(served)
     with pytest.raises(StepFailed, match="another model lies there by now"):
         evaluate(again, model_name="retrained")
+
+
+@pytest.mark.runtime
+@pytest.mark.spark
+def test_the_splits_that_there_are_are_evaluated(
+    evaluate: Any, shared_run_step: Any, flights_model: Any, flights_raw: Path
+) -> None:
+    rows = flights_examples.months(flights_raw, 1, 1)
+    store = shared_run_step.store
+    splits = {"train": rows.iloc[::50], "eval": rows.iloc[1::50]}
+    examples = flights_examples.write_examples(store, splits, run_id="evaluate-no-newest")
+    assert list(evaluate(flights_model, examples).rows) == ["eval"]
+    assert "Evaluating on the splits eval" in {line.text for line in shared_run_step.lines}
+    alone = flights_examples.write_examples(store, {"train": rows.iloc[::50]}, run_id="evaluate-train-alone")
+    with pytest.raises(StepFailed, match=r"no split to evaluate on; it has train. Set eval_percent"):
+        evaluate(flights_model, alone)
 
 
 @pytest.mark.runtime

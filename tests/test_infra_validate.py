@@ -11,7 +11,7 @@ import psutil
 import pytest
 from flights_models import FLIGHTS_CODE
 
-from airflow_hops.artifacts import Artifact, Producer
+from airflow_hops.contract.artifacts import Artifact, Producer
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]

@@ -19,9 +19,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.sources import Source, fingerprint_of_sources, list_files
+from airflow_hops.store.source_files import fingerprint_of_sources, list_files
 
 pytestmark = pytest.mark.runtime
 
@@ -209,6 +210,7 @@ def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> No
         ("t.csv", CSV + "4,2013-01-04T00:00:00Z\n", {}, "t.csv, row 4: CSV parse error: Expected 4 columns, got 2"),
         ("t.csv", CSV.encode("latin-1"), {}, "t.csv: column 'note' is not text in utf8"),
         ("t.csv", "id,id\n1,2\n", {}, "t.csv: the header names column 'id' more than once"),
+        ("t.csv", ",id\n0,1\n", {}, "t.csv: column 1 ('') has no name; rename it, or leave it out"),
         ("t.csv.gz", gzip.compress(CSV.encode() * 99)[:-12], {}, "t.csv.gz: cannot be read: Truncated"),
         ("t.csv.gz", gzip.compress(bytes(99_000))[:50] + b"rubbish" * 9, {}, "t.csv.gz: cannot be read"),
         ("t.zip", b"PK\x03\x04" + bytes(99), {}, "t.zip: cannot be read"),
@@ -234,6 +236,16 @@ def test_a_damaged_page_of_parquet_is_found(ingest: Any, tmp_path: Path) -> None
     content[2000:2200] = b"\xff" * 200
     (tmp_path / "t.parquet").write_bytes(content)
     assert f"{tmp_path}/t.parquet: cannot be read" in refused(ingest, t=tmp_path / "t.parquet")
+
+
+def test_a_column_without_a_name_may_be_left_out_and_two_of_one_name_in_parquet_are_refused(
+    ingest: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "index.csv").write_text(",mean radius\n0,1.5\n")
+    ingest(t={"uri": str(tmp_path / "index.csv"), "columns": ["mean radius"]})
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["id", "id"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    assert f"{tmp_path}/twice.parquet: two columns have the name 'id'" in refused(ingest, t=tmp_path / "twice.parquet")
 
 
 def test_files_of_one_table_with_other_columns_are_refused(ingest: Any, tmp_path: Path) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
+from waiting import is_gone, wait_for
 
 KEEPER = Path(__file__).resolve().parent.parent / "demo" / "keeper.py"
 STUBBORN = "trap '' TERM INT; sleep 1000 & echo $! > below; echo $$ > leader; wait; sleep 1000"
@@ -27,20 +25,6 @@ def keep(folder: Path, grace_s: float, *command: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def number_in(path: Path) -> int:
     wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
     return int(path.read_text())
@@ -55,7 +39,7 @@ def test_a_group_that_takes_no_signal_is_killed_after_the_grace(tmp_path: Path, 
     else:
         keeper.terminate()
     assert keeper.wait(PATIENCE_S) == 128 + 9
-    wait_for(lambda: not any(map(runs, group)))
+    wait_for(lambda: all(map(is_gone, group)))
 
 
 def test_what_is_kept_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
@@ -73,14 +57,14 @@ def test_what_is_kept_ends_with_a_program_that_is_killed(tmp_path: Path) -> None
     group = [number_in(tmp_path / name) for name in ("below", "leader")]
     asker.kill()
     asker.wait(PATIENCE_S)
-    wait_for(lambda: not any(map(runs, group)))
+    wait_for(lambda: all(map(is_gone, group)))
 
 
 def test_a_group_ends_with_its_leader_whose_exit_code_is_handed_on(tmp_path: Path) -> None:
     keeper = keep(tmp_path, 60, "bash", "-c", "sleep 1000 & echo $! > below; exit 7")
     below = number_in(tmp_path / "below")
     assert keeper.wait(PATIENCE_S) == 7
-    wait_for(lambda: not runs(below))
+    wait_for(lambda: is_gone(below))
 
 
 def test_a_gentle_command_ends_at_the_first_signal(tmp_path: Path) -> None:

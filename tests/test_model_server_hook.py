@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,14 +18,18 @@ from typing import Any
 import numpy as np
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-from served_models import Pipeline, Processes, ServerProcess, wait_for
+from served_models import ConnectedServer, Pipeline, Processes
 from test_store import s3_endpoint, s3_store  # noqa: F401
+from waiting import wait_for
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.api.models.server import AskedServer
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.sensors.model_version import ModelVersionSensor
 from airflow_hops.store import ArtifactStore
+from airflow_hops.triggers.model_version import ModelVersionTrigger
+from airflow_hops.triggers.rollout import RolloutTrigger
 
 ROWS = {"carrier": ["UA", "AA"], "distance": [250.0, 750.0], "scheduled_at": [1, 2]}
 OTHERS = ("config_file", "traffic_file", "capture_path", "rest_port")
@@ -37,7 +42,7 @@ def object_store(request: pytest.FixtureRequest) -> ArtifactStore:
     return store
 
 
-def connect(monkeypatch: pytest.MonkeyPatch, server: ServerProcess, **extra: Any) -> ModelServerHook:
+def connect(monkeypatch: pytest.MonkeyPatch, server: ConnectedServer, **extra: Any) -> ModelServerHook:
     """A hook of a connection to a server."""
     connection = {
         "conn_type": "model_server",
@@ -87,7 +92,7 @@ def test_hook_asks_and_steers_by_grpc_and_rest(pipeline: Pipeline, monkeypatch: 
         hook.predict(name, {**ROWS, "distance": ["far", "near"]})
     with pytest.raises(HopsError, match="Servable not found"):
         hook.predict("nobody", ROWS)
-    with pytest.raises(BadInput, match="does not parse as a ModelServerConfig"):
+    with pytest.raises(BadInput, match="Error parsing text-format tensorflow"):
         hook.reload_config("nonsense")
 
 
@@ -169,20 +174,20 @@ def test_server_that_is_away_and_fields_that_are_wrong_are_named(monkeypatch: py
 
 
 @pytest.fixture(scope="module")
-def remote(processes: Processes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def remote(processes: Processes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectedServer]:
     """Stands in for ``tensorflow_model_server``: an empty config that it looks at once, no traffic file, no capture."""
     folder = tmp_path_factory.mktemp("remote")
     config = folder / "empty.config"
     config.write_text("model_config_list {}\n")
     flags = {"model_config_file": config, "file_system_poll_wait_seconds": 0.1}
-    server = ServerProcess(processes.server.python, folder, flags)
+    server = ConnectedServer(processes.server.python, folder, flags)
     server.start()
     server.wait_until_ready()
     yield server
     server.stop()
 
 
-def services_of(server: ServerProcess, base_path: Path | str, **fields: str) -> dict[str, str]:
+def services_of(server: ConnectedServer, base_path: Path | str, **fields: str) -> dict[str, str]:
     """A connection's fields, and none of the session's server."""
     return {
         **{f"serving_{name}": "" for name in OTHERS},
@@ -194,7 +199,7 @@ def services_of(server: ServerProcess, base_path: Path | str, **fields: str) -> 
 
 @pytest.mark.runtime
 def test_remote_server_is_steered_by_reloads_of_a_config_that_outlives_it(
-    pipeline: Pipeline, remote: ServerProcess
+    pipeline: Pipeline, remote: ConnectedServer
 ) -> None:
     name = pipeline.name
     services = services_of(remote, remote.base_path, kind="tensorflow_model_server")
@@ -231,8 +236,8 @@ def test_remote_server_is_steered_by_reloads_of_a_config_that_outlives_it(
     assert remote.available(name) == []
 
 
-def secured(folder: Path) -> dict[str, Path]:
-    """Flags of a server with TLS that asks for a token."""
+def secured(folder: Path) -> dict[str, Any]:
+    """Flags of a server with TLS on both ports that asks for tokens."""
     folder.mkdir()
     request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=gateway"
     files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -240,21 +245,24 @@ def secured(folder: Path) -> dict[str, Path]:
     key, cert = (json.dumps((folder / name).read_text()) for name in ("key.pem", "cert.pem"))
     (folder / "ssl.config").write_text(f"server_key: {key}\nserver_cert: {cert}\nclient_verify: false\n")
     (folder / "token").write_text("open-sesame\n")
-    return {"ssl_config_file": folder / "ssl.config", "control_token_file": folder / "token"}
+    (folder / "prediction").write_text("oracle\n")
+    files = {"ssl_config_file": "ssl.config", "control_token_file": "token", "prediction_token_file": "prediction"}
+    return {"rest_api_enable_ssl": True, **{name: folder / file for name, file in files.items()}}
 
 
 @pytest.mark.runtime
 def test_gateway_splits_the_traffic_of_a_remote_server(
-    pipeline: Pipeline, remote: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, remote: ConnectedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = pipeline.name
     flags = {"upstream": f"127.0.0.1:{remote.ports['port']}", **secured(tmp_path / "secured")}
     ca_file = str(tmp_path / "secured" / "cert.pem")
-    gateway = ServerProcess(remote.python, tmp_path / "gateway", flags)
+    gateway = ConnectedServer(remote.python, tmp_path / "gateway", flags)
     gateway.start()
     try:
         gateway.wait_until_ready()
-        services = services_of(gateway, remote.base_path, ca_file=ca_file, token="open-sesame")
+        rest = {"rest_port": str(gateway.ports["rest_api_port"]), "rest_tls": "true", "ca_file": ca_file}
+        services = services_of(gateway, remote.base_path, token="open-sesame", **rest)
         with pytest.raises(StepFailed, match="the model server refuses: UNAUTHENTICATED") as caught:
             pipeline.deploy(pipeline.model("first"), services={**services, "serving_token": ""})
         assert not caught.value.retryable
@@ -263,12 +271,33 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
         assert remote.available(name) == [1, 2]
         with pytest.raises(BadInput, match="UNAUTHENTICATED"):
             connect(monkeypatch, gateway, ca_file=ca_file).set_traffic(name, {1: 100})
-        hook = connect(monkeypatch, gateway, ca_file=ca_file, token="open-sesame")
+        hook = connect(monkeypatch, gateway, prediction_token="oracle", token="open-sesame", **rest)
         assert hook.get_traffic(name).percents == {1: 75, 2: 25}
         with hook.address.client() as client:
             client.predict(name, ROWS)  # asks for the signature first, which is dealt to a version too
             answered = [client.predict(name, ROWS).version for _ in range(100)]
         assert (answered.count(1), answered.count(2)) == (75, 25)
+        assert hook.predict(name, ROWS, api="rest").outputs
+        counted = hook.stats()["models"][name]["versions"]["2"]["requests"]
+        # What is not a task asks with the connection's tokens, too, and keeps none of them.
+        assert AskedServer.of("model_server_default").get("/v1/stats")["models"].keys() >= {name}
+        arguments = {"model_name": name, "model_server_conn_id": "model_server_default", "version": 3}
+        sensor = ModelVersionSensor(task_id="ready", deferrable=True, **arguments)
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor.execute({})
+        kept = json.dumps(deferred.value.trigger.serialize())
+        assert not any(secret in kept for secret in ("open-sesame", "oracle"))
+        trigger = ModelVersionTrigger(**{**deferred.value.trigger.serialize()[1], "version": 2})
+
+        async def first_event() -> Any:
+            return await anext(trigger.run())
+
+        assert asyncio.run(first_event()).payload == {"version": 2}
+        waits = {"url": f"{hook.address.rest_client().address}/v1/stats", "model_name": name, "version": 2}
+        rollout = RolloutTrigger(
+            **waits, until=time.time() + 30, requests=counted, poll_s=0.1, conn_id="model_server_default"
+        )
+        assert asyncio.run(rollout.wait()) == "requests"
         assert pipeline.decide("set_traffic", services=services, percents={"1": 50, "2": 50})["changed"] is True
         assert hook.get_traffic(name).percents == {1: 50, 2: 50}
         assert pipeline.decide("promote", services=services, version=None)["traffic"] == {"2": 100}
@@ -282,7 +311,7 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
 def test_bundled_server_serves_what_is_deployed_into_an_object_store(
     pipeline: Pipeline,
     object_store: ArtifactStore,
-    remote: ServerProcess,
+    remote: ConnectedServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -290,7 +319,7 @@ def test_bundled_server_serves_what_is_deployed_into_an_object_store(
     monkeypatch.setenv("AWS_ENDPOINT_URL", options["endpoint_url"])
     config = tmp_path / "empty.config"
     config.write_text("model_config_list {}\n")
-    server = ServerProcess(remote.python, tmp_path / "server", {**remote.flags, "model_config_file": config})
+    server = ConnectedServer(remote.python, tmp_path / "server", {**remote.flags, "model_config_file": config})
     server.start()
     try:
         server.wait_until_ready()
@@ -322,7 +351,7 @@ def test_versions_in_an_object_store_appear_whole_and_once(object_store: Artifac
 
     base_path = f"{object_store.root}/models"
     folders = RemoteFolders(base_path, object_store.storage_options)
-    fs = object_store.files.fs()
+    fs = object_store.files.remote().fs
     half = f"{base_path}/flights/1"
     fs.pipe_file(f"{half}/variables/variables.data", b"of a try that was killed")  # and never wrote saved_model.pb
     assert not folders.has("flights", 1)

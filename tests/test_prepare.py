@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
 from airflow_hops.store import ArtifactStore
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
@@ -53,6 +53,12 @@ CASES: dict[str, dict[str, Any]] = {
     "good": {"newest_s": 100 * 3600},
     "good_again": {"prepare": "prepare_cases:good", "newest_s": 100 * 3600},
     "whole_window": {"prepare": "prepare_cases:good"},
+    "no_key_no_time": {"prepare": "prepare_cases:plain", "key": None, "time": None},
+    "no_key_no_time_again": {"prepare": "prepare_cases:plain_in_another_order", "key": None, "time": None},
+    "key_alone": {"prepare": "prepare_cases:keyed", "time": None},
+    "time_alone": {"prepare": "prepare_cases:timed", "key": None, "newest_s": 100 * 3600},
+    "no_features": {},
+    "newest_without_time": {"prepare": "prepare_cases:keyed", "time": None, "newest_s": 3600},
     "untidy": {"reject": {"a hundred": "number < 100"}},
     "raising": {},
     "missing_table": {},
@@ -65,7 +71,14 @@ CASES: dict[str, dict[str, Any]] = {
     "duplicating_join": {},
     "inner_join": {},
     "one_class": {},
-    "all_rejected": {},
+    "all_rejected": {"max_rejected": 1},
+    "classes": {},
+    "too_many_rejected": {"prepare": "prepare_cases:untidy", "reject": {"a quarter": "number < 500"}},
+    "as_many_as_allowed": {
+        "prepare": "prepare_cases:good",
+        "reject": {"a quarter": "number < 500"},
+        "max_rejected": 0.25,
+    },
     "no_label": {"prepare": "prepare_cases:good", "label": "price"},
     "no_key": {"prepare": "prepare_cases:good", "key": "id"},
     "no_time": {"prepare": "prepare_cases:good", "time": "at"},
@@ -134,8 +147,7 @@ def test_what_cannot_be_an_example_is_rejected_for_its_first_reason(cases: Any, 
         "asked": 100,
         "order_id is missing": 95,
         "placed_at is missing": 95,
-        "returned is missing": 95,
-        "returned is not 0 or 1": 95,
+        "returned is missing": 190,
         "duplicate key": 19,
     }
     assert rows["rows_in"] == ORDERS
@@ -156,6 +168,7 @@ def test_what_cannot_be_an_example_is_rejected_for_its_first_reason(cases: Any, 
     evaluation = rows_of(shared_run_step.store, cases["untidy"], "eval")
     keys = train["order_id"].to_pylist() + evaluation["order_id"].to_pylist()
     assert len(keys) == len(set(keys))
+    assert cases["as_many_as_allowed"]["rows"]["orders"]["rejected"]["a quarter"] == 500
     # Rows 0 and 1 of each fifty have one key: the earlier one stays, unless it is rejected for its own sake.
     numbers = set(train["number"].to_pylist() + evaluation["number"].to_pylist())
     assert {150, 151, 101, 100} & numbers == {150, 101}
@@ -177,9 +190,38 @@ def test_a_row_never_changes_side_and_equal_rows_give_equal_files(cases: Any, sh
     assert pq.read_metadata(file).created_by.startswith("parquet-cpp-arrow")
 
 
+def test_rows_without_key_are_split_by_their_features_the_same_in_every_run(cases: Any, shared_run_step: Any) -> None:
+    store, found = shared_run_step.store, cases["no_key_no_time"]
+    assert (found["properties"]["key"], found["properties"]["time"]) == (None, None)
+    assert found["rows"]["orders"] == {"rows_in": ORDERS, "rows_out": ORDERS, "rejected": {}}
+    assert found["fingerprint"] == cases["no_key_no_time_again"]["fingerprint"]
+    train, evaluation = (rows_of(store, found, split) for split in ("train", "eval"))
+    assert train.column_names == ["returned", "customer", "number"]
+    assert 0.16 < evaluation.num_rows / ORDERS < 0.24
+    # Every row stands twice, with one label and the other: its features are on one side.
+    sides = [set(table["number"].to_pylist()) for table in (train, evaluation)]
+    assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == ORDERS // 2
+
+
+def test_a_key_needs_no_time_and_a_time_no_key(cases: Any, shared_run_step: Any) -> None:
+    store = shared_run_step.store
+    keyed, timed = cases["key_alone"], cases["time_alone"]
+    assert keyed["rows"]["orders"]["rejected"] == {"duplicate key": 100}
+    train = rows_of(store, keyed, "train")
+    assert train.column_names[:2] == ["order_id", "returned"]
+    by_key = set(train["order_id"].to_pylist())
+    assert by_key.isdisjoint(rows_of(store, cases["whole_window"], "eval")["order_id"].to_pylist())
+    assert timed["properties"]["splits"] == ["train", "eval", "newest"]
+    assert timed["rows"]["newest"]["rows_out"] == 100
+    times = rows_of(store, timed, "newest")["placed_at"].to_pylist()
+    assert min(times) == int((START + timedelta(hours=ORDERS - 100)).timestamp())
+
+
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
+        ("no_features", "prepare returned no features, only order_id, placed_at, returned"),
+        ("newest_without_time", "newest needs a time; name the column of the time, or leave newest out"),
         ("raising", "prepare_cases:raising raised ZeroDivisionError: no orders per day"),
         ("missing_table", "prepare_cases:missing_table raised KeyError: 'invoices'"),
         ("missing_column", "prepare_cases:missing_column raised AnalysisException: [UNRESOLVED_COLUMN"),
@@ -191,6 +233,17 @@ def test_a_row_never_changes_side_and_equal_rows_give_equal_files(cases: Any, sh
         ("duplicating_join", "table 'orders' has 2000 rows, 4000 came out; a join duplicates rows"),
         ("inner_join", "table 'orders' has 2000 rows, 600 came out; a filter or an inner join drops rows"),
         ("one_class", "label 'returned' is 1 in all"),
+        (
+            "classes",
+            "label 'returned' is neither 0 nor 1 in 1691 rows: 2 in 154, 3 in 154, 4 in 154, 5 in 154, 6 in 154, 8 in "
+            "154, 9 in 154, 10 in 154, 7 in 153, 11 in 153 and 1 more; a label of two classes is supported, 0 and 1, "
+            "or false and true: derive one in prepare()",
+        ),
+        (
+            "too_many_rejected",
+            "table 'orders': 475 of 2000 rows (23.8%) are rejected for 'a quarter', more than max_rejected=0.1 allows; "
+            "rejected in all: a quarter 475, returned is missing 150, ",
+        ),
         ("no_label", "label is 'price', but prepare returned no such column; it has customer, order_id"),
         ("no_key", "key is 'id', but prepare returned no such column"),
         ("no_time", "time is 'at', but prepare returned no such column"),
@@ -292,3 +345,8 @@ def test_arguments_are_checked_when_the_dag_is_parsed() -> None:
 
     with pytest.raises(BadInput, match="eval_percent is 100, expected 0 to 99"):
         PrepareOperator(task_id="p", prepare="a:b", tables={}, label="l", key="k", time="t", eval_percent=100)
+    with pytest.raises(BadInput, match="newest needs a time"):
+        PrepareOperator(task_id="p", prepare="a:b", tables={}, label="l", newest=14)
+    for value in (-0.1, 1.5, "10%", True):
+        with pytest.raises(BadInput, match=f"max_rejected is {value!r}, expected a share from 0 to 1"):
+            PrepareOperator(task_id="p", prepare="a:b", tables={}, label="l", key="k", time="t", max_rejected=value)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_for
 
+from airflow_hops.contract.protocol import STEP_ID_VARIABLE
 from airflow_hops.launchers.process import StepProcess, describe_exit
-from airflow_hops.protocol import STEP_ID_VARIABLE
 
 KILL_S = 5.0
 
@@ -46,13 +47,6 @@ def processes_of(process: StepProcess) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
-
-
-def wait_for_file(path: Path, timeout_s: float = 10.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not path.exists():
-        assert time.monotonic() < deadline_s, f"{path} did not appear"
-        time.sleep(0.01)
 
 
 def test_process_leads_a_session_and_a_group_of_its_own(tmp_path: Path, started: list[StepProcess]) -> None:
@@ -166,7 +160,7 @@ def test_kill_ends_every_descendant_within_five_seconds(tmp_path: Path, started:
     bystander = start("print('here'); import time; time.sleep(60)", tmp_path, started)
     next(iter(bystander.lines()))
     for name in MEMBERS:
-        wait_for_file(tmp_path / name)
+        wait_for((tmp_path / name).exists)
     time.sleep(0.1)
     pids = [int((tmp_path / name).read_text()) for name in MEMBERS]
     assert all(psutil.pid_exists(pid) for pid in pids)

@@ -17,12 +17,13 @@ from typing import Any
 import psutil
 import pytest
 from conftest import REPOSITORY
+from waiting import is_gone, wait_for
 
-from airflow_hops.artifacts import Artifact, BadInput, Producer
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.contract.protocol import Output, StepSpec, check_json, format_record, parse_line
 from airflow_hops.environments import STAMP_NAME
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.protocol import Output, StepSpec, check_json, format_record, parse_line
 
 pytestmark = pytest.mark.runtime
 CODE = str(Path(__file__).parent)
@@ -59,20 +60,6 @@ def step(run_step: Any, launcher: LocalLauncher) -> Step:
 
 def lines_of(step: Step) -> list[Any]:
     return list(step.runner.lines)  # type: ignore[attr-defined]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
 
 
 def test_lines_carry_level_progress_and_metrics(step: Step) -> None:
@@ -189,6 +176,19 @@ def test_entry_that_is_not_there_is_named(
     assert not caught.value.retryable
 
 
+@pytest.mark.parametrize("kind", ["ModuleNotFoundError", "of another process"])
+def test_a_missing_module_is_told_with_the_environment_and_the_command_that_adds_it(
+    run_step: Any, runtime: Path, warm_launcher: LocalLauncher, kind: str
+) -> None:
+    with pytest.raises(StepFailed) as caught:
+        run_step("protocol_steps:raise_error", params={"kind": kind}, code_paths=(CODE,), launcher=warm_launcher)
+    assert "No module named 'nowhere'" in str(caught.value)
+    assert (
+        f"runtime environment {runtime}, where there is no module 'nowhere': add its package with 'airflow hops "
+        f"runtime add PACKAGE --path {runtime}'" in str(caught.value)
+    )
+
+
 def test_retry_replaces_what_a_killed_try_left(run_step: Any, launcher: LocalLauncher, tmp_path: Path) -> None:
     store = run_step.store
     uri = store.address(Producer("d", "r", "write"), "text")
@@ -248,20 +248,20 @@ def test_kill_ends_the_step_and_every_descendant_within_five_seconds(launcher: L
     pids = [int((tmp_path / name).read_text()) for name in names]
     pids += [child.pid for child in psutil.Process(pids[2]).children()]
     assert len(pids) == 5
-    assert all(alive(pid) for pid in pids)
+    assert not any(map(is_gone, pids))
     began = time.monotonic()
     hook.kill()
     thread.join(KILL_S)
     assert not thread.is_alive()
     assert time.monotonic() - began < KILL_S
-    assert [pid for pid in pids if alive(pid)] == []
+    assert [pid for pid in pids if not is_gone(pid)] == []
     assert "SIGKILL" in str(failure[0])
 
 
 def test_step_that_ends_well_leaves_nothing_running(step: Step, tmp_path: Path) -> None:
     assert step("leave_behind", folder=str(tmp_path)) == 1
     pid = int((tmp_path / "daemon").read_text())
-    wait_for(lambda: not alive(pid), "the daemon has ended", timeout_s=KILL_S)
+    wait_for(lambda: is_gone(pid), "the daemon has ended", timeout_s=KILL_S)
 
 
 WORKER = """
@@ -271,7 +271,7 @@ sys.path.insert(0, sys.argv[1])
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.warm import WarmStart
-from airflow_hops.protocol import StepSpec
+from airflow_hops.contract.protocol import StepSpec
 runtime, code, folder, socket = Path(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
 spec = StepSpec(step="hang", entry="protocol_steps:hang", params={"folder": folder}, code_paths=(code,))
 RuntimeHook().run(spec, launcher=LocalLauncher(runtime, WarmStart(Path(socket)) if socket else None), cache=False)
@@ -294,7 +294,7 @@ def test_step_does_not_outlive_a_worker_that_is_killed_outright(
         worker.kill()
         worker.wait()
     pids = [int((tmp_path / name).read_text()) for name in names]
-    wait_for(lambda: not any(alive(pid) for pid in pids), "the step and its family have ended", timeout_s=KILL_S)
+    wait_for(lambda: all(map(is_gone, pids)), "the step and its family have ended", timeout_s=KILL_S)
 
 
 def test_missing_runtime_environment_is_named(tmp_path: Path) -> None:
@@ -346,6 +346,17 @@ def test_parameters_that_are_not_json_are_refused_before_anything_starts() -> No
         StepSpec(step="say", entry="protocol_steps:say", params={"path": Path("/x")})
 
 
+def test_what_comes_from_connections_is_in_no_file_and_no_child_of_the_step_has_it(
+    run_step: Any, launcher: LocalLauncher
+) -> None:
+    asked = {"services": {"serving_token": "abc123"}, "code_paths": (CODE,), "launcher": launcher}
+    found = run_step("protocol_steps:look_around", **asked)
+    assert found["services"]["serving_token"] == "abc123"
+    assert set(found["files"]) >= {"spec.json"}
+    for text in (*found["files"].values(), found["environment_of_a_child"], found["own_environment"]):
+        assert "abc123" not in text
+
+
 def test_spec_survives_its_file() -> None:
     artifact = Artifact("file:///a", "examples", "f", metrics={"m": 1.0}, properties={"window": ["a", "b"]})
     spec = StepSpec(
@@ -356,9 +367,13 @@ def test_spec_survives_its_file() -> None:
         output=Output("file:///o", "model"),
         producer=Producer("d", "r", "t", 3, 2),
         code_paths=("/a", "/b"),
-        services={"tracking_uri": "sqlite:////x"},
+        storage_options={"secret": "abc123"},
+        services={"tracking_uri": "https://ann:abc123@mlflow"},
     )
-    assert StepSpec.from_json(spec.to_json()) == spec
+    variables = {"HOME": "/root", **spec.variables()}
+    assert StepSpec.from_json(spec.to_json(), variables) == spec
+    assert variables == {"HOME": "/root"}
+    assert "abc123" not in spec.to_json() + repr(spec)
 
 
 @pytest.mark.parametrize(

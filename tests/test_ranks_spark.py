@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_hops.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
 
@@ -128,17 +128,6 @@ def test_killing_the_step_leaves_no_rank_on_any_executor(gangs: Any) -> None:
     assert gangs["step"]["left"] == []
     assert gangs["step"]["seconds"] < 6
     assert gangs["step"]["failures"]
-
-
-def test_a_task_and_the_driver_prove_to_each_other_that_they_know_the_secret(
-    shared_run_step: Any, warm_launcher: Any
-) -> None:
-    found = shared_run_step("spark_rank_checks:shake_hands", code_paths=CHECKS, launcher=warm_launcher)
-    assert found["friend"] == [{"partition": 3}, None]
-    driver, task = found["stranger"]
-    assert driver == "HopsError: a connection came from something that is no task of this job"
-    assert task.startswith("Connection")
-    assert found["chatter"][0] == "HopsError: a connection speaks another protocol"
 
 
 def test_training_on_spark_gives_the_weights_of_local_ranks(

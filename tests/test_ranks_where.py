@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_ranks_ssh import start_server  # noqa: F401
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
 
 
@@ -74,8 +74,8 @@ def test_hosts_alone_and_spark_need_no_connection_of_this_type() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"extra": "{not json"}, "connection 'gpus': field 'extra' is '{not json', expected a JSON object"),
-        ({"extra": "[1]"}, "connection 'gpus': field 'extra' is [1], expected a JSON object"),
+        ({"extra": "{not json"}, "connection 'gpus': field 'extra': expected a JSON object, found text that"),
+        ({"extra": "[1]"}, "connection 'gpus': field 'extra': expected a JSON object, found a list"),
         ({"extra": {"slots": 0}}, "connection 'gpus': field 'slots' is 0, expected a number of ranks, 1 or more"),
         ({"extra": {"slots": "two"}}, "field 'slots' is 'two', expected a number of ranks, 1 or more"),
         ({"extra": {"hosts": ["gpu-1:4"]}}, "field 'hosts' is ['gpu-1:4'], expected a text"),

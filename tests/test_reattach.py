@@ -15,12 +15,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from job_worker import work
+from waiting import is_gone, wait_for
 
 from airflow_hops.jobs import Job
 from airflow_hops.launchers.process import kill_step
+from airflow_hops.programs import module_command, with_package
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
@@ -117,25 +118,10 @@ def tries(tmp_path: Path, runtime: Path) -> Iterator[Callable[..., Worker]]:
             shutil.rmtree(job["folder"], ignore_errors=True)
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 40.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-    return found
-
-
 def begun(tmp_path: Path) -> list[int]:
     """The processes that began to do the step's work."""
     path = tmp_path / "begun"
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
 
 
 def nothing_is_left(job: Job, tmp_path: Path) -> bool:
@@ -226,9 +212,8 @@ def test_a_job_whose_worker_died_before_it_was_started_is_started_once(tries, tm
     second = tries(first.job)
     wait_for(lambda: second.counted)
     # The worker that was thought dead starts it, too.
-    late = [str(runtime / "bin" / "python"), "-m", "airflow_hops.runtime", str(first.job.path / "spec.json")]
-    environment = {**os.environ, "PYTHONPATH": str(first.job.path / "code")}
-    assert subprocess.run(late, env=environment, cwd=first.job.path, timeout=60).returncode == 0
+    late = module_command(runtime / "bin" / "python", "airflow_hops.runtime", first.job.path / "spec.json")
+    assert subprocess.run(late, env=with_package(os.environ), cwd=first.job.path, timeout=60).returncode == 0
     (tmp_path / "stop").touch()
     second.wait()
     assert second.every("state") == ["prepared"]
@@ -335,7 +320,7 @@ def test_a_machine_that_is_silent_counts_as_dead_and_its_job_ends_when_it_wakes(
     assert time.monotonic() - began > first.job.silence_s
     assert second.every("result")[0]["try"] == 2
     os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: is_gone(pid), 10)
+    wait_for(lambda: is_gone(pid), timeout_s=10)
     assert not first.job.path.exists()
 
 

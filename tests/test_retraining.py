@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import write_record
 
 
 def skew(verdict: str = "drift", fingerprint: str = "training-data-of-version-1") -> dict[str, Any]:
@@ -123,12 +126,12 @@ def test_the_cooldown_ends(request_retraining: Requests) -> None:
 
 def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:
     store = request_retraining.store
-    record = {"champion": {"version": 1}, "challenger": {"version": 2}}
-    store.write_text(store.uri("_models", "flights.json"), json.dumps(record))
+    champion, challenger = (ServedVersion.of(Artifact("file:///m", "model", "f"), n, "", 50) for n in (1, 2))
+    write_record(store, "flights", ModelRecord(champion, challenger))
     assert request_retraining(skew()) == ("skipped", [])
     output = capfd.readouterr()
     assert "version 2 of model 'flights' is being rolled out" in output.out + output.err
-    store.write_text(store.uri("_models", "flights.json"), json.dumps({**record, "challenger": None}))
+    write_record(store, "flights", ModelRecord(champion))
     assert request_retraining(skew())[0] == "success"
 
 

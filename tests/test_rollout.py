@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from served_models import Pipeline, wait_for
+from served_models import Pipeline
+from waiting import wait_for
 
-from airflow_hops.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.triggers.rollout import RolloutTrigger
@@ -79,6 +80,7 @@ def test_good_canary_goes_up_step_by_step_and_is_promoted_while_requests_come_in
         assert event["stable"]["requests"] >= 25
         assert {finding["what"] for finding in event["findings"]} == {
             "errors",
+            "refusals",
             "latency_p50",
             "latency_p99",
             "predictions",
@@ -100,7 +102,7 @@ def test_good_canary_goes_up_step_by_step_and_is_promoted_while_requests_come_in
 @pytest.mark.parametrize(
     ("kind", "requests", "far_every", "reason"),
     [
-        ("failing", 120, 3, "errors: "),
+        ("failing", 120, 3, "refusals: "),  # a failed assertion of its graph is INVALID_ARGUMENT
         ("nan", 60, 0, "of 'probability' are NaN"),
         ("constant", 60, 0, "'probability' is 0.25 in all"),
         ("slow", 60, 0, "latency_p50: "),
@@ -248,4 +250,4 @@ def test_champion_needs_no_rollout_and_no_process(store: Any, monkeypatch: pytes
     assert artifact.properties["decision"] == "champion"
     assert artifact.properties["traffic"] == {"1": 100}
     assert store.verify(artifact).kind == "rollout"
-    assert operator.step_params({})["bake_time_s"] == 300.0
+    assert operator.step_params({})["plan"]["bake_time_s"] == (300.0,) * 4

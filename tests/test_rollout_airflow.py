@@ -16,9 +16,10 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from served_models import Pipeline, ServerProcess, wait_for
+from served_models import ConnectedServer, Pipeline
+from waiting import wait_for
 
-from airflow_hops.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.operators.rollout import APPROVE
 from demo.services import Stack, free_port
 
@@ -39,7 +40,7 @@ def command_of(process: psutil.Process) -> str:
 class Airflow(Stack):
     """Airflow alone, with the model server and the store that the tests share."""
 
-    server: ServerProcess
+    server: ConnectedServer
     store_uri: str
     tracking_uri: str
     port = 0

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_models import Pipeline, ServerProcess, wait_for
+from served_models import ConnectedServer, Pipeline
+from waiting import wait_for
 
 pytestmark = pytest.mark.runtime
 
 
-class Upstream(ServerProcess):
+class Upstream(ConnectedServer):
     """A server that is told by RPC what to serve, and forgets it when it ends, as TensorFlow Serving does."""
 
     def __init__(self, python: Path, folder: Path) -> None:
@@ -22,7 +23,7 @@ class Upstream(ServerProcess):
         self.flags = {"model_config_file": self.config_file, "file_system_poll_wait_seconds": 0.1}
 
 
-class Gateway(ServerProcess):
+class Gateway(ConnectedServer):
     """The bundled server in front of another; the connection names no file but what was captured."""
 
     def __init__(self, python: Path, folder: Path, upstream: Upstream) -> None:
@@ -41,7 +42,7 @@ class Gateway(ServerProcess):
 class Client(threading.Thread):
     """Asks one request after another until it is stopped."""
 
-    def __init__(self, gateway: ServerProcess, model_name: str) -> None:
+    def __init__(self, gateway: ConnectedServer, model_name: str) -> None:
         super().__init__()
         self.gateway, self.model_name = gateway, model_name
         self.asked = self.failed = 0

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_models import Pipeline, ServerProcess, wait_for
+from served_models import ConnectedServer, Pipeline
 from test_store import s3_endpoint  # noqa: F401
+from waiting import wait_for
 
-from airflow_hops.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
@@ -126,21 +127,21 @@ def test_a_canary_in_doubt_waits_for_more_requests(pipeline: Pipeline) -> None:
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
     assert pipeline.server.ask(pipeline.name, 50, far_every=4) > 0
     waiting = pipeline.look(deployment)["waiting"]
-    assert "in doubt: errors: " in waiting["text"]
+    assert "in doubt: refusals: " in waiting["text"]
     # Twice the requests that it was judged by: then it is tested again.
     assert waiting["requests"] == 2 * pipeline.record()["challenger"]["rollout"]["seen"]["2"]["requests"]
     pipeline.server.ask(pipeline.name, 200, far_every=2)
     rollout = pipeline.rollout(deployment)
     assert rollout.properties["decision"] == "rolled_back"
-    assert rollout.properties["reasons"][0].startswith("errors: ")
+    assert rollout.properties["reasons"][0].startswith("refusals: ")
 
 
-class CapturingToS3(ServerProcess):
+class CapturingToS3(ConnectedServer):
     """A server that writes what it captures to a bucket."""
 
     def __init__(self, python: Path, folder: Path, url: str, endpoint: str) -> None:
         super().__init__(python, folder)
-        self.capture_path = url  # type: ignore[assignment]
+        self.flags["capture_base_path"] = self.capture_path = url  # type: ignore[assignment]
         self.endpoint = endpoint
 
     @property

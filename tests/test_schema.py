@@ -1,4 +1,4 @@
-"""The schema stage: what is inferred, and that the first run freezes it."""
+"""The schema stage in DAGs and on the command line: the first run freezes a schema, and people change it."""
 
 from __future__ import annotations
 
@@ -16,141 +16,15 @@ import pytest
 from airflow.sdk import DAG
 from test_cli import airflow
 
-from airflow_hops.artifacts import Artifact, Producer
 from airflow_hops.cli import schema as commands
+from airflow_hops.contract.artifacts import Artifact, Producer
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.decorators.schema import schema_task
-from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.schema import SchemaOperator
 from airflow_hops.schema_history import freeze_schema, publish_schema, schema_history, schema_text
+from airflow_hops.store.model_records import write_record
 
 pytestmark = pytest.mark.runtime
-CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
-ENTRY = "airflow_hops.runtime.schema:run"
-
-
-@pytest.fixture(scope="module")
-def described(shared_run_step: Any, warm_launcher: Any, flights_schema: Any) -> Any:
-    return shared_run_step(
-        "tfdv_checks:describe_schema", inputs={"schema": flights_schema}, code_paths=CHECKS, launcher=warm_launcher
-    )
-
-
-def test_schema_has_every_feature_with_its_type(described: Any) -> None:
-    assert set(described) == {"late", "scheduled_at", *flights_examples.FEATURES}
-    assert described["carrier"]["type"] == "BYTES"
-    assert described["weekday"]["type"] == described["late"]["type"] == "INT"
-    assert described["temp"]["type"] == "FLOAT"
-
-
-def test_label_is_absent_in_serving_and_is_0_or_1(described: Any) -> None:
-    assert [name for name, feature in described.items() if feature["not_in"]] == ["late"]
-    assert described["late"]["not_in"] == ["SERVING"]
-    assert described["late"]["int_domain"] == [0, 1]
-
-
-def test_a_feature_that_was_never_missing_is_required_and_others_may_be_missing_a_little_more(described: Any) -> None:
-    assert described["carrier"]["min_fraction"] == described["distance"]["min_fraction"] == 1.0
-    assert 0.7 < described["plane_manufacturer"]["min_fraction"] < 0.8
-    assert 0.85 < described["temp"]["min_fraction"] < 0.9
-
-
-def test_small_vocabularies_become_domains(described: Any) -> None:
-    assert described["origin"]["domain"] == ["EWR", "JFK", "LGA"]
-    assert len(described["dest"]["domain"]) > 80
-
-
-def test_comparators_are_in_the_schema_for_all_but_label_and_time(described: Any) -> None:
-    for name in flights_examples.FEATURES:
-        expected = ["infinity_norm", 0.05] if described[name]["type"] == "BYTES" else ["jensen_shannon_divergence", 0.2]
-        assert described[name]["skew"] == described[name]["drift"] == expected, name
-    for name in ("late", "scheduled_at"):
-        assert described[name]["skew"] is None and described[name]["drift"] is None
-
-
-def test_thresholds_come_from_the_arguments(shared_run_step: Any, warm_launcher: Any, flights_statistics: Any) -> None:
-    schema = shared_run_step(
-        ENTRY,
-        params={"infinity_norm": 0.01, "jensen_shannon": 0.3, "max_domain_values": 10},
-        inputs={"statistics": flights_statistics},
-        kind="schema",
-        launcher=warm_launcher,
-    )
-    described = shared_run_step(
-        "tfdv_checks:describe_schema", inputs={"schema": schema}, code_paths=CHECKS, launcher=warm_launcher
-    )
-    assert described["carrier"]["skew"] == ["infinity_norm", 0.01]
-    assert described["temp"]["drift"] == ["jensen_shannon_divergence", 0.3]
-    assert described["origin"]["domain"] and not described["dest"]["domain"]
-
-
-@pytest.mark.parametrize(
-    ("params", "words"),
-    [
-        ({"infinity_norm": 1.5}, "infinity_norm is 1.5, expected 0 to 1"),
-        ({"presence_tolerance": -1}, "presence_tolerance is -1, expected 0 to 1"),
-        ({"comparators": {"temp": {"jensen_shannon": 2}}}, r"comparators\['temp'\]\['jensen_shannon'\] is 2, expected"),
-        ({"comparators": {"tmp": {}}}, "comparators: feature 'tmp' is not in the statistics; there are carrier, dest"),
-        ({"comparators": {"temp": {"psi": 0.1}}}, "unknown measure 'psi', expected one of infinity_norm, jensen_sha"),
-        ({"comparators": {"temp": {"infinity_norm": 0.1}}}, r"comparators\['temp'\]: infinity_norm is for strings"),
-        ({"infinity_norm": "0.1"}, "infinity_norm is '0.1', expected 0 to 1"),
-        ({"max_domain_values": 1.5}, "max_domain_values is 1.5, expected a number of values"),
-        ({"comparators": {"temp": 0.1}}, r"comparators\['temp'\] is 0.1, expected thresholds by measure"),
-        ({"environments": ["SERVING"]}, r"environments is \['SERVING'\], expected a mapping"),
-        ({"environments": {"SERVING": "late"}}, r"environments\['SERVING'\] is 'late', expected a name with the list"),
-        ({"environments": {"SERVING": ["lat"]}}, r"environments\['SERVING'\]: feature 'lat' is not in the statistics"),
-    ],
-)
-def test_bad_thresholds_give_a_clear_error_and_no_artifact(
-    shared_run_step: Any, warm_launcher: Any, flights_statistics: Any, params: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(StepFailed, match=words) as failure:
-        shared_run_step(
-            ENTRY, params=params, inputs={"statistics": flights_statistics}, kind="schema", launcher=warm_launcher
-        )
-    assert not failure.value.retryable
-    assert not shared_run_step.store.exists(shared_run_step.last_uri)
-
-
-def test_statistics_without_a_train_split_or_the_label_are_refused(run_step: Any, warm_launcher: Any) -> None:
-    import pyarrow as pa
-
-    for splits, words in (("eval", "no statistics of the split 'train'"), ("train", "label 'late' is not in")):
-        examples = flights_examples.write_examples(run_step.store, {splits: pa.table({"x": [1, 2]})})
-        statistics = run_step(
-            "airflow_hops.runtime.statistics:run",
-            inputs={"examples": examples},
-            kind="statistics",
-            launcher=warm_launcher,
-        )
-        with pytest.raises(StepFailed, match=words):
-            run_step(ENTRY, inputs={"statistics": statistics}, kind="schema", launcher=warm_launcher)
-        assert not run_step.store.exists(run_step.last_uri)
-
-
-def test_a_schema_of_a_source(run_step: Any, warm_launcher: Any, tmp_path: Path) -> None:
-    (tmp_path / "flights.csv").write_text("carrier,delay\nUA,1.5\nAA,2\n")
-    source = {"source": {"uri": str(tmp_path / "flights.csv")}, "split": "data"}
-    statistics = run_step(
-        "airflow_hops.runtime.statistics:run", params={"source": source}, kind="statistics", launcher=warm_launcher
-    )
-    schema = run_step(ENTRY, inputs={"statistics": statistics}, kind="schema", launcher=warm_launcher)
-    assert schema.properties["features"] == ["carrier", "delay"]
-
-
-def test_schema_and_validation_do_not_import_tensorflow(shared_run_step: Any) -> None:
-    found = shared_run_step("tfdv_checks:imports_of_schema_and_validation", code_paths=CHECKS)
-    assert found == ["0"]
-
-
-def test_the_step_returns_a_frozen_schema_untouched(
-    shared_run_step: Any, warm_launcher: Any, flights_statistics: Any
-) -> None:
-    step = {"inputs": {"statistics": flights_statistics}, "kind": "schema", "launcher": warm_launcher}
-    first = shared_run_step(ENTRY, run_id="frozen", **step)
-    again = shared_run_step(ENTRY, params={"infinity_norm": 0.9}, run_id="frozen", **step)
-    assert again.uri == first.uri
-    assert again.fingerprint == first.fingerprint
-    assert shared_run_step.store.manifest(first.uri).created_at
 
 
 class Pipeline:
@@ -177,7 +51,7 @@ class Pipeline:
 
     def notes(self, dag_id: str, name: str = "schema") -> list[str]:
         uri = self.store.uri(dag_id, "_frozen", name, "schema")
-        return [re.sub(r"run \S+?(?=,|$)", "run …", version.note) for version in schema_history(self.store, uri)]
+        return [re.sub(r"run \S+?(?=,| \(|$)", "run …", version.note) for version in schema_history(self.store, uri)]
 
 
 @pytest.fixture
@@ -229,22 +103,18 @@ def test_first_run_freezes_the_second_starts_no_process_and_a_hand_edit_becomes_
     assert pipeline.notes("schema", "flights") == ["inferred by run …", "edited by hand"]
 
 
-def test_a_function_amends_the_inferred_schema_once_and_a_change_of_it_is_told(
-    pipeline: Pipeline, shared_run_step: Any, warm_launcher: Any
-) -> None:
+def test_a_function_amends_the_inferred_schema_once_and_a_change_of_it_is_told(pipeline: Pipeline) -> None:
     state, value, log = pipeline("schema_function")
-    assert state == "success"
-    described = shared_run_step(
-        "tfdv_checks:describe_schema",
-        inputs={"schema": Artifact.from_dict(value)},
-        code_paths=CHECKS,
-        launcher=warm_launcher,
-    )
-    assert described["origin"]["domain"] == ["EWR", "JFK", "LGA", "HPN"]
-    assert described["temp"]["min_fraction"] == 0.25
-    assert described["temp"]["skew"] == ["jensen_shannon_divergence", 0.3]
-    assert described["dewp"]["skew"] is None
-    assert described["late"]["not_in"] == ["SERVING", "BATCH"]
+    assert state == "success", log
+    # The features by name, as text; the domains after them.
+    blocks = re.split(r"^(?=feature|string_domain)", schema_text(pipeline.store, value["uri"]), flags=re.MULTILINE)
+    text = {(block.split()[0], block.split('"')[1]): block for block in blocks if block}
+    assert re.findall(r'value: "(\w+)"', text["string_domain", "origin"]) == ["EWR", "JFK", "LGA", "HPN"]
+    temp = text["feature", "temp"]
+    assert "min_fraction: 0.25" in temp
+    assert re.search(r"skew_comparator {\s+jensen_shannon_divergence {\s+threshold: 0.3", temp)
+    assert "skew_comparator" not in text["feature", "dewp"]
+    assert re.findall(r'not_in_environment: "(\w+)"', text["feature", "late"]) == ["SERVING", "BATCH"]
     assert pipeline.notes("schema_function") == ["inferred by run …, curated by schema()"]
     assert "Curated: origin: domain gains 'HPN'" in log
 
@@ -331,6 +201,60 @@ def test_a_function_without_the_schema_is_refused_when_the_dag_is_parsed() -> No
             function()
 
 
+def trained_with(schema: str) -> ServedVersion:
+    return ServedVersion.of(Artifact("file:///m", "model", "f", properties={"schema": schema}), 1, "", 100)
+
+
+def test_a_schema_follows_the_data_until_a_model_is_deployed_with_it_and_after_a_reset(
+    pipeline: Pipeline, shared_run_step: Any, warm_launcher: Any, flights_raw: Path
+) -> None:
+    dag_id, dropped = "schema_until_deployed", ["temp", "dewp", "precip"]
+    january = flights_examples.months(flights_raw, 1, 1).iloc[::4].drop(columns=dropped)
+    other = shared_run_step(
+        "airflow_hops.runtime.feature_statistics:run",
+        inputs={
+            "examples": flights_examples.write_examples(
+                shared_run_step.store, {"train": january, "eval": january}, run_id="january-twice"
+            )
+        },
+        kind="statistics",
+        launcher=warm_launcher,
+    ).to_dict()
+
+    state, first, _ = pipeline(dag_id)
+    assert state == "success"
+    assert set(dropped) <= set(first["properties"]["features"])
+    _, second, _ = pipeline(dag_id, statistics=other)
+    assert set(second["properties"]["features"]) == set(first["properties"]["features"]) - set(dropped)
+    notes = ["inferred by run …", "inferred by run … (no model was deployed with the one before)"]
+    assert pipeline.notes(dag_id) == notes
+    write_record(pipeline.store, "of_another_schema", ModelRecord(trained_with("file:///another")))
+    _, third, _ = pipeline(dag_id)
+    assert third["fingerprint"] == first["fingerprint"]
+
+    write_record(pipeline.store, "until_deployed", ModelRecord(trained_with(first["uri"])))
+    _, kept, log = pipeline(dag_id, statistics=other)
+    assert kept["fingerprint"] == first["fingerprint"]
+    name, proposed = f"{dag_id} schema", r"file:\S+/validate/anomalies/proposed.pbtxt"
+    assert re.search(r"6 anomalies, see file:\S+/validate/anomalies:", log), log
+    assert (
+        "error in 2 splits ('train', 'eval'), 3 features ('dewp', 'precip', 'temp'): Column dropped: Column is "
+        "completely missing" in log
+    )
+    assert log.count("Column is completely missing") <= 3, "once from the step, and in the task's error"
+    assert re.search(f"airflow hops schema diff {name} {proposed} .*\n.*schema approve {name} {proposed} ", log), log
+    assert f"airflow hops schema reset {name} " in log
+    assert "No deployed model was trained with it" not in log
+
+    arguments = {"dag_id": dag_id, "name": "schema", "hops_conn_id": "hops_default", "verbose": False}
+    commands.reset(Namespace(**arguments, by="ann", note="first iteration"))
+    assert schema_text(pipeline.store, first["uri"]) == pipeline.file(dag_id).read_text(), "it is in force until then"
+    for _ in range(2):
+        _, anew, _ = pipeline(dag_id, statistics=other)
+        assert anew["fingerprint"] == second["fingerprint"]
+    assert pipeline.notes(dag_id)[3:] == ["inferred by run … (reset by ann: first iteration)"]
+
+
 def test_versions_on_the_command_line(pipeline: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline.connect()
     text = 'feature { name: "temp" type: FLOAT presence { min_fraction: 1.0 } }\n'
@@ -381,9 +305,13 @@ def test_versions_on_the_command_line(pipeline: Pipeline, tmp_path: Path, capsys
     commands.revert(Namespace(**{**arguments, "version": 1}))
     assert pipeline.notes("by_hand", "flights")[3:] == ["edited by hand", "back to version 1"]
     capsys.readouterr()
+    seldom = tmp_path / "seldom.pbtxt"
+    seldom.write_text(text.replace("1.0", "0.5"))
     for command, given, printed in (
-        (commands.diff, {"before": 1, "after": 3}, "no difference\n"),
-        (commands.diff, {"before": 1, "after": 2}, f"{difference}\n"),
+        (commands.diff, {"before": "1", "after": "3"}, "no difference\n"),
+        (commands.diff, {"before": "1", "after": "2"}, f"{difference}\n"),
+        (commands.diff, {"before": str(seldom), "after": None}, f"{difference}\n"),
+        (commands.diff, {"before": f"{uri}/schema.pbtxt", "after": None}, "no difference\n"),
         (commands.show, {"version": None}, text),
         (commands.show, {"version": 2}, text.replace("1.0", "0.5")),
     ):

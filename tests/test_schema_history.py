@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from test_store import any_store, overwrite, remove, s3_endpoint, s3_store  # noqa: F401
 
-from airflow_hops.artifacts import MANIFEST_NAME, BadInput, Producer
+from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput, Producer
 from airflow_hops.schema_history import (
     SCHEMA_FILE,
     accept_schema_edit,

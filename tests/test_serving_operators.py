@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from served_models import Pipeline, wait_for
+from served_models import Pipeline
 from test_batch_predict import write_examples
+from waiting import wait_for
 
-from airflow_hops.artifacts import RowCounts
+from airflow_hops.contract.artifacts import RowCounts
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from waiting import wait_for
 
+from airflow_hops.contract.protocol import StepSpec
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.protocol import StepSpec
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -40,7 +42,7 @@ def test_a_warm_transform_writes_what_a_cold_one_does_and_leaves_no_file_of_spar
     flights_transformed: Any,
 ) -> None:
     warm = shared_run_step(
-        "airflow_hops.runtime.transform:run",
+        "airflow_hops.runtime.transform.stage:run",
         params={"preprocess": "flights.features:preprocess"},
         inputs={"examples": flights_prepared, "statistics": flights_statistics, "schema": flights_schema},
         kind="transformed_examples",
@@ -55,11 +57,22 @@ def test_a_warm_transform_writes_what_a_cold_one_does_and_leaves_no_file_of_spar
     assert list(spark_folder.iterdir()) == []
 
 
+def test_what_comes_from_connections_reaches_spark_submits_driver_in_no_file(
+    spark_launcher: Any, run_step: Any
+) -> None:
+    token = uuid.uuid4().hex
+    asked = {"services": {"serving_token": token}, "code_paths": (str(REPOSITORY / "tests"),)}
+    found = run_step("protocol_steps:look_around", launcher=spark_launcher, **asked)
+    assert found["services"]["serving_token"] == token
+    for text in (*found["files"].values(), found["environment_of_a_child"]):
+        assert token not in text
+
+
 def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: SparkLauncher, tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(
         "import time\n"
         "from pathlib import Path\n"
-        "from airflow_hops.runtime.spark_workers import fork_workers_from_here\n"
+        "from airflow_hops.runtime.spark.workers import fork_workers_from_here\n"
         "def task(path):\n"
         "    Path(path).touch()\n"
         "    time.sleep(600)\n"
@@ -67,7 +80,7 @@ def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: Spa
         "    fork_workers_from_here(context.scratch)\n"
         "    from pyspark import SparkConf, SparkContext\n"
         "    SparkContext._ensure_initialized()\n"
-        "    conf = SparkConf().set('spark.python.daemon.module', 'airflow_hops.runtime.spark_daemon')\n"
+        "    conf = SparkConf().set('spark.python.daemon.module', 'airflow_hops.runtime.spark.daemon')\n"
         "    SparkContext.getOrCreate(conf).parallelize([path], 1).foreach(task)\n"
     )
     working = tmp_path / "working"
@@ -84,9 +97,7 @@ def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: Spa
     before = {process.pid for process in psutil.process_iter()}
     thread = threading.Thread(target=run)
     thread.start()
-    deadline = time.monotonic() + 60
-    while not working.exists() and thread.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: working.exists() or not thread.is_alive(), "the endless task", 60)
     assert working.exists(), failures
     folder = str(psutil.Process(hook._process.pid).cwd())
     started = time.monotonic()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
+import hashlib
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,11 +23,23 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.artifacts import Artifact, BadInput, HopsError, Producer, RowCounts, RowsNotConserved
+from airflow_hops.cli import store as commands
+from airflow_hops.cli.definition import _STORE_COMMANDS
+from airflow_hops.contract.artifacts import (
+    Artifact,
+    BadInput,
+    HopsError,
+    Producer,
+    RowCounts,
+    RowsNotConserved,
+    UnreadableFile,
+    total_rows,
+)
+from airflow_hops.contract.protocol import Output, StepSpec
+from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.protocol import Output, StepSpec
-from airflow_hops.sources import Source
-from airflow_hops.store import ArtifactStore
+from airflow_hops.store import ArtifactStore, kept_version
+from airflow_hops.store.integrity import DamagedArtifact
 from airflow_hops.store.step_cache import find_cached, record_cached
 
 PRODUCER = Producer("dag", "manual__2026-01-01T00:00:00+00:00", "train", -1, 2)
@@ -77,7 +93,7 @@ def overwrite(store: ArtifactStore, uri: str, text: str) -> None:
     if store.is_local:
         _path(uri).write_bytes(text.encode())
     else:
-        store.files.fs().pipe_file(uri, text.encode())
+        store.files.remote().fs.pipe_file(uri, text.encode())
 
 
 def remove(store: ArtifactStore, uri: str) -> None:
@@ -85,7 +101,7 @@ def remove(store: ArtifactStore, uri: str) -> None:
     if store.is_local:
         _path(uri).unlink()
     else:
-        store.files.fs().rm_file(uri)
+        store.files.remote().fs.rm_file(uri)
 
 
 def _path(uri: str) -> Path:
@@ -104,7 +120,7 @@ def names_in(store: ArtifactStore) -> list[str]:
     if store.is_local:
         root = _path(store.root)
         return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-    fs = store.files.fs()
+    fs = store.files.remote().fs
     fs.invalidate_cache()
     root_key = store.root.removeprefix("s3://")
     return sorted(name.removeprefix(f"{root_key}/") for name in fs.find(root_key))
@@ -157,7 +173,7 @@ def test_without_a_commit_there_is_no_artifact(any_store: ArtifactStore) -> None
 
 CRASHING = """
 import json, os, sys
-from airflow_hops.artifacts import Producer
+from airflow_hops.contract.artifacts import Producer
 from airflow_hops.store import ArtifactStore
 root, options, uri = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 store = ArtifactStore(root, storage_options=options)
@@ -276,19 +292,61 @@ def test_a_name_with_a_percent_sign_is_that_name(any_store: ArtifactStore) -> No
 def test_a_flipped_byte_and_a_lost_file_are_found(any_store: ArtifactStore) -> None:
     artifact = write(any_store, {"a": "1", "b/c": "2"})
     overwrite(any_store, f"{artifact.uri}/b/c", "3")
-    with pytest.raises(HopsError, match=r"model/b/c: SHA-256 is .*, the manifest says"):
+    with pytest.raises(HopsError, match=r"model/b/c: found SHA-256 .*, the manifest says"):
         any_store.verify(artifact)
     if any_store.is_local:
         (_path(artifact.uri) / "a").unlink()
     else:
-        with pytest.raises(HopsError, match=r"model/b/c: SHA-256 is .*, the manifest says"):
+        with pytest.raises(HopsError, match=r"model/b/c: found SHA-256 .*, the manifest says"):
             any_store.local(artifact)
-        any_store.files.fs().rm_file(f"{artifact.uri}/a")
+        any_store.files.remote().fs.rm_file(f"{artifact.uri}/a")
         with pytest.raises(HopsError, match="model/a: the manifest names it, but it is gone"):
             any_store.local(artifact)
-        assert list(any_store._local_cache.iterdir()) == []
+        assert any_store._local_cache is not None
+        assert [path.name for path in any_store._local_cache.iterdir()] == [".lock"]
     with pytest.raises(HopsError, match="model/a: the manifest names it, but it is gone"):
         any_store.verify(artifact)
+
+
+def flip(path: Path) -> None:
+    """Flips a bit of the first byte: the size stays, and so does the time of the last change."""
+    before = path.stat()
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_a_flipped_bit_is_found_wherever_the_artifact_is_used(store: ArtifactStore) -> None:
+    artifact = write(store, {"saved_model/weights": "10"})
+    parts = {"code": "c1"}
+    record_cached(store, PRODUCER, parts, artifact)
+    folder = store.local(artifact)
+    time.sleep(0.1)
+    assert store.local(artifact) == folder
+    assert find_cached(store, PRODUCER, parts)[0] is not None
+    flip(folder / "saved_model" / "weights")
+    with pytest.raises(DamagedArtifact) as caught:
+        store.local(artifact)
+    for named in (f"{artifact.uri}/saved_model/weights", "task 'train'", f"run '{PRODUCER.run_id}'", "DAG 'dag'"):
+        assert named in str(caught.value)
+    assert not caught.value.retryable
+    found, why = find_cached(store, PRODUCER, parts)
+    assert found is None
+    assert "weights: found SHA-256" in why
+    assert store.local(artifact, checked=False) == folder
+    again = write(store, {"saved_model/weights": "10"})
+    assert store.local(again) == folder
+
+
+def test_a_flipped_bit_of_a_version_that_is_kept_elsewhere_does_no_harm(store: ArtifactStore) -> None:
+    artifact = write(store, {"a": "1"})
+    kept = _path(kept_version(artifact.uri, artifact.fingerprint))
+    shutil.copytree(_path(artifact.uri), kept)
+    flip(_path(artifact.uri) / "a")
+    assert store.local(artifact) == kept
+    flip(kept / "a")
+    with pytest.raises(DamagedArtifact):
+        store.local(artifact)
 
 
 def test_a_download_whose_files_were_cleared_is_made_again(s3_store: ArtifactStore) -> None:
@@ -339,6 +397,24 @@ def test_a_manifest_that_names_files_outside_is_refused(any_store: ArtifactStore
             use(artifact)
 
 
+def test_text_that_is_not_utf_8_is_named(any_store: ArtifactStore) -> None:
+    artifact = write(any_store, {"state.json": "{"})
+    path = f"{artifact.uri}/state.json"
+    with pytest.raises(UnreadableFile, match=rf"{re.escape(path)}: expected JSON \(Expecting"):
+        any_store.read_json(path)
+    for name in ("state.json", "manifest.json"):
+        uri = f"{artifact.uri}/{name}"
+        any_store.files.write(uri, b"ab\xff")
+        with pytest.raises(BadInput, match=rf"{re.escape(uri)}: expected text in UTF-8, found byte 0xff at 2"):
+            any_store.read_text(uri)
+    with pytest.raises(BadInput, match=r"manifest.json: expected text in UTF-8"):
+        any_store.local(artifact)
+    record_cached(any_store, PRODUCER, {"code": "c"}, artifact)
+    found, why = find_cached(any_store, PRODUCER, {"code": "c"})
+    assert found is None
+    assert "manifest.json: expected text in UTF-8" in why
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"format_version": 99}', "[1]"])
 def test_a_damaged_manifest_is_named(any_store: ArtifactStore, text: str) -> None:
     artifact = write(any_store, {"a": "1"})
@@ -365,7 +441,7 @@ def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
 
     remove(any_store, f"{artifact.uri}/a")
     found, why = find_cached(any_store, later, parts)
-    assert (found, why) == (None, f"{artifact.uri} has lost files that its manifest names")
+    assert (found, why) == (None, f"{artifact.uri}/a: the manifest names it, but it is gone")
     write(any_store, {"a": "changed"})
     found, why = find_cached(any_store, later, parts)
     assert (found, why) == (None, f"{artifact.uri} has changed since it was recorded")
@@ -382,7 +458,7 @@ def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
 def test_an_ingest_step_writes_to_s3_and_takes_its_output_from_there(
     s3_store: ArtifactStore, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fs = s3_store.files.fs()
+    fs = s3_store.files.remote().fs
     bucket = s3_store.root.removesuffix("/hops")
     fs.put_file(str(flights_raw / "planes.csv"), f"{bucket}/raw/planes.csv")
     extra = {"store": s3_store.root, "storage_options": s3_store.storage_options, "runtime": str(runtime)}
@@ -467,7 +543,7 @@ def test_an_artifact_that_is_made_stays_when_there_is_no_space_for_a_note_of_it(
 def test_a_file_size_limit_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys\n"
-        "from airflow_hops.artifacts import Producer\n"
+        "from airflow_hops.contract.artifacts import Producer\n"
         "from airflow_hops.store import ArtifactStore\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
@@ -482,6 +558,48 @@ def test_a_file_size_limit_leaves_nothing(tmp_path: Path) -> None:
     assert names_in(ArtifactStore(str(tmp_path / "store"))) == []
 
 
+def verify(*arguments: str) -> None:
+    """``airflow hops store verify``, in this process."""
+    parser = argparse.ArgumentParser()
+    (command,) = [command for command in _STORE_COMMANDS if command.name == "verify"]
+    for argument in command.args:
+        argument.add_to_parser(parser)
+    commands.verify(parser.parse_args(arguments))
+
+
+def test_the_command_finds_all_damage_and_exits_with_1(
+    any_store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = {"store": any_store.root, "storage_options": any_store.storage_options}
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKED", json.dumps({"conn_type": "hops", "extra": extra}))
+    asked = ("--hops-conn-id", "checked", "--output", "json")
+    with pytest.raises(SystemExit, match=f"{re.escape(any_store.root)}: no artifact there"):
+        verify(*asked)
+    whole = write(any_store, {"a": "1", "inner/manifest.json": "data"})
+    producers = [dataclasses.replace(PRODUCER, run_id=f"run-{number}") for number in range(3)]
+    changed, lost, unread = (write(any_store, {"a": "1", "b": "2", "c": "3"}, producer) for producer in producers)
+    verify(*asked)
+    assert "4 artifacts in" in capsys.readouterr().err
+    for name in ("a", "c"):
+        overwrite(any_store, f"{changed.uri}/{name}", "x")
+    remove(any_store, f"{lost.uri}/b")
+    any_store.files.write(f"{unread.uri}/manifest.json", b"\xff")
+    with pytest.raises(SystemExit) as caught:
+        verify(*asked)
+    assert caught.value.code == 1
+    said = capsys.readouterr()
+    found = {(row["artifact"], row["file"]): (row["expected"], row["found"]) for row in json.loads(said.out)}
+    assert set(found) == {(changed.uri, "a"), (changed.uri, "c"), (lost.uri, "b"), (unread.uri, "manifest.json")}
+    assert found[changed.uri, "a"] == tuple(f"SHA-256 {hashlib.sha256(text).hexdigest()}" for text in (b"1", b"x"))
+    assert found[lost.uri, "b"][1] == "nothing"
+    assert "expected text in UTF-8" in found[unread.uri, "manifest.json"][1]
+    assert "3 damaged" in said.err
+    verify("dag/manual__2026-01-01T00:00:00+00:00", *asked)
+    verify(whole.uri, *asked)
+    with pytest.raises(SystemExit, match="1"):
+        verify("dag/run-1", *asked)
+
+
 def _ingest(connection: str, store: ArtifactStore, source: Source, run_id: str = "first") -> Artifact:
     producer = Producer("tests", run_id, "ingest")
     spec = StepSpec(
@@ -492,3 +610,22 @@ def _ingest(connection: str, store: ArtifactStore, source: Source, run_id: str =
         producer=producer,
     )
     return Artifact.from_dict(RuntimeHook(connection).run(spec).value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "properties", "total"),
+    [
+        ({}, {"splits": ["train"]}, None),
+        ({"train": RowCounts(9, 8, {"late": 1}), "eval": RowCounts(2, 2)}, {"splits": ["train", "eval"]}, (11, 10, 1)),
+        (
+            {"flights": RowCounts(12, 10, {"late": 2}), "train": RowCounts(8, 8), "eval": RowCounts(2, 2)},
+            {"splits": ["train", "eval"]},
+            (12, 10, 2),
+        ),
+        ({"flights": RowCounts(12, 12), "planes": RowCounts(3, 2, {"late": 1})}, {}, (15, 14, 1)),
+    ],
+    ids=["none", "splits", "a table and its splits", "tables"],
+)
+def test_every_row_is_counted_once(rows: dict[str, RowCounts], properties: dict[str, Any], total: Any) -> None:
+    found = total_rows(rows, properties)
+    assert (found and (found.rows_in, found.rows_out, found.rows_rejected)) == total

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 from fastapi.testclient import TestClient
+from waiting import wait_for
 
 pytestmark = pytest.mark.runtime
 CHECKS = Path(__file__).parent / "runtime_checks"
@@ -66,7 +66,7 @@ def client(training: Any) -> Iterator[TestClient]:
 
     with TestClient(create_app(), raise_server_exceptions=True) as client:
         yield client
-    from airflow_hops.api import tensorboard
+    from airflow_hops.api.runs import tensorboard
 
     tensorboard._servers.end()
 
@@ -88,7 +88,7 @@ def _boards() -> list[int]:
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # ended meanwhile
-            if "airflow_hops.runtime.tensorboard" in child.cmdline():
+            if "airflow_hops.runtime.tracking.tensorboard" in child.cmdline():
                 found.append(child.pid)
     return found
 
@@ -100,11 +100,14 @@ def test_the_curves_of_a_finished_training_are_served_to_who_may_read_its_logs(
     page = client.get(_address(training), headers=_as("viewer"))
     assert page.status_code == 200, page.text
     assert "<title>TensorBoard</title>" in page.text
-    deadline = time.monotonic() + 30
-    tags: dict[str, Any] = {}
-    while not tags and time.monotonic() < deadline:
-        tags = client.get(_address(training) + "data/plugin/scalars/tags", headers=_as("viewer")).json()
-        time.sleep(0.2)
+    first, *others = page.headers.get_list("content-security-policy")
+    assert "script-src" in first, "TensorBoard's own"
+    assert "frame-ancestors 'self'" in others
+    assert (page.headers["x-frame-options"], page.headers["x-content-type-options"]) == ("SAMEORIGIN", "nosniff")
+    script = client.get(_address(training) + "index.js", headers=_as("viewer"))
+    assert set(script.headers.get_list("content-security-policy")) == {"frame-ancestors 'self'"}
+    tags_url = _address(training) + "data/plugin/scalars/tags"
+    tags = wait_for(lambda: client.get(tags_url, headers=_as("viewer")).json(), "its curves")
     assert {"loss", "auc"} <= set(tags["train"])
     assert {"loss", "auc"} <= set(tags["validation"])
     series = client.post(
@@ -150,8 +153,8 @@ def test_nobody_looks_without_a_login_or_a_right(training: Any, client: TestClie
 
 
 def test_one_is_ended_when_nobody_has_looked_for_a_while(runtime: Path, tmp_path: Path) -> None:
-    from airflow_hops.api.runtime_servers import RuntimeServers
-    from airflow_hops.api.tensorboard import program_of
+    from airflow_hops.api.inspection.servers import RuntimeServers
+    from airflow_hops.api.runs.tensorboard import program_of
 
     servers, board = RuntimeServers(idle_timeout_s=1), program_of(tmp_path, runtime)
     before = len(_boards())
@@ -160,10 +163,7 @@ def test_one_is_ended_when_nobody_has_looked_for_a_while(runtime: Path, tmp_path
     assert len(_boards()) == before + 1
     # It kills its group when its starter is gone: that is not the starter's.
     assert os.getpgid(next(iter(servers._servers.values())).process.pid) != os.getpgrp()
-    deadline = time.monotonic() + 20
-    while len(_boards()) > before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(_boards()) == before
+    wait_for(lambda: len(_boards()) == before, "it has ended")
     assert servers.address(board) != address
     servers.end()
     assert len(_boards()) == before

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_hops.jobs import Job, lock_holder
+from airflow_hops.jobs import Job
+from airflow_hops.processes.locks import lock_holder
 from airflow_hops.store import ArtifactStore
 from demo.services import Stack
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from flights_models import FLIGHTS_CODE
 
-from airflow_hops.artifacts import RowCounts
+from airflow_hops.contract.artifacts import RowCounts
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
-ENTRY = "airflow_hops.runtime.transform:run"
+ENTRY = "airflow_hops.runtime.transform.stage:run"
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,12 @@ def test_features_json_names_dtypes_widths_and_vocabulary_sizes(shared_run_step:
     assert list(features["features"]) == flights_transformed.properties["features"]
     assert sorted(features["features"]) == sorted(flights_examples.FEATURES)
     assert (features["label"], features["key"], features["time"]) == ("late", "flight_id", "scheduled_at")
-    assert features["outputs"]["numeric"] == {"dtype": "float32", "width": 34}
-    assert features["outputs"]["origin_id"] == {"dtype": "int64", "width": None, "vocabulary_size": 4}
+    numeric = features["outputs"]["numeric"]
+    words = ("carrier", "origin", "dest", "plane_manufacturer")
+    assert (numeric["dtype"], numeric["width"]) == ("float32", 34)
+    assert sorted(numeric["inputs"]) == sorted(set(flights_examples.FEATURES) - set(words))
+    origin = {"dtype": "int64", "width": None, "vocabulary_size": 4, "inputs": ["origin"]}
+    assert features["outputs"]["origin_id"] == origin
     constants = json.loads((folder / "constants.json").read_text())
     assert sorted(constants["origin"]["vocabulary"]) == ["EWR", "JFK", "LGA"]
 
@@ -78,11 +82,19 @@ def test_served_model_equals_transform_and_model_one_after_the_other(check: Any)
     found = check("serve_like_the_parts", "flights_transformed")
     assert found["difference"] < 1e-6 and found["spread"] > 1e-3
     assert found["shape"] == [400]
-    assert found["inputs"]["carrier"] == "string" and found["inputs"]["scheduled_at"] == "int64"
-    assert set(found["inputs"]) == {*flights_examples.FEATURES, "scheduled_at"}
+    assert found["inputs"]["carrier"] == "string" and found["inputs"]["weekday"] == "int64"
     assert "the model wants the inputs 'unheard_of', which are not among the transform's outputs" in found["error"]
     assert found["missing_values"] > 0 and found["examples_equal"]
-    assert "scheduled_at" in found["missing_integer"] and "required but could not be found" in found["missing_integer"]
+    assert "weekday" in found["missing_integer"] and "required but could not be found" in found["missing_integer"]
+
+
+def test_a_served_model_takes_what_it_uses_and_what_it_is_told_to_take(check: Any) -> None:
+    found = check("serve_like_the_parts", "flights_transformed")
+    # The flights' time is no input of what is computed of them.
+    assert sorted(found["inputs"]) == sorted(flights_examples.FEATURES)
+    assert found["one"] == ["origin"] and found["extra"] == ["origin", "scheduled_at"]
+    assert sorted(found["old"]) == sorted([*flights_examples.FEATURES, "scheduled_at"])
+    assert found["same answers"]
 
 
 def test_constants_are_those_of_the_training_split(check: Any, flights_raw: Path) -> None:
@@ -164,11 +176,11 @@ def test_a_task_writes_both_formats_under_their_names(tasks: Any) -> None:
 def transform(shared_run_step: Any, runtime: Path, flights_statistics: Any, flights_schema: Any) -> Any:
     """Runs the stage on Spark; a failure must leave no artifact."""
 
-    def run(examples: Any, preprocess: str) -> Any:
+    def run(examples: Any, preprocess: str, **params: Any) -> Any:
         try:
             return shared_run_step(
                 ENTRY,
-                params={"preprocess": preprocess},
+                params={"preprocess": preprocess, **params},
                 inputs={"examples": examples, "statistics": flights_statistics, "schema": flights_schema},
                 kind="transformed_examples",
                 code_paths=FLIGHTS_CODE,
@@ -213,6 +225,13 @@ def test_bad_data_fails_the_step_with_its_own_sentence_and_leaves_no_artifact(
     assert not failed.value.retryable
 
 
+def test_an_extra_input_that_there_is_not_is_named(transform: Any, flights_prepared: Any) -> None:
+    with pytest.raises(
+        StepFailed, match=r"extra_inputs names 'arr_delay', which is neither a raw feature nor the time"
+    ):
+        transform(flights_prepared, "flights.features:preprocess", extra_inputs=["arr_delay"])
+
+
 def test_a_function_that_raises_fails_the_step_with_its_file_and_line(transform: Any, flights_prepared: Any) -> None:
     with pytest.raises(StepFailed, match=r"raised NameError at .*preprocess_functions.py, line \d+") as failed:
         transform(flights_prepared, "preprocess_functions:raises")
@@ -225,7 +244,7 @@ def test_a_function_that_raises_fails_the_step_with_its_file_and_line(transform:
         ("column", "column.parquet: there is no column 'visib', which the schema has as float32; the columns are "),
         ("type", "type.parquet: column 'weekday' is string, but int64 in the schema; cast it in prepare()"),
         ("label", "label.parquet: there is no column 'late'"),
-        ("damaged", "damaged.parquet: not a readable Parquet file"),
+        ("damaged", "damaged.parquet: cannot be read"),
         ("name", "output 'late' has the name of the label"),
     ],
 )

@@ -46,7 +46,10 @@ def new_destination(shared_run_step: Any, warm_launcher: Any, flights_raw: Path)
     changed = january.assign(dest=january["dest"].where(january.index % 2 == 0, "Z*Z"))
     examples = flights_examples.write_examples(shared_run_step.store, {"train": january, "eval": changed})
     return shared_run_step(
-        "airflow_hops.runtime.statistics:run", inputs={"examples": examples}, kind="statistics", launcher=warm_launcher
+        "airflow_hops.runtime.feature_statistics:run",
+        inputs={"examples": examples},
+        kind="statistics",
+        launcher=warm_launcher,
     )
 
 

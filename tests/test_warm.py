@@ -14,11 +14,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_for
 
+from airflow_hops.contract.protocol import StepSpec
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import WarmStart, warm_environment
-from airflow_hops.protocol import StepSpec
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -47,9 +48,9 @@ def test_folder_that_others_may_write_to_is_not_used(tmp_path, warm_launcher):
 def test_step_does_not_begin_before_its_client_says_so(tmp_path, runtime, warm_launcher):
     marker = tmp_path / "ran"
     spec_path = spec_in(tmp_path, marker)
-    request = {"spec": str(spec_path), "cwd": str(tmp_path), "env": step_environment(runtime, REPOSITORY)}
+    request = {"spec": str(spec_path), "cwd": str(tmp_path), "env": step_environment(runtime)}
     # One that has waited long for a step has ended.
-    process = warm_launcher.warm.start(spec_path, step_environment(runtime, REPOSITORY))
+    process = warm_launcher.warm.start(spec_path, step_environment(runtime))
     list(process.lines())
     assert process.wait(20) == 0
     marker.unlink()
@@ -61,14 +62,11 @@ def test_step_does_not_begin_before_its_client_says_so(tmp_path, runtime, warm_l
         connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         pid = json.loads(connection.recv(100))["pid"]
     os.close(write_end)
-    deadline = time.monotonic() + 20
-    while psutil.pid_exists(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: not psutil.pid_exists(pid), "it has ended")
     os.close(read_end)
-    assert not psutil.pid_exists(pid)
     assert not marker.exists()
 
-    process = warm_launcher.warm.start(spec_path, step_environment(runtime, REPOSITORY))
+    process = warm_launcher.warm.start(spec_path, step_environment(runtime))
     list(process.lines())
     assert process.wait(20) == 0
     assert marker.exists()
@@ -78,7 +76,7 @@ def test_first_step_starts_the_warm_process_for_those_that_follow(tmp_path, runt
     marker = tmp_path / "ran"
     spec_path = spec_in(tmp_path, marker)
     warm = WarmStart(tmp_path / "warm" / "socket", runtime / "bin" / "python")
-    environment = step_environment(runtime, REPOSITORY)
+    environment = step_environment(runtime)
     assert warm.start(spec_path, environment) is None
     assert warm.start(spec_path, environment) is None  # it is starting: a second one is not started beside it
     started: list[psutil.Process] = []
@@ -87,9 +85,7 @@ def test_first_step_starts_the_warm_process_for_those_that_follow(tmp_path, runt
         started = [p for p in psutil.process_iter(["cmdline"]) if str(warm.path) in (p.info["cmdline"] or [])]
     try:
         assert len(started) == 1
-        deadline = time.monotonic() + 120
-        while not warm.path.exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_for(warm.path.exists, "the warm process is ready", 120)
         process = warm.start(spec_path, environment)
         assert process is not None
         list(process.lines())
@@ -123,7 +119,7 @@ def test_settings_that_libraries_read_while_they_are_imported_have_a_warm_proces
     for name in ("KERAS_BACKEND", "OMP_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "1")
-            assert warm_environment()[name] == step_environment(runtime, REPOSITORY)[name] == "1"
+            assert warm_environment()[name] == step_environment(runtime)[name] == "1"
             assert warm_socket(runtime) != plain
 
 
@@ -131,7 +127,7 @@ def test_steps_go_on_when_there_is_no_process_for_another(tmp_path):
     program = (
         "import os, socket, sys\n"
         "from pathlib import Path\n"
-        "from airflow_hops.runtime.warm import WarmProcess\n"
+        "from airflow_hops.runtime.step.warm import WarmProcess\n"
         "warm = WarmProcess(Path(sys.argv[1]), 1.0)\n"
         "def no_fork():\n"
         "    raise BlockingIOError('Resource temporarily unavailable')\n"

@@ -2,7 +2,8 @@ import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { brotliCompressSync, constants, gzipSync } from "node:zlib";
-import { defineConfig, type Plugin } from "vite";
+import type { Plugin } from "vite";
+import { defineConfig } from "vitest/config";
 
 const OUTPUT = resolve(import.meta.dirname, "../airflow_hops/api/static");
 const BUNDLE = "hops.umd.js";
@@ -25,6 +26,8 @@ export default defineConfig({
   plugins: [delivery()],
   resolve: { alias: { src: resolve(import.meta.dirname, "src") } },
   define: { "process.env.NODE_ENV": JSON.stringify("production") },
+  // The tests are of functions that keep no state: they may share their imports.
+  test: { include: ["src/**/*.test.{ts,tsx}"], pool: "threads", isolate: false },
   build: {
     outDir: OUTPUT,
     emptyOutDir: false,

@@ -1,3 +1,1 @@
 """The web API that the plugin mounts in Airflow's API server, under ``/hops``."""
-
-URL_PREFIX = "/hops"

@@ -1,4 +1,4 @@
-"""Who may see and change what. Every route depends on one of these, or it protects nothing.
+"""Access control of the web API. Every route depends on one of these, or it protects nothing.
 
 Below ``/dags/{dag_id}`` a route names what it needs, ``dependencies=[READS_RUNS]``: the check is Airflow's own, of the
 DAG in the path, so that an auth manager's rules for single DAGs hold here too. A route that lists across DAGs takes

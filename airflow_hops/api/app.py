@@ -7,39 +7,38 @@ Nothing protects a plugin's routes but the routes themselves: each depends on on
 from __future__ import annotations
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from airflow_hops import __version__
-from airflow_hops.api import (
-    URL_PREFIX,
-    artifact_files,
-    artifacts,
-    evaluations,
-    lineage,
-    lineage_starts,
-    live,
-    model_decisions,
-    models,
-    pipeline_activity,
-    pipelines,
-    rows,
-    run_stages,
-    schemas,
-    skew,
-    skew_report,
-    static_files,
-    statistics,
-    task_results,
-    tensorboard,
-    training_run_files,
-    training_runs,
-    validation_report,
-    validations,
-)
+from airflow_hops.api import static_files
 from airflow_hops.api.access import check_origin
+from airflow_hops.api.artifacts import files as artifact_files
+from airflow_hops.api.artifacts import routes as artifacts
+from airflow_hops.api.artifacts import rows, statistics
+from airflow_hops.api.frames import NOTHING, FrameGuard
+from airflow_hops.api.lineage import routes as lineage
+from airflow_hops.api.lineage import starts as lineage_starts
+from airflow_hops.api.models import decisions as model_decisions
+from airflow_hops.api.models import evaluations, live
+from airflow_hops.api.models import routes as models
+from airflow_hops.api.pipelines import activity as pipeline_activity
+from airflow_hops.api.pipelines import routes as pipelines
+from airflow_hops.api.runs import stages as run_stages
+from airflow_hops.api.runs import tasks as task_results
+from airflow_hops.api.runs import tensorboard
+from airflow_hops.api.runs import training_files as training_run_files
+from airflow_hops.api.runs import trainings as training_runs
+from airflow_hops.api.schemas import routes as schemas
+from airflow_hops.api.schemas import validation_report, validations
+from airflow_hops.api.skew import report as skew_report
+from airflow_hops.api.skew import routes as skew
 from airflow_hops.api.types import Problem
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.redaction import redacted
+from airflow_hops.contract.web import URL_PREFIX
 
 _ROUTERS = (
     pipelines.router,
@@ -80,8 +79,9 @@ def make_app() -> FastAPI:
         responses={"default": {"model": Problem, "description": "What is wrong"}},
         dependencies=[Depends(check_origin)],
         generate_unique_id_function=_operation_id,
-        exception_handlers={HopsError: _failed},
+        exception_handlers={HopsError: _failed, HTTPException: _refused},
     )
+    app.add_middleware(FrameGuard, policy=NOTHING)
     for router in _ROUTERS:
         app.include_router(router)
     return app
@@ -89,6 +89,14 @@ def make_app() -> FastAPI:
 
 def _operation_id(route: APIRoute) -> str:
     return route.name
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """As FastAPI does; what is wrong may name addresses with credentials in them."""
+    assert isinstance(error, HTTPException)
+    if isinstance(error.detail, str):
+        error.detail = redacted(error.detail)
+    return await http_exception_handler(request, error)
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:

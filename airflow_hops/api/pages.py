@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.api import URL_PREFIX
+from airflow_hops.contract.web import URL_PREFIX
 
 _HERE = Path(__file__).parent
 _ADDRESS = f"{URL_PREFIX.lstrip('/')}/static"  # below the page's base, which has the path of Airflow's base_url

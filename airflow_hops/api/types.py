@@ -1,4 +1,4 @@
-"""What the responses of this API are made of."""
+"""Types that the responses of this API share."""
 
 from __future__ import annotations
 
@@ -49,6 +49,20 @@ class Model(BaseModel):
 
     # The schema says "required" of what is always there, so that clients need not ask.
     model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True, protected_namespaces=())
+
+
+class RunAddress(Model):
+    """A DAG run."""
+
+    dag_id: str
+    run_id: str
+
+
+class TaskAddress(RunAddress):
+    """A task instance."""
+
+    task_id: str
+    map_index: int
 
 
 class Problem(Model):

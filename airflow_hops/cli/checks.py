@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,14 +18,15 @@ from urllib.parse import unquote
 
 import psutil
 
-import airflow_hops
-from airflow_hops.environments import environment_state, pins_fingerprint
+from airflow_hops.environments import AIRFLOW_PYTHON_VERSIONS, environment_state, pins_fingerprint
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import step_environment
+from airflow_hops.programs import module_command
 
 Status = Literal["ok", "warn", "fail"]
 
+_TESTED_AIRFLOW = ("3.3", "3.4")
 _PROBE_TIMEOUT_S = 60
 _PROBES = ("training", "data")
 _LOW_DISK_BYTES = 5 << 30
@@ -82,17 +82,19 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
 
 
 def check_python() -> Check:
-    """Python's version: this package's wheels and the runtime environment are for 3.11."""
+    """Python's version."""
     found = f"{sys.version.split()[0]} at {sys.executable}"
-    good = sys.version_info[:2] == (3, 11)
-    return Check("Python", "ok" if good else "fail", found, "" if good else "install Airflow on Python 3.11")
+    good = sys.version_info[:2] in AIRFLOW_PYTHON_VERSIONS
+    tested = ", ".join(f"{major}.{minor}" for major, minor in AIRFLOW_PYTHON_VERSIONS)
+    return Check("Python", "ok" if good else "warn", found, "" if good else f"this package is tested on {tested}")
 
 
 def check_airflow() -> Check:
     """Airflow's version."""
     version = metadata.version("apache-airflow-core")
-    good = version.startswith("3.3.")
-    return Check("Airflow", "ok" if good else "warn", version, "" if good else "this package is tested on Airflow 3.3")
+    good = version.startswith(tuple(f"{tested}." for tested in _TESTED_AIRFLOW))
+    tested = " and ".join(_TESTED_AIRFLOW)
+    return Check("Airflow", "ok" if good else "warn", version, "" if good else f"this package is tested on {tested}")
 
 
 def check_provider() -> Check:
@@ -170,10 +172,8 @@ def check_runtime(runtime: Path) -> Check:
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
     """Imports the libraries of the runtime environment there, and looks at Horovod's build."""
-    with tempfile.TemporaryDirectory(prefix="hops-doctor-") as folder:
-        (Path(folder) / "airflow_hops").symlink_to(Path(airflow_hops.__file__).parent)
-        with ThreadPoolExecutor(len(_PROBES)) as pool:
-            answers = list(pool.map(lambda group: _probe(runtime, Path(folder), group), _PROBES))
+    with ThreadPoolExecutor(len(_PROBES)) as pool:
+        answers = list(pool.map(lambda group: _probe(runtime, group), _PROBES))
     advice = f"airflow hops runtime create --force {runtime}"
     modules: dict[str, Any] = {}
     for group, answer in zip(_PROBES, answers, strict=True):
@@ -221,8 +221,8 @@ def check_serving(settings: Settings) -> Iterator[Check]:
             with socket.create_connection((host, int(port)), timeout=2):
                 yield Check(f"model server, {name}", "ok", f"{where} answers")
         except OSError as error:
-            if _is_this_machine(host):
-                yield Check(f"model server, {name}", "ok", f"none runs; {where} is free for one")
+            if is_this_machine(host):
+                yield Check(f"model server, {name}", "ok", f"none runs; {where} is free for one", "airflow hops serve")
             else:
                 advice = "start the model server there, or correct the connection's host and port"
                 yield Check(f"model server, {name}", "warn", f"{where}: {error}", advice)
@@ -267,12 +267,12 @@ def _check_horovod(version: str, built_with: dict[str, Any], advice: str) -> Che
     return Check("horovod", "ok", f"{version}, built with TensorFlow and {', '.join(['Gloo', *extras])}")
 
 
-def _probe(runtime: Path, code: Path, group: str) -> dict[str, Any]:
-    command = [str(runtime / "bin" / "python"), "-m", "airflow_hops.runtime.probe", group]
-    environment = step_environment(runtime, code)
+def _probe(runtime: Path, group: str) -> dict[str, Any]:
+    command = module_command(runtime / "bin" / "python", "airflow_hops.runtime.probe", group)
+    environment = step_environment(runtime)
     try:
         result = subprocess.run(
-            command, env=environment, cwd=code, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
+            command, env=environment, cwd="/", capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
         )
         answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
@@ -294,7 +294,8 @@ def _nvidia_gpus() -> list[str]:
     return result.stdout.strip().splitlines() if result.returncode == 0 else []
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
+    """Whether a name or address is one of this machine's."""
     try:
         with socket.socket() as probe:
             probe.bind((socket.gethostbyname(host), 0))

@@ -1,4 +1,4 @@
-"""What ``airflow hops`` offers. Airflow reads this at each start of its command line, so it imports nothing else."""
+"""The commands of ``airflow hops``. Airflow reads this at each start of its CLI, so it imports nothing else."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ _PATH = Arg(
     nargs="?",
     help="Folder of the runtime environment (default: as configured, or hops-runtime in AIRFLOW_HOME)",
 )
-_PYTHON = Arg(("--python",), help="Python 3.11 to build it on (default: the one that runs Airflow)")
+_PYTHON = Arg(
+    ("--python",),
+    help="Python 3.11 to build it on (default: the one that runs Airflow, else one that uv finds, or downloads)",
+)
 _FORCE = Arg(("--force",), action="store_true", help="Make it anew, whatever is there")
 _HOPS_CONNECTION = Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops to check")
-_SCHEMA_CONNECTION = Arg(
+_STORE_CONNECTION = Arg(
     ("--hops-conn-id",), default="hops_default", help="Connection of type hops, which has the store"
 )
 _DAG = Arg(("dag_id",), help="The pipeline's DAG")
 _NAME = Arg(("name",), help="Name of the frozen schema: the task's id, unless the task gives another")
 _VERSION = Arg(("--version",), type=int, help="One of its versions (default: what is in force)")
+_SERVER_CONNECTION = Arg(
+    ("--conn-id",), default="hops_default", help="Connection of type hops or model_server (default: hops_default)"
+)
+_FLAGS = Arg(("flags",), nargs="*", help="Further flags of the server, behind --")
 _SPARK_CONNECTION = Arg(("--spark-conn-id",), default="spark_default", help="Spark connection to check")
 
 _RUNTIME_COMMANDS = (
@@ -38,6 +45,16 @@ _RUNTIME_COMMANDS = (
         args=(_PATH, _PYTHON, _FORCE),
     ),
     ActionCommand(
+        name="add",
+        help="Install packages of your own beside those of the pins, none of which changes",
+        description="What user code imports in a step, on every machine that runs steps. 'create' keeps them.",
+        func=lazy_load_command("airflow_hops.cli.runtime.add"),
+        args=(
+            Arg(("requirement",), nargs="+", help="As pip takes it: scikit-image, shap==0.46"),
+            Arg(("--path",), help="Folder of the runtime environment (default: as for 'create')"),
+        ),
+    ),
+    ActionCommand(
         name="path",
         help="Print the folder of the runtime environment",
         func=lazy_load_command("airflow_hops.cli.runtime.path"),
@@ -47,48 +64,69 @@ _RUNTIME_COMMANDS = (
 
 _BY = Arg(("--by",), help="Who approves it (default: the user of the operating system)")
 _NOTE = Arg(("--note",), default="", help="Why, for the history")
-_BEFORE = Arg(("before",), type=int, nargs="?", help="A version (default: the one before the last)")
-_AFTER = Arg(("after",), type=int, nargs="?", help="Another one (default: what is in force)")
+_BEFORE = Arg(("before",), nargs="?", help="A version (default: the one before the last), or a file (alone)")
+_AFTER = Arg(("after",), nargs="?", help="Another one, or a file (default: what is in force)")
+_FILE = Arg(("file",), help="The new schema, as protobuf text: a path, or the address of a file in the store")
 
 _SCHEMA_COMMANDS = (
     ActionCommand(
         name="show",
         help="Print a frozen schema as protobuf text",
         func=lazy_load_command("airflow_hops.cli.schema.show"),
-        args=(_DAG, _NAME, _VERSION, _SCHEMA_CONNECTION),
+        args=(_DAG, _NAME, _VERSION, _STORE_CONNECTION),
     ),
     ActionCommand(
         name="history",
         help="List the versions of a frozen schema: when, who, why, by which run",
         func=lazy_load_command("airflow_hops.cli.schema.history"),
-        args=(_DAG, _NAME, _SCHEMA_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+        args=(_DAG, _NAME, _STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
     ),
     ActionCommand(
         name="diff",
-        help="Say what differs between two versions of a frozen schema",
+        help="Say what differs between two versions of a frozen schema, or between it and a file",
         func=lazy_load_command("airflow_hops.cli.schema.diff"),
-        args=(_DAG, _NAME, _BEFORE, _AFTER, _SCHEMA_CONNECTION, ARG_VERBOSE),
+        args=(_DAG, _NAME, _BEFORE, _AFTER, _STORE_CONNECTION, ARG_VERBOSE),
     ),
     ActionCommand(
         name="approve",
         help="Publish a schema.pbtxt as the new frozen schema",
         description="The schema before stays in the history. The next run validates and transforms with the new one.",
         func=lazy_load_command("airflow_hops.cli.schema.approve"),
-        args=(
-            _DAG,
-            _NAME,
-            Arg(("file",), help="The new schema, as protobuf text"),
-            _BY,
-            _NOTE,
-            _SCHEMA_CONNECTION,
-            ARG_VERBOSE,
-        ),
+        args=(_DAG, _NAME, _FILE, _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
+    ),
+    ActionCommand(
+        name="reset",
+        help="Have the next run infer the schema anew",
+        description="The schema before is in force until then, and stays in the history.",
+        func=lazy_load_command("airflow_hops.cli.schema.reset"),
+        args=(_DAG, _NAME, _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
     ),
     ActionCommand(
         name="revert",
         help="Publish an earlier version again",
         func=lazy_load_command("airflow_hops.cli.schema.revert"),
-        args=(_DAG, _NAME, Arg(("version",), type=int, help="Its number"), _BY, _NOTE, _SCHEMA_CONNECTION, ARG_VERBOSE),
+        args=(_DAG, _NAME, Arg(("version",), type=int, help="Its number"), _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
+    ),
+)
+
+_STORE_COMMANDS = (
+    ActionCommand(
+        name="verify",
+        help="Read all artifacts again, and list the files that are not what their manifests say",
+        description="Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 when a file is gone "
+        "or differs.",
+        func=lazy_load_command("airflow_hops.cli.store.verify"),
+        args=(
+            Arg(
+                ("prefix",),
+                nargs="?",
+                help="Address of an artifact or of a folder of them, or its path in the store, such as <dag>/<run> "
+                "(default: all of the store)",
+            ),
+            _STORE_CONNECTION,
+            ARG_OUTPUT,
+            ARG_VERBOSE,
+        ),
     ),
 )
 
@@ -98,10 +136,21 @@ def get_hops_cli_commands() -> list[CLICommand]:
     return [
         GroupCommand(
             name="hops",
-            help="Machine-learning pipelines: runtime environment, checks, schemas",
+            help="Machine-learning pipelines: runtime environment, checks, schemas, artifact store",
             subcommands=(
                 GroupCommand(name="runtime", help="Manage the runtime environment", subcommands=_RUNTIME_COMMANDS),
                 GroupCommand(name="schema", help="Frozen schemas and their versions", subcommands=_SCHEMA_COMMANDS),
+                GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
+                ActionCommand(
+                    name="serve",
+                    help="Run the model server that a connection names",
+                    description="Runs it in the runtime environment, in the foreground, with the connection's ports, "
+                    "model config file (written, if it is not there), traffic file, capture path, tokens and storage "
+                    "options. What stands behind -- goes to the server and wins: airflow hops serve -- --host=0.0.0.0. "
+                    "airflow hops serve -- --help lists its flags.",
+                    func=lazy_load_command("airflow_hops.cli.serve.serve"),
+                    args=(_SERVER_CONNECTION, _FLAGS),
+                ),
                 ActionCommand(
                     name="doctor",
                     help="Check Java, both environments, connections, ports, disk, memory and GPU",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from argparse import Namespace
 from pathlib import Path
 
 from airflow.configuration import conf
 
-from airflow_hops.artifacts import HopsError
-from airflow_hops.environments import create_environment, pins_file
+from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.environments import add_requirements, create_environment, pins_file
 
 
 def create(args: Namespace) -> None:
@@ -29,7 +28,7 @@ def create(args: Namespace) -> None:
             folder,
             pins,
             uv=_uv(),
-            python=args.python or sys.executable,
+            python=args.python,
             java=pins.with_name("java.txt"),
             force=args.force,
             say=lambda line: print(f"  {line}", flush=True),
@@ -39,6 +38,22 @@ def create(args: Namespace) -> None:
     print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It is there already, with these very pins.")
     if folder != runtime_folder():
         print(f"Make it known: AIRFLOW__HOPS__RUNTIME={folder}, or the field 'runtime' of the connection.")
+
+
+def add(args: Namespace) -> None:
+    """Installs packages into the runtime environment, beside those of the pins.
+
+    Raises:
+        SystemExit: they could not be installed; the message says why.
+    """
+    folder = Path(args.path).expanduser().absolute() if args.path else runtime_folder()
+    try:
+        add_requirements(
+            folder, pins_file(), args.requirement, uv=_uv(), say=lambda line: print(f"  {line}", flush=True)
+        )
+    except HopsError as error:
+        raise SystemExit(str(error)) from None
+    print(f"{', '.join(args.requirement)}: in {folder}. Other machines that run steps need the same command.")
 
 
 def path(args: Namespace) -> None:

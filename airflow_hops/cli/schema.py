@@ -14,10 +14,17 @@ from typing import Any
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.protocol import Line, StepSpec
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.protocol import Line, StepSpec
-from airflow_hops.schema_history import SCHEMA_FILE, has_schema, is_edited, schema_history, schema_text
+from airflow_hops.schema_history import (
+    SCHEMA_FILE,
+    has_schema,
+    is_edited,
+    request_reset,
+    schema_history,
+    schema_text,
+)
 
 _STEPS = "airflow_hops.runtime.schema.stage"
 
@@ -44,13 +51,15 @@ def history(args: Namespace) -> None:
 
 @suppress_logs_and_warning
 def diff(args: Namespace) -> None:
-    """Says what differs between two versions."""
+    """Says what differs between two versions, or between what is in force and a file."""
     with _errors():
         hook, uri = _schema(args)
-        before = args.before
+        before, after = args.before, args.after
         if before is None:
-            before = max(len(schema_history(hook.store, uri)) - 1, 1)
-        texts = {"before": schema_text(hook.store, uri, before), "after": schema_text(hook.store, uri, args.after)}
+            before = str(max(len(schema_history(hook.store, uri)) - 1, 1))
+        elif after is None and not before.isdecimal():
+            before, after = None, before
+        texts = {"before": _version_or_file(hook, uri, before), "after": _version_or_file(hook, uri, after)}
         print(_run(hook, "compare", texts)["text"] or "no difference")
 
 
@@ -59,11 +68,16 @@ def approve(args: Namespace) -> None:
     """Publishes a file as the new frozen schema."""
     with _errors():
         hook, uri = _schema(args)
-        try:
-            text = Path(args.file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{args.file}: cannot be read as a schema in protobuf text ({error})") from None
-        _publish(hook, uri, text, args.file, args, args.note)
+        _publish(hook, uri, _read(hook, args.file), args.file, args, args.note)
+
+
+@suppress_logs_and_warning
+def reset(args: Namespace) -> None:
+    """Has the next run infer the schema anew."""
+    with _errors():
+        hook, uri = _schema(args)
+        request_reset(hook.store, uri, by=args.by or getpass.getuser(), note=args.note)
+    print(f"The next run of DAG {args.dag_id!r} infers {uri} anew; until then it is in force as it is.")
 
 
 @suppress_logs_and_warning
@@ -73,6 +87,19 @@ def revert(args: Namespace) -> None:
         hook, uri = _schema(args)
         text = schema_text(hook.store, uri, args.version)
         _publish(hook, uri, text, f"version {args.version}", args, args.note or f"back to version {args.version}")
+
+
+def _version_or_file(hook: RuntimeHook, uri: str, given: str | None) -> str:
+    if given is None or given.isdecimal():
+        return schema_text(hook.store, uri, None if given is None else int(given))
+    return _read(hook, given)
+
+
+def _read(hook: RuntimeHook, file: str) -> str:
+    try:
+        return hook.store.read_text(file) if "://" in file else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{file}: cannot be read as a schema in protobuf text ({error})") from None
 
 
 def _publish(hook: RuntimeHook, uri: str, text: str, source: str, args: Namespace, note: str) -> None:

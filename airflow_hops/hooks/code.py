@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import airflow_hops
-from airflow_hops.protocol import StepSpec
+from airflow_hops.contract.protocol import StepSpec
 
 ML_SIDE = (
     "artifacts.py",
+    "contract",
+    "data",
     "jobs.py",
-    "protocol.py",
+    "local_folders.py",
+    "processes",
+    "programs.py",
     "schema_history.py",
-    "sources.py",
+    "shared_places.py",
     "store",
     "runtime",
     "hops",
     "serving",
+    "serving_api",
 )
 """The modules and folders of this package that run in a step."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from asgiref.sync import sync_to_async
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.protocol import json_object
 
 if TYPE_CHECKING:
     from airflow_hops.serving_api.address import ServerAddress
     from airflow_hops.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 
 Api = Literal["grpc", "rest"]
+
+log = logging.getLogger(__name__)
 
 FIELDS = (
     "kind",
@@ -32,6 +37,8 @@ FIELDS = (
     "ca_file",
     "cert_file",
     "key_file",
+    "rest_tls",
+    "prediction_token",
     "timeout",
 )
 """Fields of the connection beside host and port."""
@@ -59,8 +66,8 @@ class ModelServerHook(BaseHook):
     Args:
         model_server_conn_id: A connection of type ``model_server``, or of type ``hops``, which names a server too.
 
-    Every method raises :class:`~airflow_hops.artifacts.BadInput` for what a retry does not mend, and
-    :class:`~airflow_hops.artifacts.HopsError` for what it may.
+    Every method raises :class:`~airflow_hops.contract.artifacts.BadInput` for what a retry does not mend, and
+    :class:`~airflow_hops.contract.artifacts.HopsError` for what it may.
     """
 
     conn_name_attr = "model_server_conn_id"
@@ -90,7 +97,8 @@ class ModelServerHook(BaseHook):
                 f"connection {self.model_server_conn_id!r} is of type {connection.conn_type!r}; expected "
                 f"{self.conn_type!r}"
             )
-        extra = self._extra(connection.extra)
+        # Airflow itself takes an extra that does not parse for an empty one.
+        extra = json_object(connection.extra, f"connection {self.model_server_conn_id!r}: field 'extra'")
         services = {f"serving_{name}": str(extra.get(name) or "") for name in FIELDS}
         if isinstance(extra.get("storage_options"), Mapping):
             services["serving_storage_options"] = json.dumps(extra["storage_options"])
@@ -100,6 +108,11 @@ class ModelServerHook(BaseHook):
             "serving_port": str(connection.port or 8500),
             "serving_token": connection.password or "",
         }
+
+    @property
+    def is_hops(self) -> bool:
+        """Whether the connection is one of type ``hops``."""
+        return bool(self._connection().conn_type == "hops")
 
     @property
     def address(self) -> ServerAddress:
@@ -193,7 +206,7 @@ class ModelServerHook(BaseHook):
         if self.address.kind == TENSORFLOW_MODEL_SERVER:
             raise BadInput(
                 f"connection {self.model_server_conn_id!r}: {self.address} is a tensorflow_model_server, which does "
-                "not split traffic; put the bundled server in front of it (python -m airflow_hops.serving "
+                "not split traffic; put the bundled server in front of it (airflow hops serve -- "
                 f"--upstream={self.address}), and name that one"
             )
         with self._client(api) as client:
@@ -274,21 +287,27 @@ class ModelServerHook(BaseHook):
                 f"model_server, or set AIRFLOW_CONN_{self.model_server_conn_id.upper()} to a URI or a JSON object"
             ) from None
 
-    def _extra(self, text: str | None) -> Mapping[str, Any]:
-        try:
-            extra = json.loads(text or "{}")  # Airflow itself takes one that does not parse for an empty one
-        except ValueError as error:
-            extra = error
-        if not isinstance(extra, Mapping):
-            raise BadInput(
-                f"connection {self.model_server_conn_id!r}: field 'extra' is {text!r}, expected a JSON object"
-            )
-        return extra
-
 
 def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
     """What a step gets of a connection; nothing where none is named, so that the ``hops`` connection's fields hold."""
     return ModelServerHook(model_server_conn_id).services if model_server_conn_id else {}
+
+
+async def asked_from_a_trigger(conn_id: str) -> dict[str, str]:
+    """What a trigger needs of a connection to ask its server: tokens are not kept with triggers.
+
+    Args:
+        conn_id: Of type ``model_server`` or ``hops``.
+
+    Returns:
+        The ``serving_*`` entries; none where the connection cannot be read.
+    """
+    try:
+        services: dict[str, str] = await sync_to_async(lambda: ModelServerHook(conn_id).services)()
+        return services
+    except HopsError as error:
+        log.warning("%s; the model server is asked without a token", error)
+        return {}
 
 
 def _versions(client: Any, model_name: str, version: int | None = None) -> list[ModelVersion]:

@@ -1,4 +1,4 @@
-"""How far a running task is, and why it failed, written beside its artifacts for whoever looks from elsewhere.
+"""The progress of a running task, and why it failed, written beside its artifacts for readers elsewhere.
 
 A task that goes on says so in ``<store>/_state/progress/<dag>/<run>/<task>.json``: what its step reported so far. It is
 removed when the task succeeds, and tells why when it fails. Only the worker writes it; a note that cannot be written
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_hops.artifacts import Producer
-from airflow_hops.protocol import Line
+from airflow_hops.contract.artifacts import Producer
+from airflow_hops.contract.protocol import Line
 from airflow_hops.store import ArtifactStore
 
 _POINTS = 400
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ProgressPoint:
-    """What a step reported at a moment.
+    """A report of a step at one moment.
 
     Attributes:
         at: Seconds since the epoch.
@@ -43,7 +43,7 @@ class ProgressPoint:
 
 @dataclass(frozen=True)
 class TaskProgress:
-    """What a task has said of one try.
+    """The reports of one try of a task.
 
     Attributes:
         try_number: The try.

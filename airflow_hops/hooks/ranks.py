@@ -1,16 +1,14 @@
-"""Where a training's ranks run: connections of type ``horovod`` and ``spark``, and what a step gets of them."""
+"""Placing a training's ranks: connections of type ``horovod`` and ``spark``, and what a step gets of them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_hops.artifacts import BadInput, HopsError
-from airflow_hops.protocol import StepSpec
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.protocol import StepSpec, json_object
 
 SPARK = "spark"
 _OF_HOSTS = ("key_file", "config_file", "python", "address")
@@ -81,12 +79,8 @@ class RanksHook(BaseHook):
         return True, "; ".join(found)
 
     def _extra(self, text: str | None) -> dict[str, Any]:
-        try:
-            extra = json.loads(text or "{}")  # Airflow itself takes one that does not parse for an empty one
-        except ValueError as error:
-            raise self._bad_field("extra", text, f"a JSON object ({error})") from None
-        if not isinstance(extra, Mapping):
-            raise self._bad_field("extra", extra, "a JSON object")
+        # Airflow itself takes one that does not parse for an empty one.
+        extra = json_object(text, f"connection {self.ranks_conn_id!r}: field 'extra'")
         return {name: value for name, value in extra.items() if value not in (None, "")}
 
     def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:

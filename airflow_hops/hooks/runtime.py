@@ -5,29 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from airflow.configuration import conf
 from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
 
-import airflow_hops
-from airflow_hops.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.environments import pins_fingerprint
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
+from airflow_hops.contract.redaction import without_password
+from airflow_hops.environments import runtime_fingerprint
 from airflow_hops.hooks.code import package_fingerprint, user_code_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.launchers.process import GRACE_S, Detached, StepProcess, describe_exit
+from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
-from airflow_hops.protocol import Line, StepResult, StepSpec, parse_line
+from airflow_hops.local_folders import temporary_folder
+from airflow_hops.processes.ending import GRACE_S
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.step_cache import find_cached, record_cached
 
@@ -36,10 +38,15 @@ _PATIENCE_S = 10.0
 
 
 class Launcher(Protocol):
-    """What starts a step's process."""
+    """A launcher starts a step's process."""
 
     def start(
-        self, spec_path: Path, code: Path, code_paths: tuple[str, ...], *, detached: Detached | None = None
+        self,
+        spec_path: Path,
+        code_paths: tuple[str, ...],
+        *,
+        variables: Mapping[str, str] = {},
+        detached: Detached | None = None,
     ) -> StepProcess:
         """Starts the step of a spec; a detached one outlives the process that starts it."""
         ...
@@ -47,13 +54,13 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """Where things are: the ``hops`` connection's fields, completed from the ``[hops]`` configuration section."""
+    """Settings: the ``hops`` connection's fields, completed from the ``[hops]`` configuration section."""
 
     store: str
     runtime: Path
     tracking_uri: str
-    storage_options: Mapping[str, Any]
-    services: Mapping[str, str]
+    storage_options: Mapping[str, Any] = field(repr=False)
+    services: Mapping[str, str] = field(repr=False)
 
 
 class StepFailed(HopsError):
@@ -93,7 +100,7 @@ class RuntimeHook(BaseHook):
         Raises:
             BadInput: a field does not parse.
         """
-        extra, host, port = self._connection_fields()
+        extra, host, port, password = self._connection_fields()
         home = Path(os.environ.get("AIRFLOW_HOME") or Path("~/airflow").expanduser())
 
         def setting(name: str, default: str) -> str:
@@ -101,6 +108,8 @@ class RuntimeHook(BaseHook):
 
         services = {"serving_host": host or "127.0.0.1", "serving_port": str(port or 8500)}
         services |= {name: _text(value) for name, value in extra.items() if name.startswith("serving_") and value}
+        if password:
+            services["serving_token"] = password
         rest_port = services.get("serving_rest_port", "1")
         if not rest_port.isdigit() or not 0 < int(rest_port) < 65536:
             raise self._bad_field("serving_rest_port", rest_port, "a port from 1 to 65535")
@@ -111,11 +120,17 @@ class RuntimeHook(BaseHook):
         if not runtime.is_absolute():
             raise self._bad_field("runtime", str(runtime), "an absolute path")
         tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
+        storage_options = self._json_object("storage_options", extra.get("storage_options"))
+        opened = ArtifactStore(store, storage_options=storage_options)
+        # Airflow masks fields of the connection by their names, but reads no JSON nor addresses in them.
+        secrets = {**opened.storage_options, "tracking_password": without_password(tracking_uri)[1]}
+        if any(secrets.values()):
+            mask_secret({name: value for name, value in secrets.items() if value})
         return Settings(
-            store=ArtifactStore(store).root,
+            store=opened.root,
             runtime=runtime,
             tracking_uri=tracking_uri,
-            storage_options=self._json_object("storage_options", extra.get("storage_options")),
+            storage_options=opened.storage_options,
             services={"tracking_uri": tracking_uri, **services},
         )
 
@@ -244,24 +259,21 @@ class RuntimeHook(BaseHook):
         return result
 
     def _launch(self, spec: StepSpec, launcher: Launcher, on_line: Callable[[Line], None] | None) -> StepResult:
-        folder = Path(tempfile.mkdtemp(prefix=f"hops-step-{spec.step[:50]}-"))
-        try:
+        with temporary_folder("step", spec.step) as folder:
             spec_path = folder / "spec.json"
             spec_path.write_text(spec.to_json())
             launched = time.monotonic()
-            process = launcher.start(spec_path, link_code(folder), spec.code_paths)
+            process = launcher.start(spec_path, spec.code_paths, variables=spec.variables())
             result = self.watch(spec.step, process, folder, on_line)
             # What the step cannot see itself is start-up too: the JVM before its driver, the end of its process.
             work_s = result.seconds.get("work", 0.0)
             start_up_s = max(time.monotonic() - launched - work_s, 0.0)
             return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _cache_key_parts(self, spec: StepSpec) -> dict[str, str]:
         parts = {
             "code": package_fingerprint(),
-            "runtime": pins_fingerprint(),
+            "runtime": runtime_fingerprint(self.settings.runtime),
             "parameters": _fingerprint_of_json(spec.params),
             "user code": user_code_fingerprint(spec),
         }
@@ -270,7 +282,7 @@ class RuntimeHook(BaseHook):
             parts[f"input {role}"] = _fingerprint_of_json([[a.fingerprint, a.properties] for a in artifacts])
         return {**parts, **spec.cache_key_parts}
 
-    def _connection_fields(self) -> tuple[dict[str, Any], str | None, int | None]:
+    def _connection_fields(self) -> tuple[dict[str, Any], str | None, int | None, str | None]:
         from airflow.sdk.exceptions import AirflowNotFoundException
 
         try:
@@ -287,25 +299,13 @@ class RuntimeHook(BaseHook):
                 raise BadInput(
                     f"there is no connection {self.hops_conn_id!r}; add one of type hops, or set {variable}"
                 ) from None
-            return {}, None, None
+            return {}, None, None, None
         # Airflow itself takes an extra that does not parse for an empty one.
-        return self._json_object("extra", connection.extra), connection.host, connection.port
+        extra = self._json_object("extra", connection.extra)
+        return extra, connection.host, connection.port, connection.password
 
     def _json_object(self, name: str, value: Any) -> dict[str, Any]:
-        """The JSON object in a field of the connection; an empty one for an empty field.
-
-        Raises:
-            BadInput: it holds something else.
-        """
-        expected = "a JSON object"
-        if isinstance(value, str) and value.strip():
-            try:
-                value = json.loads(value)
-            except ValueError as error:
-                raise self._bad_field(name, value, f"{expected} ({error})") from None
-        if value and not isinstance(value, Mapping):
-            raise self._bad_field(name, value, expected)
-        return dict(value or {})
+        return json_object(value, f"connection {self.hops_conn_id!r}: field {name!r}")
 
     def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:
         return BadInput(f"connection {self.hops_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
@@ -333,13 +333,5 @@ def warm_socket(runtime: Path) -> Path:
 
     There is one for each user, each state of the package, and each set of variables that libraries read at import.
     """
-    state = [str(runtime.resolve()), pins_fingerprint(), package_fingerprint(), import_settings()]
+    state = [str(runtime.resolve()), runtime_fingerprint(runtime), package_fingerprint(), import_settings()]
     return Path(tempfile.gettempdir()) / f"hops-warm-{os.getuid()}" / f"{_fingerprint_of_json(state)[:16]}.sock"
-
-
-def link_code(folder: Path) -> Path:
-    """A folder with a link to this very package and to nothing else of the environment that it is installed in."""
-    code = folder / "code"
-    code.mkdir()
-    (code / "airflow_hops").symlink_to(Path(airflow_hops.__file__).parent)
-    return code

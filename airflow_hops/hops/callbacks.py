@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.keras import (
     BroadcastCallback,
     Guard,

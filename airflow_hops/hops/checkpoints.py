@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import threading
 import zlib
@@ -21,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from airflow_hops import __version__
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.processes.files import sync
 
 CHECKPOINT_NAME = "checkpoint.json"
 CHECKPOINT_GLOB = "step-*"
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Position:
-    """Where a training stands.
+    """The position of a training.
 
     Attributes:
         step: Steps done, over all epochs.
@@ -174,7 +174,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
         if path.exists():
             shutil.rmtree(path)
         staging.rename(path)
-        _sync(folder)
+        sync(folder)
     except OSError as error:
         shutil.rmtree(staging, ignore_errors=True)
         raise HopsError(
@@ -309,20 +309,12 @@ def _write_files(staging: Path, snapshot: Snapshot) -> None:
     }
     (staging / CHECKPOINT_NAME).write_text(json.dumps(description))
     for file in (*staging.iterdir(), staging):
-        _sync(file)
+        sync(file)
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     with np.load(path, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _rank_name(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""What a training function gets: its rank, its data, its hyperparameters, and where things go."""
+"""The context of a training function: its rank, its data, its hyperparameters, and its folders."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.hops.checkpoints import (
     Checkpoint,
     CheckpointWriter,
@@ -25,11 +24,9 @@ from airflow_hops.hops.shares import Shares
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from airflow_hops.hops.elastic import Elasticity
+    from airflow_hops.data.feature_specs import OutputSpec
     from airflow_hops.hops.keras import Guard
     from airflow_hops.hops.reader import SplitReader
-    from airflow_hops.runtime.feature_specs import OutputSpec
-    from airflow_hops.runtime.gang import Placement
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +56,6 @@ class TrainContext:
         position: Where the training stands.
         snapshot: What is restored from, once :meth:`restore` has read it.
         guards: What guarded each training of this try.
-        elasticity: What is done when the gang loses ranks or takes in others, in an elastic one.
         strategy: The ``tf.distribute.Strategy`` of a training that does not work with Horovod.
     """
 
@@ -83,7 +79,6 @@ class TrainContext:
     position: Position = field(default_factory=Position)
     snapshot: Snapshot | None = None
     guards: list[Guard] = field(default_factory=list)
-    elasticity: Elasticity | None = None
     strategy: tf.distribute.Strategy | None = None
     on_message: Callable[..., None] = lambda kind, **fields: None
     on_alive: Callable[[str], None] = lambda _: None
@@ -257,15 +252,12 @@ class TrainContext:
         from airflow_hops.hops.keras import broadcast_weights
 
         self.is_restored = True
-        if self.resumed_from is not None and (self.snapshot is None or not self.snapshot.variables):
-            self.snapshot = load_snapshot(self.resumed_from)
-        if self.snapshot is not None:
-            where = str(self.resumed_from.path) if self.resumed_from else "the other ranks' state"
-            restore_variables(self.snapshot, model, optimizer, where=where)
-            if len(self.snapshot.rank_states) not in (0, self.size):
-                self._begin_epoch_anew(len(self.snapshot.rank_states))
-            if self.elasticity is None:
-                self.snapshot = replace(self.snapshot, variables={})  # they take as much memory as the model
+        if self.resumed_from is not None:
+            snapshot = load_snapshot(self.resumed_from)
+            restore_variables(snapshot, model, optimizer, where=str(self.resumed_from.path))
+            if len(snapshot.rank_states) != self.size:
+                self._begin_epoch_anew(len(snapshot.rank_states))
+            self.snapshot = replace(snapshot, variables={})  # they take as much memory as the model
         broadcast_weights(model)
         self.restore_own_state(model, optimizer)
         return self.position
@@ -322,17 +314,12 @@ class TrainContext:
 
         self.on_alive(f"the checkpoint {self.position}")
         states = gather_rank_states(model, optimizer)
-        if self.rank == 0 or self.elasticity is not None:
+        if self.rank == 0:
             variables = copy_variables(model, optimizer)
             snapshot = Snapshot(self.position, variables, states, tuple(self.history), *counters)
-        if self.elasticity is not None:
-            self.elasticity.commit(snapshot)
-        if self.rank == 0:
             if self._writer is None:
                 self._writer = CheckpointWriter(self.checkpoint_dir, self.keep_checkpoints, self._announce)
             self._writer.write(snapshot)
-        if self.elasticity is not None:
-            self.elasticity.make_way()
 
     def callbacks(
         self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
@@ -385,13 +372,10 @@ class TrainContext:
         from airflow_hops.hops.fitting import fit_model
 
         number, self._fits = self._fits, self._fits + 1
-
-        def leave_out() -> list[dict[str, float]]:
+        if number < self.position.fit:
             log.info("call %d of context.fit had ended before the checkpoint: it is left out", number + 1)
             return self.history
-
-        train = partial(
-            fit_model,
+        return fit_model(
             self,
             model,
             number,
@@ -403,21 +387,6 @@ class TrainContext:
             guard_every_steps=guard_every_steps,
             checkpoint_every_steps=checkpoint_every_steps,
         )
-        if self.elasticity is not None:
-            return self.elasticity.train(model, number, train, leave_out)
-        return leave_out() if number < self.position.fit else train()
-
-    def go_back_to(self, snapshot: Snapshot) -> None:
-        """Takes a training over as the ranks have agreed on it; the next :meth:`fit` restores it."""
-        self.snapshot, self.position, self.is_restored = snapshot, snapshot.position, False
-        self.history[:] = [dict(metrics) for metrics in snapshot.history]
-        self._epochs_written = min(self._epochs_written, len(self.history))
-
-    def take_place(self, placement: Placement) -> None:
-        """Stands at another place: what is read from now on is another share."""
-        self.rank, self.size, self.local_rank = placement.rank, placement.size, placement.local_rank
-        self._shares.forget()
-        self._stop_calls = 0
 
     def close(self) -> None:
         """Waits for the last checkpoint, and closes the event files.

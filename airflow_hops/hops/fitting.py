@@ -7,14 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
-from airflow_hops.hops.checkpoints import Position, Snapshot, copy_variables
+from airflow_hops.hops.checkpoints import Position
 from airflow_hops.hops.keras import exchange_seconds
 
 if TYPE_CHECKING:
+    from airflow_hops.data.feature_specs import OutputSpec
     from airflow_hops.hops.context import TrainContext
-    from airflow_hops.runtime.feature_specs import OutputSpec
 
 _EVALUATION_ROWS = 8192
 _EVALUATION_BYTES = 64 << 20
@@ -66,10 +66,8 @@ def fit_model(
         rows = max(evaluation_rows(context.feature_outputs), context.size)
         validation = context.examples(validation_split, rows, columns=columns)
     _prepare(context, model, context.examples(split, batch_size, columns=columns))
-    if not context.is_restored and (context.resumed_from is not None or context.snapshot is not None):
+    if not context.is_restored and context.resumed_from is not None:
         context.restore(model)
-    if context.elasticity is not None:
-        context.elasticity.begin(lambda: Snapshot(context.position, copy_variables(model), (), tuple(context.history)))
     start = context.position
     every_steps = context.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
     guard = context.make_guard(guard_every_steps, reader)
@@ -102,8 +100,6 @@ def fit_model(
     together.end()
     context.exchange_seconds += exchange_seconds(model.optimizer)
     context.position = Position(step=context.position.step, fit=number + 1)
-    if context.elasticity is not None:
-        context.elasticity.end()
     return context.history
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from airflow_hops.runtime.constants import Constants, Vocabulary
+from airflow_hops.data.constants import Constants, Vocabulary
 
 
 def fill_missing(values: tf.Tensor, fill: float) -> tf.Tensor:
@@ -56,7 +56,7 @@ def vocabulary_ids(values: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
 
     Args:
         values: Strings of shape ``[batch]``.
-        vocabulary: From :meth:`airflow_hops.runtime.constants.Constants.vocabulary`. Its size, which an embedding
+        vocabulary: From :meth:`airflow_hops.data.constants.Constants.vocabulary`. Its size, which an embedding
             needs, is recorded with the output that these ids become.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What of a training is each rank's own: random generators, metrics so far, variables that differ from rank 0's.
+"""The state of a rank alone: random generators, metrics so far, variables that differ from rank 0's.
 
 Not to be had are the counters of TensorFlow's stateful random operations (``tf.random.normal``, ``tf.nn.dropout``),
 which live in its kernels. Keras's layers and ``keras.random``, ``tf.random.Generator``, NumPy's and Python's own
@@ -42,7 +42,7 @@ def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
         return (_capture(own),)
     shared = _shared_variables(model, optimizer)
     if shared:
-        mine = np.array([zlib.crc32(np.ascontiguousarray(v.numpy())) for v in shared.values()], np.int64)
+        mine = np.array([zlib.crc32(np.ascontiguousarray(v.numpy()).data) for v in shared.values()], np.int64)
         first = hvd.broadcast(tf.constant(mine), root_rank=0, name="hops_first_rank_variables").numpy()
         own |= {name: shared[name] for name, differs in zip(shared, mine != first, strict=True) if differs}
     state = _capture(own)

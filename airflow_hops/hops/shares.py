@@ -1,4 +1,4 @@
-"""What a rank reads: its share of each split, with the columns that are asked for."""
+"""The share of a rank: its rows of each split, with the columns that are asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.reader import SplitReader, open_split, row_count, split_names
 from airflow_hops.hops.reader.units import Unit, share
 
@@ -25,7 +25,7 @@ class Shares:
     """The shares of one rank; what :class:`airflow_hops.hops.context.TrainContext` reads with.
 
     Args:
-        context: The rank's. Its place among the ranks may change: see :meth:`forget`.
+        context: The rank's.
     """
 
     def __init__(self, context: TrainContext) -> None:
@@ -82,11 +82,6 @@ class Shares:
         if rows < context.size:
             log.warning("split %r holds %d rows for %d ranks: it is not measured", split, rows, context.size)
         return rows >= context.size
-
-    def forget(self) -> None:
-        """Reads anew from here on: the rank stands at another place."""
-        self._readers.clear()
-        self._context.rows.clear()
 
     @property
     def failure(self) -> Exception | None:

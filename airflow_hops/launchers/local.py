@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.protocol import WORKER_VARIABLE
 from airflow_hops.environments import environment_state, pins_fingerprint
 from airflow_hops.java import find_java
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
-from airflow_hops.protocol import WORKER_VARIABLE, process_started
+from airflow_hops.processes.lifetime import own_identity
+from airflow_hops.programs import module_command, with_package
 
 
 class LocalLauncher:
@@ -26,26 +28,31 @@ class LocalLauncher:
         self.runtime, self.warm = runtime, warm
 
     def start(
-        self, spec_path: Path, code: Path, code_paths: Sequence[str], *, detached: Detached | None = None
+        self,
+        spec_path: Path,
+        code_paths: Sequence[str],
+        *,
+        variables: Mapping[str, str] = {},
+        detached: Detached | None = None,
     ) -> StepProcess:
         """Starts the step of a spec.
 
         Args:
             spec_path: The step's ``spec.json``; its folder becomes the working directory.
-            code: Folder that holds this package, and nothing else of the Airflow environment.
             code_paths: Folders of user code.
+            variables: Of the step's environment: what is in no file.
             detached: The step's id and log, where it is to outlive this process.
 
         Raises:
             BadInput: there is no runtime environment.
         """
         python = runtime_python(self.runtime)
-        environment = step_environment(self.runtime, code, code_paths)
+        environment = {**step_environment(self.runtime, code_paths), **variables}
         if self.warm is not None:
             process = self.warm.start(spec_path, environment, detached=detached)
             if process is not None:
                 return process
-        command = [str(python), "-m", "airflow_hops.runtime", str(spec_path)]
+        command = module_command(python, "airflow_hops.runtime", spec_path)
         return StepProcess.start(command, env=environment, cwd=spec_path.parent, detached=detached)
 
 
@@ -70,27 +77,33 @@ def runtime_python(runtime: Path) -> Path:
     return python
 
 
-def step_environment(runtime: Path, code: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
-    """The environment of a step: the worker's, less what would mix the two environments.
+def runtime_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
+    """The environment of a process of the runtime environment: this one's, less what would mix the two environments.
 
     Args:
         runtime: Folder of the runtime environment; its ``bin`` comes first on ``PATH``.
-        code: Folder that holds this package.
         code_paths: Folders of user code, which come after the package.
     """
-    kept = dict(os.environ)
-    for name in list(kept):
-        # The worker's secrets and settings are Airflow's; TensorFlow's and Spark's Python must find only their own.
-        if name.startswith(("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")):
-            del kept[name]
+    # The worker's secrets and settings are Airflow's; TensorFlow's and Spark's Python must find only their own.
+    dropped = ("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return {**with_package(kept, code_paths), "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}"}
+
+
+def step_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
+    """The environment of a step, from which it knows its worker and its Java.
+
+    Args:
+        runtime: Folder of the runtime environment.
+        code_paths: Folders of user code, which come after the package.
+    """
+    kept = runtime_environment(runtime, code_paths)
     java = find_java(runtime, kept)
     if java is not None:
         kept["JAVA_HOME"] = str(java.home)
     return {
         **kept,
-        WORKER_VARIABLE: f"{os.getpid()}:{process_started(os.getpid())}",
-        "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}",
-        "PYTHONPATH": os.pathsep.join([str(code), *code_paths]),
+        WORKER_VARIABLE: own_identity(),
         "PYTHONUNBUFFERED": "1",
         "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
         "PYSPARK_DRIVER_PYTHON": str(runtime / "bin" / "python"),

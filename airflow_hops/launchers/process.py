@@ -13,18 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from airflow_hops.protocol import STEP_ID_VARIABLE
+from airflow_hops.contract.protocol import STEP_ID_VARIABLE
+from airflow_hops.processes.ending import GRACE_S
+from airflow_hops.processes.marked import end_marked
 
 _DRAIN_S = 0.2
-GRACE_S = 2.0
-"""Between asking processes to end and killing them."""
 
 
 @dataclass(frozen=True)
 class Detached:
-    """How a step is started that is to outlive the process that starts it.
+    """Starting a step that outlives the process that starts it.
 
     Attributes:
         step_id: Its id, known beforehand.
@@ -156,56 +154,14 @@ def new_step_id() -> str:
 
 
 def kill_step(step_id: str, pid: int | None, *, grace_s: float = GRACE_S) -> None:
-    """Ends every process of a step, also those that left its process group or lost their parent.
+    """Ends every process of a step.
 
     Args:
         step_id: Value of the step's environment variable, which all its processes inherit.
         pid: The step's first process, whose session counts too.
         grace_s: Seconds between SIGTERM and SIGKILL.
     """
-    processes = _processes_of(step_id, pid)
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.terminate()
-    _wait_until_gone(processes, grace_s)
-    for _ in range(3):  # a process may fork while it is being ended
-        left = _processes_of(step_id, pid)
-        if not left:
-            return
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        _wait_until_gone(left, 0.5)
-
-
-def _processes_of(step_id: str, pid: int | None) -> list[psutil.Process]:
-    found: dict[int, psutil.Process] = {}
-    marker = f"{STEP_ID_VARIABLE}={step_id}".encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        number = int(folder.name)
-        if number == os.getpid():
-            continue
-        with contextlib.suppress(OSError, psutil.Error):
-            # The session finds forks, whose recorded environment is their parent's; the marker those that left it.
-            if (pid is not None and os.getsid(number) == pid) or marker in (folder / "environ").read_bytes():
-                process = psutil.Process(number)
-                for member in (process, *process.children(recursive=True)):
-                    found[member.pid] = member
-    return [process for process in found.values() if _is_alive(process)]
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _wait_until_gone(processes: Sequence[psutil.Process], timeout_s: float) -> None:
-    # Not psutil.wait_procs(): it reaps the step's first process, and with it the exit code that its owner waits for.
-    deadline = time.monotonic() + timeout_s
-    while any(_is_alive(process) for process in processes) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    end_marked(f"{STEP_ID_VARIABLE}={step_id}", pid, grace_s=grace_s)
 
 
 def describe_exit(code: int) -> str:

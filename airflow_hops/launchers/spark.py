@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_hops.artifacts import BadInput
+import airflow_hops
 from airflow_hops.class_archive import jvm_options
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.process import Detached, StepProcess
@@ -61,7 +62,12 @@ class SparkLauncher:
         self.conf = dict(conf or {})
 
     def start(
-        self, spec_path: Path, code: Path, code_paths: Sequence[str], *, detached: Detached | None = None
+        self,
+        spec_path: Path,
+        code_paths: Sequence[str],
+        *,
+        variables: Mapping[str, str] = {},
+        detached: Detached | None = None,
     ) -> StepProcess:
         """Starts the step of a spec; arguments as :meth:`airflow_hops.launchers.local.LocalLauncher.start`.
 
@@ -86,13 +92,13 @@ class SparkLauncher:
         conf |= self.conf
         folder = spec_path.parent
         archive = folder / "code.zip"
-        _zip_sources([code, *(Path(path) for path in code_paths)], archive)
+        _zip_sources([Path(path) for path in code_paths], archive)
         # The stub stands apart from the package: Spark puts the script's own folder first on the path, and the
         # package's stages bear names of the standard library (statistics).
         driver = folder / "driver" / "step.py"
         driver.parent.mkdir(exist_ok=True)
         driver.write_text(_DRIVER)
-        environment = step_environment(self.runtime, code, code_paths)
+        environment = {**step_environment(self.runtime, code_paths), **variables}
         hook = SparkSubmitHook(
             conn_id=self.conn_id,
             conf=conf,
@@ -123,13 +129,13 @@ class SparkLauncher:
 
 
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:
-    """Packs the Python sources below the folders for Spark's executors."""
+    """Packs this package, and the Python sources below the folders, for Spark's executors."""
+    tops = [Path(airflow_hops.__file__).parent, *(top for folder in folders for top in sorted(folder.iterdir()))]
     with zipfile.ZipFile(archive, "w") as bundle:
         packed: set[Path] = set()
-        for folder in folders:
-            for top in sorted(folder.iterdir()):  # rglob does not enter links, and the package may be one
-                for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
-                    name = path.relative_to(folder)
-                    if name.suffix == ".py" and name not in packed:
-                        packed.add(name)
-                        bundle.write(path, name)
+        for top in tops:  # rglob does not enter links, and the package may be one
+            for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
+                name = path.relative_to(top.parent)
+                if name.suffix == ".py" and name not in packed:
+                    packed.add(name)
+                    bundle.write(path, name)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
-import fcntl
 import json
 import os
 import select
 import socket
-import stat
 import subprocess
 from pathlib import Path
 
-import airflow_hops
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.protocol import STEP_ID_VARIABLE
 from airflow_hops.launchers.process import Detached, StepProcess, new_step_id, open_output
-from airflow_hops.protocol import STEP_ID_VARIABLE
+from airflow_hops.local_folders import private_folder
+from airflow_hops.processes.forks import GO, send_request
+from airflow_hops.processes.locks import try_lock
+from airflow_hops.programs import module_command, with_package
 
 _CONNECT_TIMEOUT_S = 5.0
 _PATHS = ("HOME", "LANG", "PATH", "TMPDIR")
 _READ_AT_IMPORT = ("KERAS_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "TF_", "XLA_")
-_GO = b"go"  # as in airflow_hops.runtime.warm, which this side does not import
 
 
 class WarmStart:
-    """The client of ``airflow_hops.runtime.warm``.
+    """The client of ``airflow_hops.runtime.step.warm``.
 
     Args:
         path: The warm process's socket.
@@ -62,12 +62,9 @@ class WarmStart:
         read_end, write_end = open_output(detached)
         try:
             connection.connect(str(self.path))
-            message = json.dumps(request).encode() + b"\n"
-            descriptors = array.array("i", [write_end])
-            sent = connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
-            connection.sendall(message[sent:])
+            send_request(connection, request, [write_end])
             reply = _read_line(connection)
-            connection.sendall(_GO)
+            connection.sendall(GO)
         except OSError:
             if read_end is not None:
                 os.close(read_end)
@@ -84,35 +81,33 @@ class WarmStart:
         # One starter at a time: the lock is inherited, and held for as long as the process lives.
         lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            subprocess.Popen(
-                warm_command(self.python, self.path),
-                env=warm_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=[lock],
-                cwd="/",
-            )
-        except BlockingIOError:
-            pass  # another task is starting it
+            if try_lock(lock):  # else another task is starting it
+                subprocess.Popen(
+                    warm_command(self.python, self.path),
+                    env=warm_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=[lock],
+                    cwd="/",
+                )
         finally:
             os.close(lock)
 
 
 def _is_private(folder: Path) -> bool:
     """Makes the socket's folder, and says whether nobody else can put a socket there, and read steps' environments."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    try:
+        private_folder(folder)
+    except BadInput:
+        return False
+    return True
 
 
 def warm_command(python: Path, path: Path) -> list[str]:
     """The command of a warm process that listens at ``path``."""
-    program = Path(airflow_hops.__file__).parent / "runtime" / "warm.py"
-    # -P: the script's folder holds modules named like the standard library's (statistics).
-    return [str(python), "-P", str(program), "--socket", str(path)]
+    return module_command(python, "airflow_hops.runtime.step.warm", "--socket", path)
 
 
 def warm_environment() -> dict[str, str]:
@@ -120,7 +115,7 @@ def warm_environment() -> dict[str, str]:
 
     A step brings its own, which for the latter is too late.
     """
-    return {name: os.environ[name] for name in _PATHS if name in os.environ} | import_settings()
+    return with_package({name: os.environ[name] for name in _PATHS if name in os.environ} | import_settings())
 
 
 def import_settings() -> dict[str, str]:

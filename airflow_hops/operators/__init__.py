@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_hops.contract.sources import ImageSource, Source
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
@@ -23,7 +24,6 @@ from airflow_hops.operators.statistics import StatisticsOperator
 from airflow_hops.operators.train import HorovodTrainOperator
 from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
-from airflow_hops.sources import ImageSource, Source
 
 __all__ = [
     "BatchPredictOperator",

@@ -1,4 +1,4 @@
-"""What every stage's operator shares: artifacts in, a step run, an artifact out."""
+"""The base of every stage's operator: artifacts in, a step run, an artifact out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from airflow.configuration import conf
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_hops.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.operators.links import LineageLink
-from airflow_hops.protocol import Output, StepResult, StepSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -156,6 +156,16 @@ def producer_of(context: Context) -> Producer:
     ti = context["ti"]
     map_index = ti.map_index if ti.map_index is not None else -1
     return Producer(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
+
+
+def check_share(argument: str, value: Any) -> None:
+    """Refuses an argument that is no share.
+
+    Raises:
+        BadInput: it is not a number from 0 to 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise BadInput(f"{argument} is {value!r}, expected a share from 0 to 1")
 
 
 def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
@@ -39,7 +39,7 @@ class BatchPredictOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.runtime.batch_predict:run"
+    entry = "airflow_hops.runtime.batch_predict.stage:run"
     output_kind = "predictions"
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (

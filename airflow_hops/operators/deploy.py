@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_hops.contract.properties import BlessingProperties
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
@@ -14,9 +17,19 @@ from airflow_hops.operators.links import LineageLink, ModelsLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def model_asset(model_name: str) -> Asset:
+    """The asset that stands for the deployed versions of a model."""
+    return Asset(name=f"hops model {model_name}", uri=f"hops://_models/{model_name}", group="hops")
+
 
 class DeployModelOperator(HopsOperator):
     """Deploys a model that was blessed; skips one that was not.
+
+    Each deployment is an event of the model's asset (:func:`model_asset`), by which Airflow knows of the model once the
+    DAG is parsed.
 
     The first model of a name becomes the champion and gets all the traffic. Later ones are served beside the champion,
     as a canary with a share of the traffic, until a :class:`~airflow_hops.operators.rollout.RolloutOperator` promotes
@@ -35,7 +48,7 @@ class DeployModelOperator(HopsOperator):
             names. (templated)
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.deploy:run"
+    entry: ClassVar[str] = "airflow_hops.runtime.deploy.stage:run"
     output_kind = "deployment"
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
@@ -61,7 +74,9 @@ class DeployModelOperator(HopsOperator):
         model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        # A template has its name in a run alone.
+        named = isinstance(model_name, str) and _MODEL_NAME.fullmatch(model_name)
+        super().__init__(outlets=[*kwargs.pop("outlets", []), *([model_asset(model_name)] if named else [])], **kwargs)
         self.model = model
         self.model_name = model_name
         self.evaluation = evaluation
@@ -97,9 +112,8 @@ class DeployModelOperator(HopsOperator):
         for role in ("evaluation", "infra_blessing"):
             verdict = getattr(self, role)
             if isinstance(verdict, Mapping):
-                properties = verdict.get("properties") or {}
-                if not properties.get("blessed"):
-                    given = properties.get("reasons") or [properties.get("error") or "no reason given"]
-                    reasons = "; ".join(str(reason) for reason in given)
+                found = BlessingProperties.from_dict(verdict.get("properties") or {})
+                if not found.blessed:
+                    reasons = "; ".join(found.reasons or [str(found.more.get("error", "no reason given"))])
                     raise AirflowSkipException(f"{role}: not blessed: {reasons}")
         return super().execute(context)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import ResumableJobMixin
 
-from airflow_hops.hooks.jobs import Jobs
+from airflow_hops.contract.protocol import StepResult
+from airflow_hops.hooks.resuming import Jobs
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.jobs import Job
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.protocol import StepResult
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

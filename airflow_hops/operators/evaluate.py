@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.store.model_records import read_record
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,7 +24,8 @@ class EvaluateOperator(HopsOperator):
         model: The output of ``HorovodTrainOperator`` (templated).
         examples: The output of ``PrepareOperator``, or of ``PrepareImagesOperator`` (templated).
         model_name: Name under which the model is served, whose champion it is compared with (templated).
-        splits: Splits to evaluate on; the first must have labels of both classes (templated).
+        splits: Splits to evaluate on; None for all of the examples but ``train``, which are ``eval`` and, where there
+            is one, ``newest``. The first must have labels of both classes (templated).
         slices: Columns by whose values the figures are given too (templated).
         metric: By which candidate and champion are compared: ``auc``, ``log_loss``, ``brier`` or ``accuracy``; of
             several classes not ``auc``.
@@ -35,7 +36,7 @@ class EvaluateOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.runtime.evaluate:run"
+    entry = "airflow_hops.runtime.evaluate.stage:run"
     output_kind = "evaluation"
     operator_extra_links = (ModelsLink(), LineageLink())
     template_fields: Sequence[str] = (
@@ -53,7 +54,7 @@ class EvaluateOperator(HopsOperator):
         model: Any,
         examples: Any,
         model_name: str,
-        splits: Sequence[str] = ("eval", "newest"),
+        splits: Sequence[str] | None = None,
         slices: Sequence[str] = (),
         metric: str = "auc",
         minimum: Mapping[str, float] | None = None,
@@ -80,7 +81,7 @@ class EvaluateOperator(HopsOperator):
         """What to score and what to ask of it."""
         return {
             "model_name": self.model_name,
-            "splits": list(self.splits),
+            "splits": None if self.splits is None else list(self.splits),
             "slices": list(self.slices),
             "metric": self.metric,
             "minimum": dict(self.minimum),
@@ -90,8 +91,5 @@ class EvaluateOperator(HopsOperator):
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """The champion: another one asks for another comparison."""
-        try:
-            record = json.loads(hook.store.read_text(hook.store.uri("_models", f"{self.model_name}.json")))
-        except FileNotFoundError:
-            record = {}
-        return {"champion": (record.get("champion") or {}).get("fingerprint", "none")}
+        champion = read_record(hook.store, self.model_name).champion
+        return {"champion": champion.fingerprint if champion else "none"}

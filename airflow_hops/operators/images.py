@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.sources import ImageSource
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.base import HopsOperator, check_share
 from airflow_hops.operators.links import DataLink, LineageLink
-from airflow_hops.sources import ImageSource, fingerprint_of_sources
+from airflow_hops.store.source_files import fingerprint_of_sources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,8 +39,8 @@ class PrepareImagesOperator(HopsOperator):
         )
 
     Args:
-        sources: Where each split's images come from: an :class:`~airflow_hops.sources.ImageSource`, its URI alone, or
-            its fields, by the split's name; ``train`` is among them. (templated)
+        sources: Where each split's images come from: an :class:`~airflow_hops.contract.sources.ImageSource`, its URI
+            alone, or its fields, by the split's name; ``train`` is among them. (templated)
         height: Of the prepared images, in pixels.
         width: Of the prepared images, in pixels.
         channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity).
@@ -52,6 +53,7 @@ class PrepareImagesOperator(HopsOperator):
         eval_percent: Share of the images of ``train`` that go to the split ``eval``, by a hash of their key.
         encoding: ``png``, without loss, or ``jpeg``.
         jpeg_quality: 1 to 100.
+        max_rejected: Share of a source's images, 0 to 1, that a single reason may reject; more fail the task.
         spark_conn_id: The Spark connection (templated).
         conf: Spark properties (templated).
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
@@ -77,6 +79,7 @@ class PrepareImagesOperator(HopsOperator):
         eval_percent: int = 10,
         encoding: str = "png",
         jpeg_quality: int = 95,
+        max_rejected: float = 0.1,
         spark_conn_id: str = "spark_default",
         conf: Mapping[str, str] | None = None,
         **kwargs: Any,
@@ -84,6 +87,7 @@ class PrepareImagesOperator(HopsOperator):
         super().__init__(**kwargs)
         if not sources:
             raise BadInput("sources is empty; expected at least the split 'train'")
+        check_share("max_rejected", max_rejected)
         self.sources = {split: ImageSource.from_value(split, value).to_dict() for split, value in sources.items()}
         self.height = height
         self.width = width
@@ -97,6 +101,7 @@ class PrepareImagesOperator(HopsOperator):
         self.eval_percent = eval_percent
         self.encoding = encoding
         self.jpeg_quality = jpeg_quality
+        self.max_rejected = max_rejected
         self.spark_conn_id = spark_conn_id
         self.conf = conf
 
@@ -115,6 +120,7 @@ class PrepareImagesOperator(HopsOperator):
             "eval_percent": self.eval_percent,
             "encoding": self.encoding,
             "jpeg_quality": self.jpeg_quality,
+            "max_rejected": self.max_rejected,
         }
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:

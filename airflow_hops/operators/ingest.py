@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.sources import Source, fingerprint_of_sources
+from airflow_hops.store.source_files import fingerprint_of_sources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,8 +39,8 @@ class IngestOperator(HopsOperator):
     (In a DAG with ``schedule=CronDataIntervalTimetable(...)``: without it Airflow 3's intervals are of no length.)
 
     Args:
-        sources: Where each table's rows come from: a :class:`~airflow_hops.sources.Source`, its URI alone, or its
-            fields, by the table's name. The first one is the main table, whose rows become examples. (templated)
+        sources: Where each table's rows come from: a :class:`~airflow_hops.contract.sources.Source`, its URI alone, or
+            its fields, by the table's name. The first one is the main table, whose rows become examples. (templated)
         window_start: Start of the window, ISO 8601; None is open. (templated)
         window_end: End of the window, ISO 8601; rows of that very moment are outside it; None is open. (templated)
     """

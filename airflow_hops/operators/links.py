@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
-from airflow_hops.api import URL_PREFIX
+from airflow_hops.contract.web import URL_PREFIX
 
 _PAGES = "/plugin/hops"
 _OF_ROWS = {"examples", "transformed_examples", "predictions"}
@@ -113,7 +113,7 @@ class SkewLink(PageLink):
 
 
 class LineageLink(PageLink):
-    """What the task's artifact was made from, and what was made from it; or what its model came from."""
+    """Link to the lineage of the task's artifact, or of its model."""
 
     name = "Lineage"
     page = "lineage"

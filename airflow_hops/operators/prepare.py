@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.base import HopsOperator, check_share
 from airflow_hops.operators.links import DataLink, LineageLink
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class PrepareOperator(HopsOperator):
     """Turns the raw tables of a ``snapshot`` into ``examples``, on Spark.
 
-    The user's ``prepare(spark, tables)`` gets a DataFrame by table name, and returns one with the label, the key, the
-    time and the features, one row for each row of the main table. A row whose column ``reject_reason`` is not null is
-    rejected for that reason.
+    The user's ``prepare(spark, tables)`` gets a DataFrame by table name, and returns one with the label, the
+    features and, where the data has them, the key and the time, one row for each row of the main table. A row whose
+    column ``reject_reason`` is not null is rejected for that reason.
 
     Example::
 
@@ -39,15 +39,18 @@ class PrepareOperator(HopsOperator):
     Args:
         prepare: ``module:function``, which lives beside the DAG file. (templated)
         tables: The snapshot, the output of an ``IngestOperator``. (templated)
-        label: Column of the label, 0 or 1.
+        label: Column of the label, 0 or 1; any other value fails the task.
         key: Column that identifies an example; its hash decides between the splits ``train`` and ``eval``, so that a
-            row never changes side.
-        time: Column of the time at which the question is asked: a timestamp, a date, or seconds since the epoch.
+            row never changes side. None for data that has none: the hash of the features decides, and rows may be
+            equal.
+        time: Column of the time at which the question is asked: a timestamp, a date, or seconds since the epoch; None
+            for data that has none.
         eval_percent: Share of the keys in the split ``eval``, 0 to 99.
         newest: Length of the window (a number is in days) at the end of the data, whose rows go to the split
-            ``newest``, which is never trained on; None for no such split.
+            ``newest``, which is never trained on; None for no such split. It needs ``time``.
         table: The main table, each row of which becomes one example; the snapshot's first one by default.
         reject: SQL conditions over the columns of ``prepare``, by the reason to reject the rows for which they hold.
+        max_rejected: Share of the main table's rows, 0 to 1, that a single reason may reject; more fail the task.
         spark_conn_id: The Spark connection. (templated)
         conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
@@ -64,12 +67,13 @@ class PrepareOperator(HopsOperator):
         prepare: str,
         tables: Any,
         label: str,
-        key: str,
-        time: str,
+        key: str | None = None,
+        time: str | None = None,
         eval_percent: int = 20,
         newest: timedelta | float | None = None,
         table: str | None = None,
         reject: Mapping[str, str] | None = None,
+        max_rejected: float = 0.1,
         spark_conn_id: str = "spark_default",
         conf: Mapping[str, str] | None = None,
         **kwargs: Any,
@@ -77,6 +81,9 @@ class PrepareOperator(HopsOperator):
         super().__init__(**kwargs)
         if not 0 <= eval_percent <= 99:
             raise BadInput(f"eval_percent is {eval_percent}, expected 0 to 99")
+        check_share("max_rejected", max_rejected)
+        if newest is not None and time is None:
+            raise BadInput("newest needs a time; name the column of the time, or leave newest out")
         self.prepare = prepare
         self.tables = tables
         # An operator has a label of its own, which the UI shows.
@@ -87,6 +94,7 @@ class PrepareOperator(HopsOperator):
         self.newest = newest
         self.table = table
         self.reject = reject
+        self.max_rejected = max_rejected
         self.spark_conn_id = spark_conn_id
         self.conf = conf
 
@@ -102,6 +110,7 @@ class PrepareOperator(HopsOperator):
             "newest_s": newest.total_seconds() if newest else None,
             "table": self.table,
             "reject": dict(self.reject or {}),
+            "max_rejected": self.max_rejected,
         }
 
     def step_inputs(self) -> Mapping[str, Any]:

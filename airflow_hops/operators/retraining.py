@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_hops.artifacts import Artifact, BadInput
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.skew import PIPELINE_FAULT, SkewProperties
+from airflow_hops.contract.web import REFUSED_KEY
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import read_record
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-REFUSED_KEY = "refused"
-"""The XCom that says why no retraining was asked for."""
 
 
 class RequestRetrainingOperator(BaseOperator):
@@ -68,23 +68,22 @@ class RequestRetrainingOperator(BaseOperator):
             store = RuntimeHook(self.hops_conn_id).store
         except BadInput as error:
             raise AirflowFailException(str(error)) from error
-        facts = skew.properties
+        facts = SkewProperties.of(skew)
         ti = context["ti"]
-        if facts.get("verdict") != "drift":
-            why = "pipeline_fault" if facts.get("verdict") == "pipeline_fault" else "verdict"
-            raise _refused(ti, skew, why, _why_not(facts))
-        reference = facts["reference"]
-        challenger = _challenger(store, reference["model"]) if reference.get("model") else None
+        if facts.why_not_learnt is not None:
+            raise _refused(ti, skew, facts.why_not_learnt, _why_not(facts))
+        reference = facts.reference
+        challenger = _challenger(store, reference.model) if reference.model else None
         if challenger is not None:
             raise _refused(
                 ti,
                 skew,
                 "rollout",
-                f"version {challenger} of model {reference['model']!r} is being rolled out: its outcome comes first",
+                f"version {challenger} of model {reference.model!r} is being rolled out: its outcome comes first",
             )
         state_uri = store.uri("_state", ti.dag_id, ti.task_id, "requested.json")
         requested, now = _read(store, state_uri), datetime.now(UTC)
-        before = requested.get(reference["fingerprint"])
+        before = requested.get(reference.fingerprint)
         # The same run may ask again: a retry whose first try was ended before its event.
         if before is not None and before["run_id"] != ti.run_id:
             passed = now - datetime.fromisoformat(before["at"])
@@ -94,20 +93,19 @@ class RequestRetrainingOperator(BaseOperator):
                     skew,
                     "cooldown",
                     f"already requested by run {before['run_id']} at {before['at']} for the same training data "
-                    f"({reference['statistics']}); the cooldown of {self.cooldown} ends in {self.cooldown - passed}",
+                    f"({reference.statistics}); the cooldown of {self.cooldown} ends in {self.cooldown - passed}",
                 )
-        version = reference.get("version")
-        since = f"the training data of version {version}" if version else reference["statistics"]
-        reason = f"{', '.join(facts['drifted'])} drifted from {since}"
-        extra = {
-            "window_end": facts.get("window_end"),
-            "drifted": list(facts["drifted"]),
+        since = f"the training data of version {reference.version}" if reference.version else reference.statistics
+        reason = f"{', '.join(facts.drifted)} drifted from {since}"
+        extra: dict[str, Any] = {
+            "window_end": facts.window_end,
+            "drifted": list(facts.drifted),
             "skew": skew.uri,
             "reason": reason,
         }
         context["outlet_events"][self.asset].extra = extra
         entry = {"at": now.isoformat(timespec="seconds"), "run_id": ti.run_id}
-        store.write_text(state_uri, json.dumps({**requested, reference["fingerprint"]: entry}, indent=1))
+        store.write_text(state_uri, json.dumps({**requested, reference.fingerprint: entry}, indent=1))
         self.log.info("Retraining requested: %s", reason)
         return extra
 
@@ -118,23 +116,22 @@ def _refused(ti: Any, skew: Artifact, why: str, reason: str) -> AirflowSkipExcep
     return AirflowSkipException(reason)
 
 
-def _why_not(facts: Mapping[str, Any]) -> str:
+def _why_not(facts: SkewProperties) -> str:
     """Why a verdict other than "drift" is no reason to retrain."""
-    verdict = facts.get("verdict")
-    if verdict != "pipeline_fault":
-        return f"the verdict is {verdict!r}: nothing to retrain for"
-    causes = facts.get("causes") or dict.fromkeys(facts.get("lost") or [], "all_missing")
+    if facts.verdict != PIPELINE_FAULT:
+        return f"the verdict is {facts.verdict!r}: nothing to retrain for"
+    causes = facts.causes or dict.fromkeys(facts.lost, "all_missing")
     found = ", ".join(f"{name} ({cause})" for name, cause in causes.items())
     return f"the verdict is 'pipeline_fault': {found}; mend what feeds the model, a retraining would learn the fault"
 
 
-def _challenger(store: ArtifactStore, model_name: str) -> Any:
-    record = _read(store, store.uri("_models", f"{model_name}.json"))
-    return (record.get("challenger") or {}).get("version")
+def _challenger(store: ArtifactStore, model_name: str) -> int | None:
+    challenger = read_record(store, model_name).challenger
+    return challenger.version if challenger else None
 
 
 def _read(store: ArtifactStore, uri: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(store.read_text(uri)))
+        return dict(store.read_json(uri))
     except FileNotFoundError:
         return {}

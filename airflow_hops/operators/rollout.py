@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
@@ -13,11 +14,13 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
+from airflow_hops.contract.properties import DeploymentProperties, RolloutProperties
+from airflow_hops.contract.protocol import StepResult
+from airflow_hops.contract.rollout.plan import Limits, Plan
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
-from airflow_hops.protocol import StepResult
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,7 +57,7 @@ class RolloutOperator(HopsOperator):
         approval_timeout: How long to wait for the answer; None for ever.
         on_approval_timeout: What no answer in that time means: ``roll_back`` or ``promote``.
         assigned_users: Who may answer, ``{"id": ..., "name": ...}`` each; None for whoever may answer for the DAG.
-        max_error_increase: Tolerated increase of the share of failed requests, 0 to 1.
+        max_error_increase: Tolerated increase of the share of failed requests, and of refused ones, 0 to 1.
         significance: Chance, over the whole rollout, of a comparison ending a canary that keeps its limit.
         max_latency_ratio: Tolerated ratio of latencies, of the median and of the 99th percentile.
         latency_tolerance_ms: Tolerated increase of them in milliseconds, whatever the ratio.
@@ -120,13 +123,15 @@ class RolloutOperator(HopsOperator):
         self.approval_timeout = approval_timeout
         self.on_approval_timeout = on_approval_timeout
         self.assigned_users = list(assigned_users or [])
-        self.max_error_increase = max_error_increase
-        self.significance = significance
-        self.max_latency_ratio = max_latency_ratio
-        self.latency_tolerance_ms = latency_tolerance_ms
-        self.max_prediction_distance = max_prediction_distance
-        self.max_loss_increase = max_loss_increase
-        self.min_labels = min_labels
+        self.limits = Limits(
+            max_error_increase=max_error_increase,
+            significance=significance,
+            max_latency_ratio=max_latency_ratio,
+            latency_tolerance_ms=latency_tolerance_ms,
+            max_prediction_distance=max_prediction_distance,
+            max_loss_increase=max_loss_increase,
+            min_labels=min_labels,
+        )
         self.keep_versions = keep_versions
         self.poll_interval = poll_interval
         self.look_interval = look_interval
@@ -135,27 +140,18 @@ class RolloutOperator(HopsOperator):
         self._answer: dict[str, Any] | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function."""
-        return {
-            "steps": list(self.steps),
-            "bake_time_s": _seconds(self.bake_time),
-            "min_requests": self.min_requests,
-            "timeout_s": _seconds(self.timeout),
-            "on_timeout": self.on_timeout,
-            "approval": self.approval,
-            "keep_versions": self.keep_versions,
-            "look_s": _seconds(self.look_interval),
-            "limits": {
-                "max_error_increase": self.max_error_increase,
-                "significance": self.significance,
-                "max_latency_ratio": self.max_latency_ratio,
-                "latency_tolerance_ms": self.latency_tolerance_ms,
-                "max_prediction_distance": self.max_prediction_distance,
-                "max_loss_increase": self.max_loss_increase,
-                "min_labels": self.min_labels,
-            },
-            "answer": self._answer,
-        }
+        """The plan, what is tolerated, and what a person has answered."""
+        plan = Plan.of(
+            self.steps,
+            _seconds(self.bake_time),
+            min_requests=self.min_requests,
+            timeout_s=_seconds(self.timeout),
+            on_timeout=self.on_timeout,
+            approval=self.approval,
+            keep_versions=self.keep_versions,
+            look_s=_seconds(self.look_interval),
+        )
+        return {"plan": asdict(plan), "limits": asdict(self.limits), "answer": self._answer}
 
     def step_services(self) -> Mapping[str, str]:
         """The model server of the connection, where one is named."""
@@ -181,6 +177,7 @@ class RolloutOperator(HopsOperator):
             trigger = RolloutTrigger(
                 **{name: value for name, value in result.value["waiting"].items() if name != "text"},
                 poll_s=_seconds(self.poll_interval),
+                conn_id=self.model_server_conn_id or self.hops_conn_id,
             )
             if self.deferrable:
                 self.defer(trigger=trigger, method_name="resume")
@@ -232,17 +229,17 @@ class RolloutOperator(HopsOperator):
         """The artifact of a deployment that is the champion; None for a canary's."""
         spec = self.build_spec(hook, context)
         (deployment,) = spec.inputs["deployment"]
-        if deployment.properties.get("mode") != "champion" or spec.output is None:
+        of = DeploymentProperties.of(deployment)
+        if of.mode != "champion" or spec.output is None:
             return None
-        version = deployment.properties.get("version")
-        facts = {
-            "model_name": deployment.properties.get("model_name"),
-            "version": version,
-            "decision": "champion",
-            "reasons": ["it is the champion already: there is nothing to compare it with"],
-            "champion": version,
-            "traffic": dict(deployment.properties.get("traffic") or {}),
-        }
+        facts = RolloutProperties(
+            model_name=of.model_name,
+            version=of.version,
+            decision="champion",
+            reasons=("it is the champion already: there is nothing to compare it with",),
+            champion=of.version,
+            traffic=of.traffic,
+        ).to_dict()
         with hook.store.create(spec.output.uri, spec.output.kind, spec.producer, inputs=spec.inputs) as writer:
             (writer.path / "rollout.json").write_text(json.dumps(facts, indent=1) + "\n")
             artifact = writer.commit(properties=facts)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow_hops.artifacts import BadInput, Producer, as_cached
+from airflow_hops.contract.artifacts import BadInput, Producer, as_cached
+from airflow_hops.contract.protocol import StepResult
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, SchemaLink
-from airflow_hops.protocol import StepResult
-from airflow_hops.schema_history import IMPORTED, has_schema, is_edited
+from airflow_hops.schema_history import IMPORTED, changed_by_person, has_schema, is_edited, requested_reset
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import read_records
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 ARGUMENTS = "schema arguments"
 FUNCTION = "schema function"
 """The parts of a manifest's cache key that say with which arguments the schema was inferred, and by what amended."""
+
+
+FreezeAt = Literal["first_run", "deployment"]
 
 
 class SchemaOperator(HopsOperator):
@@ -35,6 +41,8 @@ class SchemaOperator(HopsOperator):
         schema: Path of a ``schema.pbtxt`` that is kept by hand, relative to the DAG file's folder: it is frozen instead
             of an inferred one, and published as a new version when it changes (templated).
         name: Name of the frozen schema; the task's id by default (templated).
+        freeze_at: When the schema ceases to follow the data: "first_run", or "deployment": until a model that was
+            trained with it is deployed, and as long as no person has approved or edited it, each run infers it anew.
         infinity_norm: Threshold of the drift and skew comparators of strings: L-infinity distance of the shares of
             values, 0 to 1; None for 0.05.
         jensen_shannon: Threshold of the comparators of numbers: Jensen-Shannon divergence, 0 to 1; None for 0.2.
@@ -46,7 +54,8 @@ class SchemaOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
-        ValueError: neither ``statistics`` nor ``schema`` is given, or ``schema`` with what is for inference only.
+        ValueError: neither ``statistics`` nor ``schema`` is given, or ``schema`` with what is for inference only, or
+            ``freeze_at`` is another word.
     """
 
     entry = "airflow_hops.runtime.schema:run"
@@ -60,6 +69,7 @@ class SchemaOperator(HopsOperator):
         statistics: Any = None,
         schema: str | None = None,
         name: str | None = None,
+        freeze_at: FreezeAt = "first_run",
         infinity_norm: float | None = None,
         jensen_shannon: float | None = None,
         comparators: Mapping[str, Mapping[str, float]] | None = None,
@@ -72,6 +82,7 @@ class SchemaOperator(HopsOperator):
         self.statistics = statistics
         self.schema = schema
         self.name = name
+        self.freeze_at = freeze_at
         self.infinity_norm = infinity_norm
         self.jensen_shannon = jensen_shannon
         self.comparators = comparators
@@ -80,8 +91,11 @@ class SchemaOperator(HopsOperator):
         self.presence_tolerance = presence_tolerance
         if statistics is None and schema is None:
             raise ValueError("SchemaOperator: expected statistics to infer the schema from, or a schema's path")
-        if schema is not None and self._inference():
-            raise ValueError(f"SchemaOperator: schema is given, so that {', '.join(self._inference())} has no effect")
+        if freeze_at not in get_args(FreezeAt):
+            raise ValueError(f"SchemaOperator: freeze_at is {freeze_at!r}, expected one of {get_args(FreezeAt)}")
+        without_effect = [*self._inference(), *(["freeze_at"] if freeze_at != "first_run" else [])]
+        if schema is not None and without_effect:
+            raise ValueError(f"SchemaOperator: schema is given, so that {', '.join(without_effect)} has no effect")
 
     def step_inputs(self) -> Mapping[str, Any]:
         """The statistics."""
@@ -106,7 +120,10 @@ class SchemaOperator(HopsOperator):
         """Returns the frozen schema, or starts the step that freezes it or takes in what was changed by hand."""
         uri = self.output_uri(hook, Producer(context["ti"].dag_id, context["ti"].run_id, self.task_id))
         spec = self.build_spec(hook, context)
-        if has_schema(hook.store, uri):
+        if has_schema(hook.store, uri) and not requested_reset(hook.store, uri):
+            if self._follows_data(hook.store, uri):
+                spec = replace(spec, params={**spec.params, "anew": "no model was deployed with the one before"})
+                return hook.run(spec, launcher=self.launcher(hook), cache=False)
             manifest = hook.store.manifest(uri)
             self._warn_of_changes(uri, manifest.cache_key_parts, self.step_cache_key_parts(hook))
             imported = spec.params.get("imported")
@@ -117,12 +134,17 @@ class SchemaOperator(HopsOperator):
                 return StepResult(value=frozen.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
         return hook.run(spec, launcher=self.launcher(hook), cache=False)
 
+    def _follows_data(self, store: ArtifactStore, uri: str) -> bool:
+        if self.freeze_at == "first_run":
+            return False
+        return not changed_by_person(store, uri) and not is_deployed_with(store, uri)
+
     def _warn_of_changes(self, uri: str, frozen_with: Mapping[str, str], now: Mapping[str, str]) -> None:
         for part in (ARGUMENTS, FUNCTION):
             if ARGUMENTS in frozen_with and frozen_with.get(part) != now.get(part):
                 self.log.warning(
                     "The %s changed since the schema was frozen, without effect on %s: publish a new version with "
-                    "'airflow hops schema approve', or give the schema another name",
+                    "'airflow hops schema approve', or have it inferred anew with 'airflow hops schema reset'",
                     part,
                     uri,
                 )
@@ -144,6 +166,11 @@ class SchemaOperator(HopsOperator):
 
     def _schema_path(self, context: Context) -> Path:
         return Path(context["dag"].fileloc).parent / Path(str(self.schema)).expanduser()
+
+
+def is_deployed_with(store: ArtifactStore, uri: str) -> bool:
+    """Whether a model serves, or is tried as a canary, that was trained with the frozen schema at ``uri``."""
+    return any(served.schema == uri for _, record in read_records(store) for served in record.serving.values())
 
 
 def _read(path: Path) -> str:

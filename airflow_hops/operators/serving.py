@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
@@ -60,7 +60,7 @@ class SetTrafficOperator(ServingOperator):
         **kwargs: As :class:`ServingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.traffic:set_traffic"
+    entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:set_traffic"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "percents")
 
     def __init__(self, *, percents: Mapping[int | str, int], **kwargs: Any) -> None:
@@ -84,7 +84,7 @@ class PromoteModelOperator(ServingOperator):
         **kwargs: As :class:`ServingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.traffic:promote"
+    entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:promote"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 
     def __init__(
@@ -121,7 +121,7 @@ class RollbackModelOperator(ServingOperator):
         **kwargs: As :class:`ServingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.traffic:roll_back"
+    entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:roll_back"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "to_version")
 
     def __init__(
@@ -156,7 +156,7 @@ class UndeployModelOperator(ServingOperator):
         **kwargs: As :class:`ServingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.traffic:undeploy"
+    entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:undeploy"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 
     def __init__(self, *, version: int | str | None = None, force: bool = False, **kwargs: Any) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.protocol import StepResult
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.deploy import model_asset
 from airflow_hops.operators.links import LineageLink, SkewLink
-from airflow_hops.protocol import StepResult
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import find_record, recorded_models
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -122,12 +126,33 @@ class SkewOperator(HopsOperator):
         }
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Skips while no model serves; otherwise runs the step."""
+        """Skips while no version of the model serves yet; otherwise runs the step.
+
+        Raises:
+            AirflowSkipException: no version serves yet.
+            BadInput: the model was never deployed, and no DAG deploys it.
+        """
         if self.model_name is not None:
-            try:
-                record = json.loads(hook.store.read_text(hook.store.uri("_models", f"{self.model_name}.json")))
-            except FileNotFoundError:
-                record = {}
-            if not record.get("champion"):
+            record = find_record(hook.store, self.model_name)
+            if record is None:
+                _check_some_dag_deploys(hook.store, self.model_name)
+            if record is None or record.champion is None:
                 raise AirflowSkipException(f"no version of model {self.model_name!r} serves yet")
         return super().run_step(hook, context)
+
+
+def _check_some_dag_deploys(store: ArtifactStore, model_name: str) -> None:
+    """Asks Airflow whether some DAG has a ``DeployModelOperator`` for a model that has no record yet."""
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetAssetByUri
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    if not isinstance(SUPERVISOR_COMMS.send(GetAssetByUri(uri=model_asset(model_name).uri)), ErrorResponse):
+        return
+    known = recorded_models(store)
+    close = get_close_matches(model_name, known)
+    raise BadInput(
+        f"model_name is {model_name!r}, of which no version was ever deployed to {store.root}, and no DAG has a "
+        "DeployModelOperator with this name"
+        + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
+        + f" Models with a record: {', '.join(known) or 'none'}"
+    )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
-from airflow_hops.sources import Source, fingerprint_of_sources
+from airflow_hops.store.source_files import fingerprint_of_sources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,17 +34,17 @@ class StatisticsOperator(HopsOperator):
     Args:
         examples: The output of ``PrepareOperator``. (templated)
         source: Instead of ``examples``, any files: a path, glob, folder or URI, a
-            :class:`~airflow_hops.sources.Source` or its fields; or, with ``engine="spark"``, a table that Spark knows,
-            as ``spark://database.table``. A table's artifact is never taken from the cache, since nothing tells
-            whether its rows are still the same. (templated)
+            :class:`~airflow_hops.contract.sources.Source` or its fields; or, with ``engine="spark"``, a table that
+            Spark knows, as ``spark://database.table``. A table's artifact is never taken from the cache, since nothing
+            tells whether its rows are still the same. (templated)
         splits: Splits of ``examples`` to look at; None for all. (templated)
         split: What the one split of a ``source`` is called.
         label: Label column of a ``source``; that of examples is known.
         key: Column of a ``source`` that identifies a row; it is left out, as that of examples.
         time: Time column of a ``source``.
         schema: The output of ``SchemaOperator``, for options that need one (``label_feature``). (templated)
-        options: TFDV's options as JSON, as :func:`airflow_hops.runtime.statistics.options.options_from` reads them.
-            (templated)
+        options: TFDV's options as JSON, as :func:`airflow_hops.runtime.feature_statistics.options.options_from` reads
+            them. (templated)
         engine: ``local``, this machine, or ``spark``.
         workers: Processes on this machine; None for as many as pay at the number of rows.
         on_corrupt: What a file among others that cannot be read does: ``fail`` the task, or be left out (``skip``),
@@ -56,7 +57,7 @@ class StatisticsOperator(HopsOperator):
         ValueError: not exactly one of ``examples`` and ``source`` is given, or an argument has no such value.
     """
 
-    entry = "airflow_hops.runtime.statistics:run"
+    entry = "airflow_hops.runtime.feature_statistics:run"
     output_kind: ClassVar[str | None] = "statistics"
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (

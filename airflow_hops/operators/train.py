@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.definitions.param import ParamsDict
 
+from airflow_hops.contract.training import HOROVOD, TrainingOptions
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
@@ -18,7 +19,7 @@ from airflow_hops.operators.links import LineageLink, RunsLink, TensorBoardLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_hops.protocol import StepSpec
+    from airflow_hops.contract.protocol import StepSpec
 
 
 class HorovodTrainOperator(DurableOperator):
@@ -39,9 +40,6 @@ class HorovodTrainOperator(DurableOperator):
         params: Hyperparameters, JSON values, which the function finds in ``context.params``. They are Airflow params of
             the task: a DAG run's ``conf`` overrides their values.
         np: Number of ranks; a host's cores are divided among those that it has.
-        min_np: Ranks that suffice for the training to go on when others die: it does not end, but goes back to the last
-            state that the ranks have in memory. By default all are needed. Only for ranks of the worker's machine.
-        max_np: Ranks up to which new ones take the places of those that died, after a while; ``np`` by default.
         hosts: Hosts that the ranks run on, reached over SSH, and how many each takes: ``gpu-1:4,gpu-2:4`` (templated).
             It takes the place of the connection's.
         ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
@@ -90,8 +88,6 @@ class HorovodTrainOperator(DurableOperator):
         examples: Any = None,
         params: Mapping[str, Any] | None = None,
         np: int = 2,
-        min_np: int | None = None,
-        max_np: int | None = None,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
         conf: Mapping[str, str] | None = None,
@@ -100,7 +96,7 @@ class HorovodTrainOperator(DurableOperator):
         checkpoint_every_steps: int = 0,
         guard_every_steps: int | None = None,
         env: Mapping[str, str] | None = None,
-        strategy: str = "horovod",
+        strategy: str = HOROVOD,
         parameter_servers: int = 0,
         timeline: bool = False,
         stall_timeout_s: float = 300.0,
@@ -108,6 +104,10 @@ class HorovodTrainOperator(DurableOperator):
         durable: bool = True,
         **kwargs: Any,
     ) -> None:
+        if {"min_np", "max_np"} & set(kwargs):
+            raise TypeError(
+                "min_np, max_np: leave them out; give the task retries, which resume from the last checkpoint"
+            )
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
         self.train = train
         self.script = script
@@ -115,8 +115,6 @@ class HorovodTrainOperator(DurableOperator):
         self.examples = examples
         self.hyperparameters = _own(params or {})
         self.np = np
-        self.min_np = min_np
-        self.max_np = max_np
         self.hosts = hosts
         self.ranks_conn_id = ranks_conn_id
         self.conf = dict(conf or {})
@@ -139,26 +137,24 @@ class HorovodTrainOperator(DurableOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of :func:`airflow_hops.runtime.train.run`."""
-        return {
+        return TrainingOptions(
             **self.program(context),
-            "params": {name: context["params"][name] for name in self.hyperparameters},
-            "np": self.np,
-            "min_np": self.min_np,
-            "max_np": self.max_np,
-            "seed": self.seed,
-            "deterministic": self.deterministic,
-            "checkpoint_every_steps": self.checkpoint_every_steps,
-            "guard_every_steps": self.guard_every_steps,
-            "env": {name: str(value) for name, value in self.env.items()},
-            "strategy": self.strategy,
-            "parameter_servers": self.parameter_servers,
-            "timeline": self.timeline,
-            "stall_timeout_s": self.stall_timeout_s,
-            "tensorboard": self.tensorboard,
-        }
+            params={name: context["params"][name] for name in self.hyperparameters},
+            env={name: str(value) for name, value in self.env.items()},
+            np=self.np,
+            seed=self.seed,
+            deterministic=self.deterministic,
+            checkpoint_every_steps=self.checkpoint_every_steps,
+            guard_every_steps=self.guard_every_steps,
+            strategy=self.strategy,
+            parameter_servers=self.parameter_servers,
+            stall_timeout_s=self.stall_timeout_s,
+            timeline=self.timeline,
+            tensorboard=self.tensorboard,
+        ).to_dict()
 
     def program(self, context: Context) -> dict[str, Any]:
-        """The user's code, as keyword arguments of the entry function."""
+        """The user's code, as options of the training."""
         return {
             "train": self.train,
             "script": self.script,

@@ -27,12 +27,14 @@ class TransformOperator(HopsOperator):
         examples: The output of ``PrepareOperator`` (templated).
         statistics: The output of ``StatisticsOperator``; the constants are those of its split ``train`` (templated).
         schema: The output of ``SchemaOperator``: names and types of the raw features (templated).
+        extra_inputs: Raw features, or the time, that a served model takes beside those that it uses, so that requests
+            carry them and they are captured: such as the time, for ``time_feature`` of ``SkewOperator`` (templated).
         spark_conn_id: The Spark connection (templated).
         conf: Spark properties (templated).
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.runtime.transform:run"
+    entry = "airflow_hops.runtime.transform.stage:run"
     output_kind = "transformed_examples"
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
@@ -41,6 +43,7 @@ class TransformOperator(HopsOperator):
         "examples",
         "statistics",
         "schema",
+        "extra_inputs",
         "spark_conn_id",
         "conf",
     )
@@ -52,6 +55,7 @@ class TransformOperator(HopsOperator):
         examples: Any,
         statistics: Any,
         schema: Any,
+        extra_inputs: Sequence[str] = (),
         spark_conn_id: str = "spark_default",
         conf: Mapping[str, str] | None = None,
         **kwargs: Any,
@@ -61,6 +65,7 @@ class TransformOperator(HopsOperator):
         self.examples = examples
         self.statistics = statistics
         self.schema = schema
+        self.extra_inputs = extra_inputs
         self.spark_conn_id = spark_conn_id
         self.conf = conf
 
@@ -69,8 +74,8 @@ class TransformOperator(HopsOperator):
         return {"examples": self.examples, "statistics": self.statistics, "schema": self.schema}
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The preprocessing function's name."""
-        return {"preprocess": self.preprocess}
+        """The preprocessing function's name, and what else a model takes."""
+        return {"preprocess": self.preprocess, "extra_inputs": list(self.extra_inputs)}
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """The Spark properties: some change what an expression gives (``spark.sql.ansi.enabled``)."""

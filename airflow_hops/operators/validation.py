@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -11,11 +12,14 @@ from airflow.sdk.bases.branch import BranchMixIn
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
-from airflow_hops.artifacts import Artifact, HopsError
+from airflow_hops.contract.artifacts import Artifact, HopsError
+from airflow_hops.contract.properties import AnomaliesProperties
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, SchemaLink
-from airflow_hops.schema_history import publish_schema, schema_in_force
+from airflow_hops.operators.schema import is_deployed_with
+from airflow_hops.schema_history import frozen_name, publish_schema, schema_in_force
+from airflow_hops.store import ArtifactStore
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_hops.protocol import StepSpec
+    from airflow_hops.contract.protocol import StepSpec
 
 Action = Literal["fail", "warn", "branch", "ask"]
 _ACTIONS = ("fail", "warn", "branch", "ask")
@@ -159,7 +163,9 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         assert self._schema_in_use is not None
         failing = self._anomalies(value, "fail")
         if failing:
-            self._fail(context, value, f"{len(failing)} anomalies, see {value['uri']}:\n" + "\n".join(failing))
+            what_to_do = _advice(RuntimeHook(self.hops_conn_id).store, self._schema_in_use.uri, value)
+            found = f"{self._count(value, 'fail')} anomalies, see {value['uri']}:"
+            self._fail(context, value, "\n".join([found, *failing, *what_to_do]))
         if asking := self._anomalies(value, "ask"):
             self._ask(context, value, asking)
         return self._go_on(context, value, self._schema_in_use)
@@ -190,8 +196,12 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         return self._go_on(context, {**value, "answer": answer}, schema)
 
     def _anomalies(self, value: Mapping[str, Any], action: Action) -> list[str]:
-        found = {"error": value["properties"]["errors"], "warning": value["properties"]["warnings"]}
+        of = _properties(value)
+        found = {"error": of.errors, "warning": of.warnings}
         return [text for severity in _SEVERITIES if self.on_anomaly[severity] == action for text in found[severity]]
+
+    def _count(self, value: Mapping[str, Any], action: Action) -> int:
+        return sum(int(value["metrics"][f"{s}s"]) for s in _SEVERITIES if self.on_anomaly[s] == action)
 
     def _fail(self, context: Context, value: Mapping[str, Any], message: str) -> NoReturn:
         # A failed task returns nothing; people and pages still want the artifact.
@@ -200,12 +210,12 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
     def _ask(self, context: Context, value: Mapping[str, Any], asking: Sequence[str]) -> NoReturn:
         assert self._schema_in_use is not None
-        count = sum(int(value["metrics"][f"{s}s"]) for s in _SEVERITIES if self.on_anomaly[s] == "ask")
+        count = self._count(value, "ask")
         upsert_hitl_detail(
             ti_id=context["ti"].id,
             subject=f"Data of {self.dag_id} does not fit its schema ({count} of the anomalies below)",
             body=RuntimeHook(self.hops_conn_id).store.read_text(f"{value['uri']}/proposal.md"),
-            options=[*([] if value["properties"]["proposed_features"] is None else [APPROVE]), CONTINUE, REJECT],
+            options=[*([] if _properties(value).proposed_features is None else [APPROVE]), CONTINUE, REJECT],
             defaults=[_ON_TIMEOUT[self.on_timeout]] if self.ask_timeout else None,
             params={"note": Param("", description="Why; kept with the schema", type=["string", "null"]).serialize()},
             assigned_users=self.assigned_users,
@@ -234,7 +244,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                 approved_by=who,
                 note=note,
                 run_id=run_id,
-                features=anomalies.properties["proposed_features"],
+                features=AnomaliesProperties.of(anomalies).proposed_features,
                 replaces=schema.fingerprint,
             )
         except HopsError as error:
@@ -242,15 +252,38 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
             raise failure(str(error)) from error
 
     def _go_on(self, context: Context, value: dict[str, Any], schema: Artifact) -> Any:
-        properties = value["properties"]
+        properties = _properties(value)
         context["ti"].xcom_push(key="schema", value=schema.to_dict())
         if self.split_anomalous:
-            context["ti"].xcom_push(key="examples", value=properties["examples"])
-        for text in [*properties["errors"], *properties["warnings"]]:
+            context["ti"].xcom_push(key="examples", value=properties.examples)
+        for text in [*properties.errors, *properties.warnings]:
             self.log.warning("%s", text)
         if "branch" in self.on_anomaly.values():
             self.do_branch(context, self.otherwise if self._anomalies(value, "branch") else self.follow)
         return value
+
+
+def _advice(store: ArtifactStore, schema_uri: str, value: Mapping[str, Any]) -> list[str]:
+    """How to change the schema, where it is the data that is right."""
+    found = frozen_name(schema_uri)
+    if found is None:
+        return []
+    name, proposed = " ".join(map(shlex.quote, found)), shlex.quote(f"{value['uri']}/proposed.pbtxt")
+    lines = [f"If it is the data that is right, change the frozen schema {schema_uri}:"]
+    if _properties(value).proposed_features is not None:
+        lines.append(f"  airflow hops schema diff {name} {proposed}     # what this data needs")
+        lines.append(f"  airflow hops schema approve {name} {proposed}  # has the next run use that")
+    lines.append(f"  airflow hops schema reset {name}  # has the next run infer it anew")
+    if not is_deployed_with(store, schema_uri):
+        lines.append(
+            "No deployed model was trained with it yet: SchemaOperator(freeze_at='deployment') infers it anew in every "
+            "run until one is."
+        )
+    return lines
+
+
+def _properties(value: Mapping[str, Any]) -> AnomaliesProperties:
+    return AnomaliesProperties.of(Artifact.from_dict(value))
 
 
 def _task_ids(given: str | Sequence[str] | None) -> list[str]:

@@ -6,22 +6,27 @@ import argparse
 import errno
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
 
-from airflow_hops.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
+from airflow_hops.contract.redaction import redacted
 from airflow_hops.jobs import Job
-from airflow_hops.protocol import StepResult, StepSpec, check_json
-from airflow_hops.runtime.context import RecordHandler, StepContext, resolve
-from airflow_hops.runtime.generated_code import remove_generated_code
-from airflow_hops.runtime.job import JobKeeper
-from airflow_hops.runtime.orphans import adopt_orphans, end_with_worker
+from airflow_hops.processes.lifetime import adopt_orphans, end_with
+from airflow_hops.runtime.step.context import RecordHandler, StepContext, resolve
+from airflow_hops.runtime.step.generated_code import remove_generated_code
+from airflow_hops.runtime.step.job_keeper import JobKeeper
 from airflow_hops.store import ArtifactStore
 
 log = logging.getLogger("airflow_hops.step")
+
+_NEVER_ADDED = ("airflow", "airflow_hops")
+"""What steps do without, and what they have."""
 
 
 def main(arguments: list[str] | None = None, *, started: float | None = None) -> int:
@@ -40,11 +45,11 @@ def main(arguments: list[str] | None = None, *, started: float | None = None) ->
     adopt_orphans()
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RecordHandler()], force=True)
     logging.getLogger("azure").setLevel(logging.WARNING)  # tells of every request to a store
-    spec = StepSpec.from_json(spec_path.read_text())
+    spec = StepSpec.from_json(spec_path.read_text(), os.environ)
     job = Job.read(spec_path.parent)
     keeper = JobKeeper(job, ArtifactStore(spec.store, storage_options=spec.storage_options)) if job else None
     if keeper is None:
-        end_with_worker()
+        end_with(os.environ.get(WORKER_VARIABLE, ""))
     elif not keeper.begin():
         return 0
     result = run_step(spec, started=started or _process_started(), folder=spec_path.parent)
@@ -77,7 +82,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         log.error("%s", traceback.format_exc().rstrip())
         return StepResult(
             error_type=type(error).__name__,
-            error=_explain(error),
+            error=redacted(_explain(error)),
             retryable=getattr(error, "retryable", True),
             seconds={"start_up": begun - started, "work": time.time() - begun},
         )
@@ -93,6 +98,19 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
 
 
 def _explain(error: BaseException) -> str:
+    text = _describe(error)
+    # By its words, as they come from ranks, Spark's workers and the tracing of a graph, too.
+    missing = re.search(r"No module named '([\w.]+)'", text)
+    if missing is None or missing[1].partition(".")[0] in _NEVER_ADDED:
+        return text
+    return (
+        f"{text}\nSteps run in the runtime environment {sys.prefix}, where there is no module {missing[1]!r}: add its "
+        f"package with 'airflow hops runtime add PACKAGE --path {sys.prefix}' on every machine that runs steps; a "
+        "module of your own lives beside the DAG file"
+    )
+
+
+def _describe(error: BaseException) -> str:
     if isinstance(error, HopsError | BadInput):
         return str(error)
     text = str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -19,11 +20,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from airflow_hops.artifacts import Artifact, BadInput, HopsError, RowCounts
-from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.orphans import end_process
-from airflow_hops.runtime.raw_features import example_files, read_rows
-from airflow_hops.runtime.scoring import ServedModel, batch_rows
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.contract.properties import BlessingProperties, ExamplesProperties
+from airflow_hops.data.raw_features import example_files, read_rows
+from airflow_hops.processes.ending import end_process
+from airflow_hops.programs import module_command, with_package
+from airflow_hops.runtime.evaluate.scoring import ServedModel, batch_rows
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +102,7 @@ def run(
     if requests < 1:
         raise BadInput(f"requests is {requests}, expected at least 1")
     examples = context.input("examples")
-    split = split or examples.properties["splits"][-1]
+    split = split or ExamplesProperties.of(examples).splits[-1]
     files = example_files(context.local("examples"), split)
     validation = validate_serving(
         context.local("model") / "saved_model",
@@ -113,7 +118,7 @@ def run(
         return writer.commit(
             rows={split: RowCounts(validation.rows, validation.rows)},
             metrics=_metrics(validation),
-            properties={"blessed": validation.blessed},
+            properties=BlessingProperties(validation.blessed).to_dict(),
         )
 
 
@@ -181,9 +186,6 @@ class ThrowawayServer:
             Unfit: the server refuses the model; the message is the server's own.
             HopsError: the server ended, or is not up in time.
         """
-        from airflow_hops.serving_api.answers import ModelServerError
-        from airflow_hops.serving_api.client import ModelServerClient
-
         while not self._ready_file.exists():
             code = self.process.poll()
             if code is not None:
@@ -224,9 +226,8 @@ def throwaway_server(saved_model: Path, scratch: Path, timeout_s: float) -> Iter
     link = base / str(VERSION)
     link.symlink_to(saved_model.resolve(), target_is_directory=True)
     ready_file, log_file = scratch / "ready.json", scratch / "server.log"
-    command = [
+    command = module_command(
         sys.executable,
-        "-m",
         "airflow_hops.serving",
         "--port=0",
         "--rest_api_port=auto",
@@ -236,9 +237,12 @@ def throwaway_server(saved_model: Path, scratch: Path, timeout_s: float) -> Iter
         "--max_num_load_retries=0",
         "--drain_seconds=0",
         f"--ready_file={ready_file}",
-    ]
+    )
+    environment = with_package(os.environ)
     with log_file.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
         try:
             yield ThrowawayServer(process, link, ready_file, log_file, time.monotonic() + timeout_s)
         finally:
@@ -262,9 +266,6 @@ def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[st
 def _ask(
     server: ThrowawayServer, model: ServedModel, arrays: Mapping[str, Any], load_seconds: float
 ) -> InfraValidation:
-    from airflow_hops.serving_api.answers import ModelServerError
-    from airflow_hops.serving_api.client import ModelServerClient
-
     rows = len(next(iter(arrays.values())))
     expected = model.probabilities(arrays)
     shape = (rows,) if model.classes is None else (rows, model.classes)

@@ -17,12 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_hops.artifacts import Artifact, BadInput, HopsError, RowCounts
-from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.readers import first_types, infer_types, read
-from airflow_hops.runtime.readers.raw_file import RawFile, identify
-from airflow_hops.runtime.readers.types import Types, TypesDoNotFit, as_utc, unify
-from airflow_hops.sources import Source, SourceFile, list_files
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.contract.properties import SnapshotProperties
+from airflow_hops.contract.sources import Source, SourceFile
+from airflow_hops.data.raw_features import check_names
+from airflow_hops.data.readers import first_types, infer_types, read
+from airflow_hops.data.readers.raw_file import RawFile, identify
+from airflow_hops.data.readers.types import Types, TypesDoNotFit, as_utc, unify
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.store.source_files import list_files
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +54,13 @@ class Window:
             raise BadInput(f"window_end {end!r} is not after window_start {start!r}")
         return window
 
-    def to_json(self) -> list[str | None] | None:
-        """``[start, end]`` in ISO 8601 UTC, or None for a window that is open on both sides."""
+    @property
+    def bounds(self) -> tuple[str | None, str | None] | None:
+        """Start and end in ISO 8601 UTC, or None for a window that is open on both sides."""
         if self.start is None and self.end is None:
             return None
-        return [time.isoformat() if time else None for time in (self.start, self.end)]
+        start, end = (time.isoformat() if time else None for time in (self.start, self.end))
+        return start, end
 
     def __str__(self) -> str:
         return "[{}, {})".format(*(time.isoformat() if time else "…" for time in (self.start, self.end)))
@@ -93,7 +98,7 @@ def run(
 
     Args:
         context: The step's context.
-        sources: The fields of each table's :class:`~airflow_hops.sources.Source`.
+        sources: The fields of each table's :class:`~airflow_hops.contract.sources.Source`.
         window_start: Start of the window, ISO 8601.
         window_end: End of the window, ISO 8601; rows of that very moment are outside.
     """
@@ -111,7 +116,7 @@ def run(
         return writer.commit(
             rows=rows,
             metrics={"rows": sum(counts.rows_out for counts in rows.values())},
-            properties={"window": window.to_json(), "tables": list(rows)},
+            properties=SnapshotProperties(window.bounds, tuple(rows)).to_dict(),
         )
 
 
@@ -188,6 +193,7 @@ def _copy(files: list[RawFile], types: Types, window: Window, folder: Path, repo
     counts = _Counts()
     schema = pa.schema([(name, _written_type(name, type_, files[0].source)) for name, type_ in types.items()])
     kept = [name for name in types if files[0].source.columns is None or name in files[0].source.columns]
+    check_names(kept, files[0].source.uri)
     selected = _select(files, types, window, counts, report)
     write_parts((batch.select(kept) for batch in selected), pa.schema([schema.field(name) for name in kept]), folder)
     return counts

@@ -10,13 +10,17 @@ from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.triggers.model_version import ModelVersionTrigger, ready_version
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+# The triggerer reads them from the connection: what a trigger is made of is kept in Airflow's database.
+_SECRET_SERVICES = ("serving_token", "serving_prediction_token", "serving_storage_options")
 
 
 class ModelVersionSensor(BaseSensorOperator):
@@ -70,9 +74,11 @@ class ModelVersionSensor(BaseSensorOperator):
             raise AirflowFailException(str(error)) from error
         if found is not None:
             return found
-        services = {name: value for name, value in services.items() if name != "serving_token"}  # it needs no secret
+        conn_id = self.model_server_conn_id or self.hops_conn_id
+        services = {name: value for name, value in services.items() if name not in _SECRET_SERVICES}
+        looks = (self.model_name, version, self.version_label, self.poke_interval)
         self.defer(
-            trigger=ModelVersionTrigger(services, self.model_name, version, self.version_label, self.poke_interval),
+            trigger=ModelVersionTrigger(services, *looks, conn_id),
             method_name="resume",
             timeout=timedelta(seconds=self.timeout),
         )

@@ -29,7 +29,7 @@ def main() -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
     if not (flags.upstream or flags.workers):
-        from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+        from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 
         import_tensorflow()  # without Keras, which a server has no use for: it is up in half the time
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.serving.api.access import Access
 from airflow_hops.serving.api.grpc_service import GrpcOptions
 from airflow_hops.serving.api.http_server import HttpOptions
 from airflow_hops.serving.api.profiler import ProfilerService
@@ -17,6 +18,7 @@ from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway.shadow import Shadow, ShadowCopy, ShadowOptions
+from airflow_hops.serving.gateway.upstream import Upstream
 from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
 from airflow_hops.serving.models.catalog import Catalog, ModelSource
@@ -26,17 +28,19 @@ from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Reply, Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
-from airflow_hops.serving.models.workers.supervisor import Supervisor
+from airflow_hops.serving.models.workers.supervisor import WorkerSupervisor
 from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.tokens import TokenFile
 from airflow_hops.serving_api.config import read_config
 from airflow_hops.serving_api.protocol import ModelServerConfig
+from airflow_hops.serving_api.tls import TlsFiles
 
 OpenVersion = Callable[[str, int, Path], Servable]
 
 
 class StartError(Exception):
-    """What keeps the server from starting, in one line for the user."""
+    """The server cannot start; the message says why, in one line for the user."""
 
 
 def model_server_config(flags: Flags) -> Any:
@@ -60,7 +64,8 @@ def model_source(flags: Flags, catalog: Catalog, config: Any, open_version: Open
     """Returns what keeps the catalog equal to config and disk, or to what the servers upstream have."""
     traffic_poll_s = flags.traffic_config_file_poll_wait_seconds if flags.traffic_config_file else 0
     if flags.upstream:
-        return UpstreamWatcher(catalog, flags.upstream, config, flags.model_config_file, traffic_poll_s)
+        upstreams = [Upstream(address, upstream_tls(flags), upstream_token(flags)) for address in flags.upstream]
+        return UpstreamWatcher(catalog, upstreams, config, flags.model_config_file, traffic_poll_s)
     options = LoaderOptions(
         file_system_poll_s=flags.file_system_poll_wait_seconds,
         config_poll_s=flags.model_config_file_poll_wait_seconds,
@@ -76,23 +81,65 @@ def model_source(flags: Flags, catalog: Catalog, config: Any, open_version: Open
     return Loader(catalog, open_version, options, config, flags.model_config_file or None, cache)
 
 
+def access(flags: Flags) -> Access:
+    """Returns who may do what.
+
+    Raises:
+        ConfigError: A file of tokens cannot be read, or holds none.
+    """
+    files = (flags.control_token_file, flags.prediction_token_file, flags.feedback_token_file)
+    names = ("--control_token_file", "--prediction_token_file", "--feedback_token_file")
+    return Access(*(TokenFile(name, file) if file else None for name, file in zip(names, files, strict=True)))
+
+
+def plain_ports(flags: Flags) -> list[str]:
+    """Returns the ports without TLS, each with the flags that would give it to them."""
+    grpc_port = [] if flags.ssl_config_file else ["gRPC port (--ssl_config_file)"]
+    rest_is_plain = flags.rest_api_port is not None and not flags.rest_api_enable_ssl
+    return grpc_port + (["REST port (--rest_api_enable_ssl)"] if rest_is_plain else [])
+
+
+def upstream_tls(flags: Flags) -> TlsFiles | None:
+    """Returns the files of connections to the servers upstream; None where those speak no TLS.
+
+    Raises:
+        StartError: One is not there.
+    """
+    files = TlsFiles(*(getattr(flags, f"upstream_{name}_file") or None for name in ("ca", "cert", "key")))
+    if files == TlsFiles():
+        return None
+    try:
+        files.credentials()
+    except OSError as error:
+        raise StartError(f"--upstream_…_file: {error}") from error
+    return files
+
+
+def upstream_token(flags: Flags) -> TokenFile | None:
+    """Returns the file of the token for the servers upstream.
+
+    Raises:
+        ConfigError: It cannot be read, or holds no token.
+    """
+    return TokenFile("--upstream_token_file", flags.upstream_token_file) if flags.upstream_token_file else None
+
+
 def version_opener(flags: Flags, batching: BatchingOptions | None) -> OpenVersion:
     """Returns what opens a version, and so says what answers its requests."""
     return functools.partial(open_model, options=model_options(flags, batching))
 
 
-def workers(flags: Flags, batching: BatchingOptions | None) -> Supervisor | None:
+def workers(flags: Flags, batching: BatchingOptions | None) -> WorkerSupervisor | None:
     """Returns what opens versions in worker processes, or None where they are opened in this one."""
     if not flags.workers:
         return None
     scaling = ScalingOptions(flags.workers, flags.worker_target_in_flight, flags.worker_scale_in_seconds)
-    return Supervisor(model_options(flags, batching), scaling)
+    return WorkerSupervisor(model_options(flags, batching), scaling)
 
 
 def profiler(flags: Flags) -> list[Any]:
-    """Returns the handler of the profiler service, where models run in this process."""
-    here = flags.enable_profiler and not flags.workers and not flags.upstream
-    return [ProfilerService().handlers()] if here else []
+    """Returns the handler of the profiler service, where one is asked for."""
+    return [ProfilerService(Path(flags.profiler_log_dir)).handlers()] if flags.enable_profiler else []
 
 
 def model_options(flags: Flags, batching: BatchingOptions | None) -> ModelOptions:
@@ -190,8 +237,9 @@ def grpc_options(flags: Flags) -> GrpcOptions:
     """Returns the limits of the gRPC server."""
     return GrpcOptions(
         max_threads=flags.request_threads,
-        max_request_bytes=flags.max_request_bytes,
+        max_request_bytes=flags.request_bytes,
         max_in_flight=flags.max_in_flight,
+        receive_s=flags.max_receive_seconds,
         channel_arguments=flags.channel_arguments,
     )
 
@@ -201,8 +249,10 @@ def http_options(flags: Flags) -> HttpOptions:
     return HttpOptions(
         max_threads=flags.rest_api_num_threads or flags.request_threads,
         timeout_s=flags.rest_api_timeout_in_ms / 1000,
-        max_request_bytes=flags.max_request_bytes,
+        max_request_bytes=flags.request_bytes,
         max_in_flight=flags.max_in_flight,
         idle_s=flags.rest_api_idle_seconds,
+        receive_s=flags.max_receive_seconds,
+        max_connections=flags.connections_per_client,
         cors=flags.rest_api_enable_cors_support,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import grpc
 
 # TensorFlow Serving cuts messages here, so that a huge input never comes back inside its own error.
@@ -22,6 +24,19 @@ _HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
+# What tells a client that its request cannot be answered as it is, whenever it is sent. An operation of the model's
+# graph may say so, too: of inputs that it cannot take.
+CLIENT_ERRORS = frozenset(
+    code.name
+    for code in (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.NOT_FOUND,
+    )
+)
 _CODE_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -52,6 +67,33 @@ class ServingError(Exception):
     def http_status(self) -> int:
         """The HTTP status that TensorFlow Serving's REST API gives this code."""
         return _HTTP_STATUS.get(self.code, 500)
+
+
+class TooLargeError(ServingError):
+    """A request that is too large by itself: unlike others that are RESOURCE_EXHAUSTED, it need not be tried again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+
+    @property
+    def http_status(self) -> int:
+        """Content Too Large."""
+        return 413
+
+
+def deadline_exceeded() -> ServingError:
+    """Returns the error for an answer that comes too late."""
+    return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Timed out waiting for notification")
+
+
+def check_deadline(deadline_s: float) -> None:
+    """Raises ServingError (DEADLINE_EXCEEDED) once nobody waits for an answer.
+
+    Args:
+        deadline_s: When the client gives up, as of ``time.monotonic()``.
+    """
+    if time.monotonic() >= deadline_s:
+        raise deadline_exceeded()
 
 
 def invalid_argument(message: str) -> ServingError:

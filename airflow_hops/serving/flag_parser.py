@@ -66,6 +66,7 @@ def _add_transport(group: argparse._ArgumentGroup) -> None:
         help="gRPC's own options, as grpc.max_connection_age_ms=2000,…",
     )
     group.add_argument("--ssl_config_file", help="SSLConfig in text format: TLS for gRPC")
+    _add_switch(group, "--rest_api_enable_ssl", "ours: TLS for REST too, of --ssl_config_file (default false)")
     group.add_argument("--monitoring_config_file", help="MonitoringConfig in text format: metrics for Prometheus")
     group.add_argument(
         "--rest_api_timeout_in_ms", type=flag_values.positive, help="how long a REST answer may take (default 30000)"
@@ -75,7 +76,9 @@ def _add_transport(group: argparse._ArgumentGroup) -> None:
         "--rest_api_num_threads", type=flag_values.count, help="REST requests at once (default as for gRPC)"
     )
     group.add_argument("--version", action="store_true", help="prints the versions and exits")
-    _add_switch(group, "--enable_profiler", "gRPC service for TensorBoard's profiler (default true)")
+    _add_switch(
+        group, "--enable_profiler", "gRPC service for TensorBoard's profiler; needs --profiler_log_dir (default false)"
+    )
 
 
 def _add_models(group: argparse._ArgumentGroup) -> None:
@@ -149,6 +152,10 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
         help="host:port or unix:path of a tensorflow_model_server's gRPC port, or several with commas between: "
         "requests are handed on to them, and no model is loaded here",
     )
+    group.add_argument("--upstream_ca_file", help="PEM file of who signed the upstreams' certificates; turns TLS on")
+    group.add_argument("--upstream_cert_file", help="PEM file of the certificate that is shown to them")
+    group.add_argument("--upstream_key_file", help="PEM file of its private key")
+    group.add_argument("--upstream_token_file", help="file whose first token is shown to them")
     group.add_argument(
         "--sticky_header",
         type=str.lower,
@@ -233,7 +240,17 @@ def _add_own_models(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max_request_bytes", type=flag_values.positive, help="size of a request (default 1073741824)")
+    group.add_argument(
+        "--max_request_memory_bytes",
+        type=flag_values.positive,
+        help="memory that all requests under way may take together, what becomes of them included (default a quarter "
+        "of the machine's or container's)",
+    )
+    group.add_argument(
+        "--max_request_bytes",
+        type=flag_values.positive,
+        help="size of a request, decompressed (default a quarter of --max_request_memory_bytes, 1073741824 at most)",
+    )
     group.add_argument(
         "--max_in_flight",
         type=flag_values.count,
@@ -243,6 +260,16 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         "--rest_api_idle_seconds",
         type=flag_values.seconds,
         help="a REST connection as long idle is closed (default 75)",
+    )
+    group.add_argument(
+        "--max_receive_seconds",
+        type=flag_values.positive_float,
+        help="how long the body of a request, or its message over gRPC, may take to arrive (default 300)",
+    )
+    group.add_argument(
+        "--rest_api_connections_per_client",
+        type=flag_values.count,
+        help="REST connections of one address; 0 is no limit (default half of the open files allowed, 1000 at most)",
     )
 
 
@@ -258,8 +285,15 @@ def _add_control(group: argparse._ArgumentGroup) -> None:
         "a config that came by RPC is written to --model_config_file (default false)",
     )
     group.add_argument(
-        "--control_token_file", help="whoever reloads configs or sets traffic must show the token in this file"
+        "--control_token_file", help="file of tokens, one a line: all but predictions and health takes one of them"
     )
+    group.add_argument(
+        "--prediction_token_file", help="file of tokens: predictions take one of them, or of --control_token_file"
+    )
+    group.add_argument(
+        "--feedback_token_file", help="file of tokens that are for feedback alone, beside --control_token_file"
+    )
+    group.add_argument("--profiler_log_dir", help="folder below which --enable_profiler may write")
     group.add_argument("--log_file", help="the log goes there, too")
     group.add_argument("--request_log", help="file of JSON lines, one a request")
     group.add_argument(

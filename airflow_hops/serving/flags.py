@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_hops.processes.machine_memory import memory_bytes
 from airflow_hops.serving.capture.options import CaptureFormat, CaptureMode
 from airflow_hops.serving.flag_parser import make_parser
 from airflow_hops.serving.models.workers.autoscaling import NO_WORKERS, WorkerBounds
@@ -62,25 +64,36 @@ class Flags:
     rest_api_timeout_in_ms: int = 30_000
     rest_api_enable_cors_support: bool = False
     rest_api_idle_seconds: float = 75
+    max_receive_seconds: float = 300
+    rest_api_connections_per_client: int | None = None
     ssl_config_file: str = ""
+    rest_api_enable_ssl: bool = False
     monitoring_config_file: str = ""
     control_token_file: str = ""
+    prediction_token_file: str = ""
+    feedback_token_file: str = ""
     log_file: str = ""
     request_log: str = ""
     request_log_sampling_percent: float = 100
-    max_request_bytes: int = 2**30
+    max_request_bytes: int = 0
+    max_request_memory_bytes: int = 0
     max_in_flight: int = 0
     saved_model_tags: str = "serve"
     enable_serialization_as_tensor_content: bool = False
     enable_signature_method_name_check: bool = False
     prefer_tflite_model: bool = False
-    enable_profiler: bool = True
+    enable_profiler: bool = False
+    profiler_log_dir: str = ""
     allow_version_labels_for_unavailable_models: bool = False
     tensorflow_intra_op_parallelism: int = 0
     tensorflow_inter_op_parallelism: int = 0
     traffic_config_file: str = ""
     traffic_config_file_poll_wait_seconds: float = 1
     upstream: tuple[str, ...] = ()
+    upstream_ca_file: str = ""
+    upstream_cert_file: str = ""
+    upstream_key_file: str = ""
+    upstream_token_file: str = ""
     sticky_header: str = "x-sticky-key"
     workers: WorkerBounds = NO_WORKERS
     worker_target_in_flight: float = 2
@@ -108,6 +121,24 @@ class Flags:
     def request_threads(self) -> int:
         """Requests that run at once, by default four a core as in TensorFlow Serving, eight at least."""
         return self.grpc_max_threads or max(8, 4 * (os.cpu_count() or 1))
+
+    @property
+    def request_memory_bytes(self) -> int:
+        """What all requests under way may take together, by default a quarter of the memory that there is."""
+        return self.max_request_memory_bytes or memory_bytes() // 4
+
+    @property
+    def request_bytes(self) -> int:
+        """Size of a request, by default a quarter of what all may take, 1 GiB at most."""
+        return self.max_request_bytes or min(2**30, self.request_memory_bytes // 4)
+
+    @property
+    def connections_per_client(self) -> int:
+        """REST connections of one client, by default half of the files that the process may open, 1000 at most."""
+        if self.rest_api_connections_per_client is not None:
+            return self.rest_api_connections_per_client
+        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return 1000 if open_files == resource.RLIM_INFINITY else min(1000, open_files // 2)
 
     @property
     def channel_arguments(self) -> dict[str, int | str]:
@@ -171,5 +202,20 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         parser.error(
             "server_options.batching_parameters_file is set without setting server_options.enable_batching to true."
         )
+    if flags.enable_profiler and not flags.profiler_log_dir:
+        parser.error("--enable_profiler is set without --profiler_log_dir; expected the folder to write profiles below")
+    if flags.enable_profiler and (flags.workers or flags.upstream):
+        parser.error(
+            "--enable_profiler is set with --workers or --upstream; there is no model in this process to profile"
+        )
+    for name in ("prediction_token_file", "feedback_token_file"):
+        if getattr(flags, name) and not flags.control_token_file:
+            parser.error(f"--{name} is set without --control_token_file; all else would be open to everyone")
+    if flags.rest_api_enable_ssl and not flags.ssl_config_file:
+        parser.error(
+            "--rest_api_enable_ssl is set without --ssl_config_file; expected the file with key and certificate"
+        )
+    if bool(flags.upstream_cert_file) != bool(flags.upstream_key_file):
+        parser.error("--upstream_cert_file and --upstream_key_file go together; expected both or neither")
     if flags.write_back_model_config and not flags.model_config_file:
         parser.error("--write_back_model_config is set without --model_config_file; expected the file to write")

@@ -1,4 +1,4 @@
-"""Where the values of a Predict message lie, so that many messages of one layout are decoded at once.
+"""Layouts of Predict messages, so that many messages of one layout are decoded at once.
 
 A client that asks again and again sends messages that differ in their values alone. Their bytes, one message a row of a
 matrix, are the same but for those of the values, and a value is a few columns of the matrix. What such a message costs
@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where one tensor's values lie.
+    """The place of one tensor's values.
 
     Attributes:
         type: Their type.

@@ -1,4 +1,4 @@
-"""Where the server stands between its start and its end, for load balancers and health checks."""
+"""The server's life from start to end, for load balancers and health checks."""
 
 from __future__ import annotations
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
+import ssl
 import stat
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -59,34 +63,53 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
     raise PortError(f"--port={port}: gRPC cannot listen at {host}:{port}")
 
 
-def bind_grpc_socket(server: grpc.Server, path: str) -> None:
-    """Binds a gRPC server to a UNIX socket, in place of one that a dead server left.
+class GrpcSocket:
+    """A UNIX socket that a gRPC server listens at, and that appears at its path when the server is ready.
+
+    It then takes the place of one that is there, as TensorFlow Serving's does: a server that listened there keeps the
+    connections that it has, and new ones come here.
+
+    Args:
+        server: Not started yet.
+        path: Where it appears.
 
     Raises:
-        PortError: The path is taken by something else, or cannot be written.
+        PortError: The path is taken by what is no socket, or cannot be written.
     """
-    target = Path(path)
-    try:
-        if target.exists():
-            if not stat.S_ISSOCK(target.stat().st_mode):
+
+    def __init__(self, server: grpc.Server, path: str) -> None:
+        self._path = Path(path)
+        self._bound = self._path.with_name(f".{os.getpid()}")
+        self._file: os.stat_result | None = None
+        try:
+            if self._path.exists() and not stat.S_ISSOCK(self._path.stat().st_mode):
                 raise PortError(f"--grpc_socket_path={path}: there is a file that is no socket; choose another path")
-            if _answers(path):
-                raise PortError(f"--grpc_socket_path={path}: another program listens there; stop it or choose another")
-            target.unlink()
-        bound = server.add_insecure_port(f"unix:{path}")
-    except OSError as error:
-        raise PortError(f"--grpc_socket_path={path}: {os.strerror(error.errno or 0)}") from error
-    except RuntimeError:
-        bound = 0
-    if not bound:
-        raise PortError(f"--grpc_socket_path={path}: gRPC cannot listen there; is the folder there and writable?")
+            bound = server.add_insecure_port(f"unix:{self._bound}")
+        except OSError as error:
+            raise PortError(f"--grpc_socket_path={path}: {os.strerror(error.errno or 0)}") from error
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise PortError(f"--grpc_socket_path={path}: gRPC cannot listen there; is the folder there and writable?")
+
+    def appear(self) -> None:
+        """Puts the socket at its path."""
+        self._file = self._bound.stat()
+        self._bound.replace(self._path)
+
+    def remove(self) -> None:
+        """Removes the socket, unless another server's is at its path by now."""
+        self._bound.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if self._file is not None and os.path.samestat(self._path.stat(), self._file):
+                self._path.unlink()
 
 
-def read_credentials(ssl_config_file: str) -> grpc.ServerCredentials | None:
+def read_ssl_config(ssl_config_file: str) -> Any:
     """Reads TensorFlow Serving's ``SSLConfig``: keys and certificates in PEM, in the file itself.
 
     Returns:
-        What a gRPC port takes, or None where no file is given.
+        The message, or None where no file is given.
 
     Raises:
         ConfigError: The file does not parse, or key or certificate are not in it.
@@ -99,6 +122,11 @@ def read_credentials(ssl_config_file: str) -> grpc.ServerCredentials | None:
             raise ConfigError(f"{ssl_config_file}: field {field!r} is not in PEM; expected text from -----BEGIN on")
     if config.client_verify and not config.custom_ca:
         raise ConfigError(f"{ssl_config_file}: client_verify is set and custom_ca is empty; expected certificates")
+    return config
+
+
+def grpc_credentials(config: Any) -> grpc.ServerCredentials:
+    """Returns what a gRPC port takes of an ``SSLConfig``."""
     return grpc.ssl_server_credentials(
         [(config.server_key.encode(), config.server_cert.encode())],
         config.custom_ca.encode() or None,
@@ -106,13 +134,28 @@ def read_credentials(ssl_config_file: str) -> grpc.ServerCredentials | None:
     )
 
 
-def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
+def rest_context(config: Any) -> ssl.SSLContext:
+    """Returns what the REST port takes of an ``SSLConfig``.
+
+    Raises:
+        PortError: Key and certificate do not match, or one of them or the authorities are none.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Python reads keys from files alone; this one is its owner's, and gone when it has been read.
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as pem:
+        pem.write(f"{config.server_key}\n{config.server_cert}\n")
+        pem.flush()
         try:
-            probe.connect(path)
-        except OSError:
-            return False
-    return True
+            context.load_cert_chain(pem.name)
+            if config.custom_ca:
+                context.load_verify_locations(cadata=config.custom_ca)
+        except ssl.SSLError as error:
+            raise PortError(
+                f"--ssl_config_file: key and certificates in PEM that match are expected: {error}"
+            ) from error
+    if config.client_verify:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -1,4 +1,4 @@
-"""Which lines the server and the processes that it starts log: their own from INFO on, of libraries warnings alone.
+"""Logging of the server and its processes: their own lines from INFO on, of libraries warnings alone.
 
 The library of a store may tell of every request at INFO, and a base path is looked at every second.
 """

@@ -29,7 +29,7 @@ _ENTRYPOINTS: dict[Api, str] = {"grpc": "GRPC", "rest": "REST"}
 
 
 class Target(NamedTuple):
-    """What a request names: a model, and a version or a label of it, or neither."""
+    """The target of a request: a model, and a version or a label of it, or neither."""
 
     model: str
     version: int | None = None

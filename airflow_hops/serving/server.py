@@ -12,8 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from airflow_hops.processes.files import write_atomically
 from airflow_hops.serving import assembly
 from airflow_hops.serving.api import control, rest
+from airflow_hops.serving.api.access import warnings_of
 from airflow_hops.serving.api.grpc_service import GrpcServer
 from airflow_hops.serving.api.http_server import HttpServer
 from airflow_hops.serving.api.routes import Routes
@@ -24,13 +26,22 @@ from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway import report as gateway_report
 from airflow_hops.serving.gateway.traffic import TrafficTable
 from airflow_hops.serving.lifecycle import Lifecycle
-from airflow_hops.serving.listeners import PortError, bind_grpc, bind_grpc_socket, bind_rest, read_credentials
+from airflow_hops.serving.listeners import (
+    GrpcSocket,
+    PortError,
+    bind_grpc,
+    bind_rest,
+    grpc_credentials,
+    read_ssl_config,
+    rest_context,
+)
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.workers import report
 from airflow_hops.serving.monitoring import logs, metrics, series
 from airflow_hops.serving.monitoring.batch_counts import BATCHES
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_handler import RequestHandler
+from airflow_hops.serving.request_memory import RequestMemory
 from airflow_hops.serving_api.config import ConfigError
 
 log = logging.getLogger(__name__)
@@ -61,17 +72,19 @@ class ModelServer:
         flags = self._flags
         config = assembly.model_server_config(flags)
         catalog = Catalog(TrafficTable(flags.traffic_config_file or None))
-        token = control.read_token(flags.control_token_file)
+        access = assembly.access(flags)
         metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
-        credentials = read_credentials(flags.ssl_config_file)
+        ssl_config = read_ssl_config(flags.ssl_config_file)
+        tls = rest_context(ssl_config) if flags.rest_api_enable_ssl else None
         batching = assembly.batching_options(flags)
 
-        self._grpc = GrpcServer(assembly.grpc_options(flags))
+        memory = RequestMemory(flags.request_memory_bytes)
+        self._grpc = GrpcServer(assembly.grpc_options(flags), memory, access)
         listener = None if flags.rest_api_port is None else bind_rest(flags.host, flags.rest_api_port)
         self.rest_api_port: int | None = listener.getsockname()[1] if listener else None
+        credentials = grpc_credentials(ssl_config) if ssl_config else None
         self.grpc_port = bind_grpc(self._grpc.server, flags.host, flags.port, credentials)
-        if flags.grpc_socket_path:
-            bind_grpc_socket(self._grpc.server, flags.grpc_socket_path)
+        self._socket = GrpcSocket(self._grpc.server, flags.grpc_socket_path) if flags.grpc_socket_path else None
 
         self._workers = assembly.workers(flags, batching)
         open_version = self._workers.open if self._workers else assembly.version_opener(flags, batching)
@@ -83,7 +96,7 @@ class ModelServer:
         self._shadow = assembly.shadow(flags, catalog, self._capture)
         handler = RequestHandler(catalog, stats, self._capture, self._shadow, flags.sticky_header)
         handler.request_log = self._request_log = assembly.request_log(flags)
-        controls = control.Control(catalog, self._loader, token)
+        controls = control.Control(catalog, self._loader)
         self._grpc.add_services(handler, controls, self._lifecycle, assembly.profiler(flags))
         routes = Routes()
         rest.add_routes(routes, handler)
@@ -94,7 +107,7 @@ class ModelServer:
             routes, self._capture, lambda model: model in catalog.views or catalog.discover(model)
         )
         metrics.REGISTRY.register(CaptureCollector(self._capture))
-        gateway_report.add_routes(routes, catalog, self._shadow, controls.check)
+        gateway_report.add_routes(routes, catalog, self._shadow)
         metrics.REGISTRY.register(gateway_report.ShadowCollector(self._shadow))
         if self._workers is not None:
             report.add_route(routes, self._workers)
@@ -104,7 +117,9 @@ class ModelServer:
         )
         if metrics_path:
             metrics.add_route(routes, metrics_path)
-        self._rest = HttpServer(listener, routes, self._lifecycle, assembly.http_options(flags)) if listener else None
+        http = assembly.http_options(flags)
+        self._rest = HttpServer(listener, routes, self._lifecycle, access, http, memory, tls) if listener else None
+        self._warnings = list(warnings_of(flags.host, access, assembly.plain_ports(flags)))
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT, then answers what is in flight and writes what was captured."""
@@ -114,11 +129,15 @@ class ModelServer:
             self._rest.start()
         self._series.start()
         self._loader.start()
+        self._grpc.start()
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
-            self._grpc.start()
+            if self._socket is not None:
+                self._socket.appear()
             self._lifecycle.set_ready(True)
             self._write_ready_file()
+            for warning in self._warnings:
+                log.warning("%s", warning)
             log.info(
                 "serving gRPC at %s:%d, REST %s",
                 self._flags.host,
@@ -141,11 +160,10 @@ class ModelServer:
         log.info("draining: requests in flight are answered, new ones refused")
         until_s = time.monotonic() + self._flags.drain_seconds
         self._lifecycle.drain()
-        grpc_drained = self._grpc.server.stop(self._flags.drain_seconds) if was_ready else None
+        grpc_drained = self._grpc.server.stop(self._flags.drain_seconds)
         if self._rest is not None and not self._rest.drain(self._flags.drain_seconds):
             log.error("requests were not answered within --drain_seconds=%g", self._flags.drain_seconds)
-        if grpc_drained is not None:
-            grpc_drained.wait(max(0.0, until_s - time.monotonic()) + 1.0)
+        grpc_drained.wait(max(0.0, until_s - time.monotonic()) + 1.0)
         if self._rest is not None:
             self._rest.stop()
         self._series.close()
@@ -157,8 +175,8 @@ class ModelServer:
             log.error("capture: not everything could be written in time")
         if self._request_log is not None:
             self._request_log.close()
-        if self._flags.grpc_socket_path:
-            Path(self._flags.grpc_socket_path).unlink(missing_ok=True)
+        if self._socket is not None:
+            self._socket.remove()
         log.info("stopped")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -178,12 +196,8 @@ class ModelServer:
     def _write_ready_file(self) -> None:
         if not self._flags.ready_file:
             return
-        path = Path(self._flags.ready_file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         document = {"pid": os.getpid(), "grpc_port": self.grpc_port, "rest_api_port": self.rest_api_port or 0}
-        temporary.write_text(json.dumps(document) + "\n")
-        temporary.replace(path)
+        write_atomically(Path(self._flags.ready_file), json.dumps(document) + "\n")
 
     def _remove_ready_file(self) -> None:
         if self._flags.ready_file:

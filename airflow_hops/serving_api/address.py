@@ -1,15 +1,14 @@
-"""Where a model server is, as a connection says: the ``serving_*`` entries of a step's services."""
+"""The address of a model server from a connection: the ``serving_*`` entries of a step's services."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.serving_api.client import ModelServerClient
 from airflow_hops.serving_api.rest_client import RestClient
-from airflow_hops.serving_api.tls import TlsFiles
+from airflow_hops.serving_api.tls import TlsFiles, rest_speaks_tls
 
 BUNDLED = "bundled"
 TENSORFLOW_MODEL_SERVER = "tensorflow_model_server"
@@ -26,9 +25,11 @@ class ServerAddress:
         host: Its host.
         grpc_port: Its gRPC port.
         rest_port: Its REST port, or None where it has none.
-        tls: Files of the gRPC connection, or None.
+        tls: Files of connections by TLS, or None.
+        rest_tls: Whether the REST port speaks TLS; the gRPC port does where there are files for it.
         timeout_s: Deadline of a call, seconds.
-        token: What the server's ``--control_token_file`` asks of whoever reloads configs or sets traffic.
+        token: A token of the server's ``--control_token_file``, for all calls but predictions.
+        prediction_token: A token of its ``--prediction_token_file``; None shows ``token``.
     """
 
     kind: str = BUNDLED
@@ -38,6 +39,8 @@ class ServerAddress:
     tls: TlsFiles | None = None
     timeout_s: float = 10.0
     token: str | None = field(default=None, repr=False)
+    prediction_token: str | None = field(default=None, repr=False)
+    rest_tls: bool = False
 
     @classmethod
     def of(cls, services: Mapping[str, str]) -> ServerAddress:
@@ -54,9 +57,11 @@ class ServerAddress:
             host=services.get("serving_host") or "127.0.0.1",
             grpc_port=_port(services, "serving_port") or 8500,
             rest_port=_port(services, "serving_rest_port"),
-            tls=_tls(services),
+            tls=TlsFiles.of(services),
             timeout_s=_seconds(services, "serving_timeout") or 10.0,
             token=services.get("serving_token") or None,
+            prediction_token=services.get("serving_prediction_token") or None,
+            rest_tls=rest_speaks_tls(services),
         )
 
     def __str__(self) -> str:
@@ -64,7 +69,8 @@ class ServerAddress:
 
     def client(self) -> ModelServerClient:
         """A client of the gRPC port."""
-        return ModelServerClient(str(self), timeout_s=self.timeout_s, tls=self.tls, token=self.token)
+        tokens = {"token": self.token, "prediction_token": self.prediction_token}
+        return ModelServerClient(str(self), timeout_s=self.timeout_s, tls=self.tls, **tokens)
 
     def rest_client(self) -> RestClient:
         """A client of the REST port.
@@ -77,7 +83,9 @@ class ServerAddress:
                 f"model server {self}: this goes through its REST port, which the connection does not name; set the "
                 "field 'serving_rest_port' (of a connection of type model_server, 'rest_port')"
             )
-        return RestClient(self.host, self.rest_port, timeout_s=self.timeout_s, token=self.token)
+        tls = (self.tls or TlsFiles()) if self.rest_tls else None
+        tokens = {"token": self.token, "prediction_token": self.prediction_token}
+        return RestClient(self.host, self.rest_port, timeout_s=self.timeout_s, tls=tls, **tokens)
 
 
 def _port(services: Mapping[str, str], name: str) -> int | None:
@@ -98,16 +106,3 @@ def _seconds(services: Mapping[str, str], name: str) -> float | None:
     if value is not None and not 0 < value < float("inf"):
         raise BadInput(f"connection field {name!r} is {text!r}; expected a number of seconds, more than 0")
     return value
-
-
-def _tls(services: Mapping[str, str]) -> TlsFiles | None:
-    files = {name: services.get(f"serving_{name}") or None for name in ("ca_file", "cert_file", "key_file")}
-    if bool(files["cert_file"]) != bool(files["key_file"]):
-        raise BadInput(
-            f"connection field 'serving_cert_file' is {files['cert_file']!r}, 'serving_key_file' "
-            f"{files['key_file']!r}; expected both or neither"
-        )
-    for name, file in files.items():
-        if file and not Path(file).is_file():
-            raise BadInput(f"connection field 'serving_{name}' is {file!r}; there is no such file")
-    return TlsFiles(**files) if any(files.values()) else None

@@ -1,4 +1,4 @@
-"""What a model server's clients return and raise, whichever of its APIs they speak."""
+"""Return values and errors of a model server's clients, whichever of its APIs they speak."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SignatureSpec:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a version of a model takes and gives."""
+    """Inputs and outputs of a version of a model."""
 
     model: str
     version: int
@@ -86,7 +86,7 @@ class ModelMetadata:
 
 @dataclass(frozen=True)
 class TrafficSplit:
-    """Which versions answer the requests to a model that name none.
+    """The shares of the versions in a model's requests that name none.
 
     Attributes:
         percents: Version to percent, as it was set; None where the latest version answers.

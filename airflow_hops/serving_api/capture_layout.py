@@ -1,4 +1,4 @@
-"""What lies where below a capture base path, for who writes it and for who reads it.
+"""The layout of the files below a capture base path, for its writers and its readers.
 
 ``<base path>/<folder_name(model)>/`` holds the captured rows, and folders of its own for all else.
 """

@@ -45,15 +45,24 @@ class ModelServerClient:
         address: ``host:port`` of the gRPC port.
         timeout_s: Deadline of each call, seconds.
         tls: Files of a connection by TLS; None for one without.
-        token: What the server's ``--control_token_file`` asks of whoever reloads configs or sets traffic.
+        token: A token of the server's ``--control_token_file``, for all calls but predictions.
+        prediction_token: A token of its ``--prediction_token_file``; None shows ``token``.
     """
 
     def __init__(
-        self, address: str, *, timeout_s: float = 10.0, tls: TlsFiles | None = None, token: str | None = None
+        self,
+        address: str,
+        *,
+        timeout_s: float = 10.0,
+        tls: TlsFiles | None = None,
+        token: str | None = None,
+        prediction_token: str | None = None,
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self._control = (("authorization", f"Bearer {token}"),) if token else None
+        self._control, self._prediction = (
+            (("authorization", f"Bearer {each}"),) if each else () for each in (token, prediction_token or token)
+        )
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_send_message_length", -1),
@@ -119,7 +128,8 @@ class ModelServerClient:
         _fill_spec(request.model_spec, model, version, label, signature)
         for alias, value in self._converted(model, version, label, signature, inputs).items():
             tensors.fill_proto(request.inputs[alias], value)
-        headers = (*_request_id_header(request_id), *([("x-sticky-key", sticky_key)] if sticky_key else ()))
+        sticky = (("x-sticky-key", sticky_key),) if sticky_key else ()
+        headers = (*self._prediction, *_request_id_header(request_id), *sticky)
         try:
             response, call = self._predict.with_call(request, timeout=self.timeout_s, metadata=headers)
         except grpc.RpcError as error:
@@ -160,7 +170,7 @@ class ModelServerClient:
         request = protocol.ClassificationRequest()
         _fill_spec(request.model_spec, model, version, label, signature)
         fill_input(request.input, examples, context)
-        response = self._call(self._classify, request, _request_id_header(request_id))
+        response = self._call(self._classify, request, (*self._prediction, *_request_id_header(request_id)))
         classes = [[(chosen.label, chosen.score) for chosen in row.classes] for row in response.result.classifications]
         return ClassifyResult(classes, response.model_spec.version.value)
 
@@ -179,7 +189,7 @@ class ModelServerClient:
         request = protocol.RegressionRequest()
         _fill_spec(request.model_spec, model, version, label, signature)
         fill_input(request.input, examples, context)
-        response = self._call(self._regress, request, _request_id_header(request_id))
+        response = self._call(self._regress, request, (*self._prediction, *_request_id_header(request_id)))
         return RegressResult([value.value for value in response.result.regressions], response.model_spec.version.value)
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
@@ -190,7 +200,7 @@ class ModelServerClient:
         """
         request = protocol.GetModelStatusRequest()
         _fill_spec(request.model_spec, model, version, None)
-        response = self._call(self._status, request)
+        response = self._call(self._status, request, self._prediction)
         return [
             ModelVersion(entry.version, STATES.get(entry.state, str(entry.state)), entry.status.error_message)
             for entry in response.model_version_status
@@ -224,7 +234,7 @@ class ModelServerClient:
             ModelServerError: There is no such model (code NOT_FOUND), the server is TensorFlow Serving's own
                 (UNIMPLEMENTED), or it cannot be reached.
         """
-        return _split(self._call(self._get_traffic, protocol.GetTrafficRequest(model=model)))
+        return _split(self._call(self._get_traffic, protocol.GetTrafficRequest(model=model), self._control))
 
     def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> TrafficSplit:
         """Sets the traffic split of a model; in effect on return.
@@ -243,7 +253,7 @@ class ModelServerClient:
         request = protocol.SetTrafficRequest(model=model)
         for version, percent in (percents or {}).items():
             request.shares.add(version=version, percent=percent)
-        return _split(self._call(self._set_traffic, request))
+        return _split(self._call(self._set_traffic, request, self._control))
 
     def wait_until_available(self, model: str, version: int, timeout_s: float) -> None:
         """Waits until a version answers requests.
@@ -299,7 +309,7 @@ class ModelServerClient:
         """
         request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
         _fill_spec(request.model_spec, model, version, label)
-        response = self._call(self._metadata, request)
+        response = self._call(self._metadata, request, self._prediction)
         signatures = protocol.SignatureDefMap.FromString(response.metadata["signature_def"].value)
         return ModelMetadata(
             model=model,
@@ -340,9 +350,9 @@ class ModelServerClient:
             response_deserializer=response.FromString,
         )
 
-    def _call(self, method: Any, request: Any, headers: tuple[tuple[str, str], ...] | None = None) -> Any:
+    def _call(self, method: Any, request: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
         try:
-            return method(request, timeout=self.timeout_s, metadata=headers or self._control)
+            return method(request, timeout=self.timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             raise self._error(error) from error
 

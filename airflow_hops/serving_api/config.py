@@ -14,18 +14,18 @@ each other's change, and a reader never sees half a file.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from google.protobuf import text_format
 
+from airflow_hops.processes.files import staged
+from airflow_hops.processes.locks import locked
 from airflow_hops.serving_api.protocol import ModelServerConfig
 
 PathLike = str | os.PathLike[str]
@@ -45,7 +45,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class TrafficConfig:
-    """What a traffic file says.
+    """The contents of a traffic file.
 
     Attributes:
         models: Model to version to percent; the percents of a model sum to 100.
@@ -89,7 +89,7 @@ def _parse_message(text: str, message: Any, source: str) -> Any:
     except text_format.ParseError as error:
         name = message.DESCRIPTOR.name
         raise ConfigError(
-            f"Invalid protobuf file: '{source}': does not parse as a {name} in protobuf text format: {error}"
+            f"Invalid protobuf file: '{source}': Error parsing text-format tensorflow.serving.{name}: {error}"
         ) from error
 
 
@@ -421,31 +421,14 @@ def _read_text(path: PathLike) -> str:
         raise ConfigError(f"{os.fspath(path)}: cannot be read: {error}") from error
 
 
-@contextmanager
-def _locked(path: PathLike) -> Iterator[None]:
+def _locked(path: PathLike) -> AbstractContextManager[None]:
     """Holds the lock of a file that is replaced by rename, and so cannot carry the lock itself."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(f".{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return locked(target.with_name(f".{target.name}.lock"))
 
 
 def _write_atomically(path: PathLike, text: str) -> None:
     target = Path(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), target.stat().st_mode & 0o777 if target.exists() else 0o644)
-            os.fsync(file.fileno())
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with staged(target, durable=True) as staging:
+        staging.write_text(text, encoding="utf-8")
+        staging.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o644)

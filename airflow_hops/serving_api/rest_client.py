@@ -23,11 +23,14 @@ import numpy as np
 
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.answers import ModelServerError, ModelVersion, PredictResult, TrafficSplit
+from airflow_hops.serving_api.tls import TlsFiles
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -42,15 +45,36 @@ class RestClient:
         host: Its host.
         port: Its REST port.
         timeout_s: How long a call may take, seconds.
-        token: What the server's ``--control_token_file`` asks of whoever sets traffic.
+        tls: Files of a connection by TLS; None for one without.
+        token: A token of the server's ``--control_token_file``, for all calls but predictions.
+        prediction_token: A token of its ``--prediction_token_file``; None shows ``token``.
+
+    Raises:
+        ModelServerError: A file of the connection cannot be read.
     """
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = 10.0, token: str | None = None) -> None:
-        self.address = f"http://{host}:{port}"
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float = 10.0,
+        tls: TlsFiles | None = None,
+        token: str | None = None,
+        prediction_token: str | None = None,
+    ) -> None:
+        self.address = f"{'https' if tls else 'http'}://{host}:{port}"
         self.timeout_s = timeout_s
-        self._control = {"Authorization": f"Bearer {token}"} if token else {}
+        self._control, self._prediction = (
+            {"Authorization": f"Bearer {each}"} if each else {} for each in (token, prediction_token or token)
+        )
+        try:
+            by_tls = [urllib.request.HTTPSHandler(context=tls.context())] if tls else []
+        except OSError as error:
+            said = f"{self.address}: a file for TLS cannot be used ({tls}): {error}"
+            raise ModelServerError(said, grpc.StatusCode.INVALID_ARGUMENT) from error
         # No proxy: the environment's is for the world outside.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *by_tls)
 
     def predict(
         self,
@@ -82,9 +106,8 @@ class RestClient:
         body: dict[str, Any] = {"inputs": {alias: _as_json(value) for alias, value in inputs.items()}}
         if signature:
             body["signature_name"] = signature
-        answer = self.call(
-            "POST", f"{_model_path(model, version, label)}:predict", body, {"x-request-id": request_id or ""}
-        )
+        headers = {**self._prediction, "x-request-id": request_id or ""}
+        answer = self.call("POST", f"{_model_path(model, version, label)}:predict", body, headers)
         found = answer["outputs"]
         outputs = found if isinstance(found, Mapping) and "b64" not in found else {"outputs": found}
         return PredictResult({name: tensors.as_array(_decoded(value)) for name, value in outputs.items()}, version or 0)
@@ -95,7 +118,7 @@ class RestClient:
         Raises:
             ModelServerError: There is no such model or version (code NOT_FOUND), or the server cannot be reached.
         """
-        answer = self.call("GET", _model_path(model, version, None))
+        answer = self.call("GET", _model_path(model, version, None), headers=self._prediction)
         return [
             ModelVersion(int(entry["version"]), entry["state"], entry["status"].get("error_message", ""))
             for entry in answer["model_version_status"]
@@ -103,7 +126,7 @@ class RestClient:
 
     def metadata(self, model: str, *, version: int | None = None, label: str | None = None) -> dict[str, Any]:
         """Returns what ``/metadata`` answers, as JSON."""
-        return self.call("GET", f"{_model_path(model, version, label)}/metadata")
+        return self.call("GET", f"{_model_path(model, version, label)}/metadata", headers=self._prediction)
 
     def stats(self) -> dict[str, Any]:
         """Returns what the bundled server has counted by model and version since it started."""

@@ -26,7 +26,7 @@ MAX_FILLED_BYTES = 2**26
 
 @dataclass(frozen=True)
 class TensorType:
-    """How one TensorFlow dtype is spelled, stored and sent.
+    """A TensorFlow dtype: its names, and how it is stored and sent.
 
     Attributes:
         number: Its value in ``tensorflow.DataType``.

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
+import json
 import re
-import shutil
-import tempfile
-import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from airflow_hops.artifacts import MANIFEST_NAME, Artifact, BadInput, FileEntry, Manifest, Producer
-from airflow_hops.store import integrity
-from airflow_hops.store.files import Files, LocalFiles, RemoteFiles, has_files
+from airflow_hops.contract.artifacts import (
+    MANIFEST_NAME,
+    Artifact,
+    BadInput,
+    FileEntry,
+    Manifest,
+    Producer,
+    UnreadableFile,
+)
+from airflow_hops.contract.redaction import without_password
+from airflow_hops.store.checksums import CHUNK_BYTES, sha256_of
+from airflow_hops.store.files import Files, LocalFiles, StoreFiles
+from airflow_hops.store.integrity import Damage, DamagedArtifact, check_paths, damages, damages_in
+from airflow_hops.store.local_copies import LocalCopies
 from airflow_hops.store.writer import ArtifactWriter
 
 
@@ -25,9 +33,10 @@ class ArtifactStore:
     """Reads and writes the artifacts under one root.
 
     Args:
-        root: URI of the store (``file:///var/hops``, ``s3://bucket/hops``) or a local path.
+        root: URI of the store (``file:///var/hops``, ``s3://bucket/hops``) or a local path. A password in it goes to
+            the storage options, since the URI becomes a part of every artifact's address.
         storage_options: Passed to fsspec (``endpoint_url`` of an S3-compatible service, for instance).
-        local_cache: Where artifacts of a remote store are kept for local readers; by fingerprint.
+        local_cache: Where artifacts of a remote store are kept for local readers; by default in this user's cache.
 
     Attributes:
         root: The store's URI.
@@ -41,16 +50,15 @@ class ArtifactStore:
     def __init__(
         self, root: str, *, storage_options: Mapping[str, Any] | None = None, local_cache: str | None = None
     ) -> None:
-        self.root = _as_uri(root).rstrip("/")
+        address, password = without_password(_as_uri(root).rstrip("/"))
+        self.root = address
         if _climbs(self.root):
             raise BadInput(f"the store's address {root!r} has a part '..'; expected one that says where it leads")
-        self.storage_options = dict(storage_options or {})
+        self.storage_options = {**({} if password is None else {"password": password}), **(storage_options or {})}
         self.files: Files = (
-            LocalFiles() if self.root.startswith("file://") else RemoteFiles(self.root, self.storage_options)
+            LocalFiles() if self.root.startswith("file://") else StoreFiles(self.root, self.storage_options)
         )
-        self._local_cache = Path(
-            local_cache or os.environ.get("HOPS_LOCAL_CACHE") or Path(tempfile.gettempdir()) / "hops-cache"
-        )
+        self._local_cache = None if local_cache is None else Path(local_cache)
 
     @property
     def is_local(self) -> bool:
@@ -123,7 +131,7 @@ class ArtifactStore:
         self._check_inside(uri)
         path = f"{uri}/{MANIFEST_NAME}"
         try:
-            text = self.files.read(path).decode()
+            text = self.read_text(path)
         except FileNotFoundError:
             raise BadInput(
                 f"{uri}: no artifact there (no {MANIFEST_NAME}); the step that makes it has not finished, or it was "
@@ -136,19 +144,20 @@ class ArtifactStore:
         self._check_inside(uri)
         return self.files.exists(f"{uri}/{MANIFEST_NAME}")
 
-    def local(self, artifact: Artifact, *, without: Collection[str] = ()) -> Path:
-        """A local directory with the artifact's files: itself on a local store, else a verified download.
+    def local(self, artifact: Artifact, *, without: Collection[str] = (), checked: bool = True) -> Path:
+        """A local directory with the artifact's files: itself on a local store, else a download.
 
         Of an artifact that has been replaced, or is being replaced, and whose versions are kept (:func:`kept_version`),
         it is the version that was asked for.
 
         Args:
             artifact: The artifact.
-            without: Folders of it that need not be downloaded.
+            without: Folders of it that are not needed.
+            checked: Whether files of a local store are compared with the manifest's checksums; a download always is.
 
         Raises:
             BadInput: the artifact is missing, or another one lies at its address by now.
-            HopsError: a file's checksum differs from its manifest's.
+            DamagedArtifact: a file is gone, or its checksum differs from its manifest's.
         """
         self._check_inside(artifact.uri)
         kept = kept_version(artifact.uri, artifact.fingerprint)
@@ -156,35 +165,70 @@ class ArtifactStore:
             manifest = self.manifest(artifact.uri)
         except BadInput:
             if self.exists(kept):
-                return self.local(replace(artifact, uri=kept), without=without)
+                return self.local(replace(artifact, uri=kept), without=without, checked=checked)
             raise
-        integrity.check_paths(manifest, artifact.uri)
+        check_paths(manifest, artifact.uri)
         if manifest.fingerprint != artifact.fingerprint:
             if self.exists(kept):
-                return self.local(replace(artifact, uri=kept), without=without)
+                return self.local(replace(artifact, uri=kept), without=without, checked=checked)
             raise BadInput(
                 f"{artifact.uri}: another {manifest.kind} lies there by now (fingerprint {manifest.fingerprint[:12]}…, "
                 f"expected {artifact.fingerprint[:12]}…): its task ran again; run the tasks after it again"
             )
-        if isinstance(self.files, LocalFiles):
-            return self.files.path(artifact.uri)
-        target = self._local_cache / "-without-".join([manifest.fingerprint, *sorted(without)])
         files = tuple(entry for entry in manifest.files if entry.path.partition("/")[0] not in without)
-        if not has_files(target, files):
-            # What clears temporary folders may have taken some of the files.
-            shutil.rmtree(target, ignore_errors=True)
-            _download(self.files, artifact.uri, replace(manifest, files=files), target)
-        return target
+        wanted = replace(manifest, files=files)
+        if isinstance(self.files, StoreFiles):
+            name = "-without-".join([manifest.fingerprint, *sorted(without)])
+            return LocalCopies(self.files, self._local_cache).fetch(artifact.uri, wanted, name)
+        folder = self.files.path(artifact.uri)
+        if checked and (damage := next(damages_in(folder, wanted, artifact.uri), None)) is not None:
+            if self.exists(kept):
+                return self.local(replace(artifact, uri=kept), without=without)
+            raise DamagedArtifact(damage, manifest.producer, retryable=False)
+        return folder
 
     def verify(self, artifact: Artifact) -> Manifest:
         """Re-reads every file of an artifact in the store and compares its checksum with the manifest's.
 
         Raises:
-            HopsError: a file is missing or differs.
+            DamagedArtifact: a file is missing or differs.
         """
         manifest = self.manifest(artifact.uri)
-        integrity.verify(manifest, artifact.uri, lambda path: self.files.open(artifact.uri, path))
+        for damage in self.damages(artifact.uri, manifest):
+            raise DamagedArtifact(damage, manifest.producer, retryable=False)
         return manifest
+
+    def damages(self, uri: str, manifest: Manifest) -> Iterator[Damage]:
+        """Re-reads every file of an artifact in the store; yields those that are not what the manifest says."""
+        self._check_inside(uri)
+        files = self.files
+        if isinstance(files, LocalFiles):
+            yield from damages_in(files.path(uri), manifest, uri, reread=True)
+            return
+
+        def checksum(path: str) -> str:
+            with files.open(uri, path) as stream:
+                return sha256_of(stream)
+
+        yield from damages(manifest, uri, checksum)
+
+    def damage(self, uri: str, manifest: Manifest) -> Damage | None:
+        """A file of an artifact that is not what the manifest says, as far as can be told without a download."""
+        self._check_inside(uri)
+        if isinstance(self.files, LocalFiles):
+            return next(damages_in(self.files.path(uri), manifest, uri), None)
+        sizes = self.files.sizes(uri)
+        for entry in manifest.files:
+            if sizes.get(entry.path) != entry.size_bytes:
+                found = f"{sizes[entry.path]} bytes" if entry.path in sizes else None
+                return Damage(uri, entry.path, f"{entry.size_bytes} bytes", found)
+        return None
+
+    def artifacts(self, uri: str) -> list[str]:
+        """Addresses of the artifacts at or below an address of the store, sorted."""
+        if uri != self.root:
+            self._check_inside(uri)
+        return self.files.folders_with(uri, MANIFEST_NAME)
 
     def accept_edit(self, uri: str, path: str) -> Artifact:
         """The artifact after somebody may have edited one of its text files: its manifest then says what is in there.
@@ -207,11 +251,6 @@ class ArtifactStore:
             manifest = replace(manifest, files=(*others, entry))
             self.write_text(f"{uri}/{MANIFEST_NAME}", manifest.to_json())
         return manifest.reference(uri)
-
-    def is_whole(self, uri: str, manifest: Manifest) -> bool:
-        """Whether the store has all files of an artifact, by their sizes."""
-        self._check_inside(uri)
-        return self.files.has(uri, manifest.files)
 
     def write_text(self, uri: str, text: str) -> None:
         """Writes a small file atomically."""
@@ -247,9 +286,30 @@ class ArtifactStore:
 
         Raises:
             FileNotFoundError: there is none.
+            UnreadableFile: it is not UTF-8.
         """
         self._check_inside(uri)
-        return self.files.read(uri).decode(errors=errors)
+        try:
+            return self.files.read(uri).decode(errors=errors)
+        except UnicodeDecodeError as error:
+            raise UnreadableFile(
+                f"{uri}: expected text in UTF-8, found byte 0x{error.object[error.start]:02x} at {error.start}; the "
+                "file was damaged, or something else has written it: restore it, or clear the task that writes it"
+            ) from None
+
+    def read_json(self, uri: str) -> Any:
+        """The JSON value in a small file.
+
+        Raises:
+            FileNotFoundError: there is none.
+            UnreadableFile: it is not JSON.
+        """
+        try:
+            return json.loads(self.read_text(uri))
+        except json.JSONDecodeError as error:
+            raise UnreadableFile(
+                f"{uri}: expected JSON ({error}); the file was damaged: restore it, or clear the task that writes it"
+            ) from None
 
     def stream(self, uri: str) -> Iterator[bytes]:
         """The content of a file of any size, piece by piece; the file is opened at once.
@@ -270,26 +330,9 @@ def kept_version(uri: str, fingerprint: str) -> str:
     return f"{uri.rpartition('/')[0]}/history/{fingerprint}"
 
 
-def _download(files: RemoteFiles, uri: str, manifest: Manifest, target: Path) -> None:
-    staging = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
-    staging.mkdir(parents=True)
-    try:
-        for entry in manifest.files:
-            path = staging / entry.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # its absence is told below
-                files.fetch(f"{uri}/{entry.path}", path)
-        (staging / MANIFEST_NAME).write_text(manifest.to_json())
-        integrity.verify(manifest, uri, lambda path: (staging / path).open("rb"))
-        with contextlib.suppress(OSError):  # another process finished the same download first
-            staging.rename(target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
 def _pieces(stream: BinaryIO) -> Iterator[bytes]:
     with stream:
-        while piece := stream.read(integrity.CHUNK_BYTES):
+        while piece := stream.read(CHUNK_BYTES):
             yield piece
 
 

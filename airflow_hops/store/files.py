@@ -1,4 +1,4 @@
-"""What a store asks of the place that it lies in: a local file system, or anything else that fsspec opens.
+"""File operations of a store: on a local file system, or on anything else that fsspec opens.
 
 Addresses are whole URIs below the store's root; whoever calls has checked that they are.
 """
@@ -6,18 +6,20 @@ Addresses are whole URIs below the store's root; whoever calls has checked that 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import os
 import shutil
-import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from airflow_hops.artifacts import MANIFEST_NAME, BadInput, FileEntry
+from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput
+from airflow_hops.local_folders import make_temporary_folder
+from airflow_hops.processes.files import create_atomically, write_atomically
+from airflow_hops.processes.locks import locked
+from airflow_hops.processes.remote_files import RemoteFiles
 from airflow_hops.store.exchange import exchange
 
 
@@ -43,24 +45,11 @@ class LocalFiles:
 
     def write(self, uri: str, content: bytes) -> None:
         """Writes a small file atomically."""
-        with self._written(uri, content) as (staged, path):
-            staged.replace(path)
+        write_atomically(self.path(uri), content)
 
     def create(self, uri: str, content: bytes) -> None:
         """Writes a small file that is not there yet, atomically. Raises FileExistsError where it is there."""
-        with self._written(uri, content) as (staged, path):
-            os.link(staged, path)
-
-    @contextlib.contextmanager
-    def _written(self, uri: str, content: bytes) -> Iterator[tuple[Path, Path]]:
-        path = self.path(uri)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            staged.write_bytes(content)
-            yield staged, path
-        finally:
-            staged.unlink(missing_ok=True)
+        create_atomically(self.path(uri), content)
 
     def remove(self, uri: str) -> None:
         """Removes a file, if it is there."""
@@ -75,18 +64,15 @@ class LocalFiles:
         folder = self.path(uri)
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
-    def has(self, uri: str, entries: Iterable[FileEntry]) -> bool:
-        """Whether a folder has all of these files now, by their sizes."""
-        return has_files(self.path(uri), entries)
-
-    @contextlib.contextmanager
-    def lock(self, uri: str) -> Iterator[None]:
-        """Holds a lock on a folder, against threads and processes."""
+    def folders_with(self, uri: str, name: str) -> list[str]:
+        """Addresses of the folders at or below an address that hold a file of that name now, sorted."""
         folder = self.path(uri)
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("w") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
+        found = (path.parent for path in folder.rglob(name) if not _is_staged(path.parent))
+        return sorted("/".join([uri, *path.relative_to(folder).parts]) for path in found)
+
+    def lock(self, uri: str) -> contextlib.AbstractContextManager[None]:
+        """Holds a lock on a folder, against threads and processes."""
+        return locked(self.path(uri) / ".lock")
 
     def staging(self, uri: str) -> Path:
         """A new folder, beside the address, for what is to be published there."""
@@ -98,6 +84,10 @@ class LocalFiles:
         staged.mkdir(parents=True)
         return staged
 
+    def discard(self, staged: Path) -> None:
+        """Removes a staged folder, or what is left of it."""
+        shutil.rmtree(staged, ignore_errors=True)
+
     def staged(self, uri: str) -> Iterator[Path]:
         """The folders that are there now for what is to be published at an address."""
         target = self.path(uri)
@@ -107,7 +97,7 @@ class LocalFiles:
         """Puts a staged folder at its address, whatever lies there: a reader finds all of a manifest's files, or none.
 
         Args:
-            staged: Of :meth:`staging`; what is left of it is the caller's to remove.
+            staged: Of :meth:`staging`; the caller discards what is left of it.
             uri: The address.
             paths: The folder's files, without the manifest.
         """
@@ -121,7 +111,7 @@ class LocalFiles:
             shutil.rmtree(replaced, ignore_errors=True)
 
 
-class RemoteFiles:
+class StoreFiles:
     """On anything else that fsspec opens; the methods are those of :class:`LocalFiles`.
 
     Args:
@@ -131,71 +121,66 @@ class RemoteFiles:
 
     def __init__(self, root: str, storage_options: Mapping[str, Any]) -> None:
         self._root, self._storage_options = root, storage_options
+        self._locks: dict[Path, int] = {}
 
-    def fs(self) -> Any:
-        """The file system, as fsspec has it.
+    def remote(self) -> RemoteFiles:
+        """The store's files.
 
         Raises:
             BadInput: fsspec knows no such file system, or a package for it is missing.
         """
-        import fsspec
-
         try:
-            return fsspec.url_to_fs(self._root, **self._storage_options)[0]
+            return RemoteFiles(self._root, self._storage_options)
         except (ImportError, ValueError) as error:
             raise BadInput(f"store {self._root!r}: {error}") from error
 
-    def _fresh(self) -> Any:
-        """The file system, with no listing remembered."""
-        fs = self.fs()
-        fs.invalidate_cache()
-        return fs
-
     def open(self, uri: str, path: str = "") -> BinaryIO:
         """Opens a file to be read, or one that is named by its path in a folder."""
-        stream: BinaryIO = self._fresh().open(f"{uri}/{path}" if path else uri, "rb")
+        fs = self.remote().fs
+        fs.invalidate_cache()
+        stream: BinaryIO = fs.open(f"{uri}/{path}" if path else uri, "rb")
         return stream
 
     def read(self, uri: str) -> bytes:
         """The content of a small file."""
-        content: bytes = self.fs().cat_file(uri)
-        return content
+        return self.remote().read(uri)
 
     def fetch(self, uri: str, path: Path) -> None:
         """Copies a file to a local path. Raises FileNotFoundError where there is none."""
-        self.fs().get_file(uri, str(path))
+        self.remote().fs.get_file(uri, str(path))
 
     def write(self, uri: str, content: bytes) -> None:
         """Writes a small file atomically."""
-        self.fs().pipe_file(uri, content)
+        self.remote().write(uri, content)
 
     def create(self, uri: str, content: bytes) -> None:
         """Writes a small file that is not there yet, atomically."""
-        self.fs().pipe_file(uri, content, mode="create")
+        self.remote().fs.pipe_file(uri, content, mode="create")
 
     def remove(self, uri: str) -> None:
         """Removes a file, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            self.fs().rm_file(uri)
+        self.remote().remove(uri)
 
     def exists(self, uri: str) -> bool:
         """Whether a file is there now."""
-        return bool(self._fresh().exists(uri))
+        return self.remote().exists(uri)
 
     def names(self, uri: str) -> list[str]:
         """Names of what lies in a folder now."""
-        fs = self._fresh()
-        try:
-            return sorted(PurePosixPath(path).name for path in fs.ls(fs._strip_protocol(uri), detail=False))
-        except FileNotFoundError:
-            return []
+        remote = self.remote()
+        return sorted(PurePosixPath(entry["name"]).name for entry in remote.entries(remote.fs._strip_protocol(uri)))
 
-    def has(self, uri: str, entries: Iterable[FileEntry]) -> bool:
-        """Whether a folder has all of these files now, by their sizes."""
-        fs = self._fresh()
+    def sizes(self, uri: str) -> dict[str, int]:
+        """Sizes in bytes of the files in a folder now, by their paths in it."""
+        fs = self.remote().fs
+        fs.invalidate_cache()
         folder = fs._strip_protocol(uri)
-        found = {path: info["size"] for path, info in fs.find(folder, detail=True).items()}
-        return all(found.get(f"{folder}/{entry.path}") == entry.size_bytes for entry in entries)
+        return {path.removeprefix(f"{folder}/"): info["size"] for path, info in fs.find(folder, detail=True).items()}
+
+    def folders_with(self, uri: str, name: str) -> list[str]:
+        """Addresses of the folders at or below an address that hold a file of that name now, sorted."""
+        found = (PurePosixPath(path) for path in self.sizes(uri))
+        return sorted("/".join([uri, *path.parent.parts]) for path in found if path.name == name)
 
     def lock(self, uri: str) -> contextlib.AbstractContextManager[None]:
         """Nothing: there is no lock to hold."""
@@ -203,29 +188,27 @@ class RemoteFiles:
 
     def staging(self, uri: str) -> Path:
         """A new temporary folder."""
-        return Path(tempfile.mkdtemp(prefix="hops-artifact-"))
+        folder, lock = make_temporary_folder("artifact")
+        self._locks[folder] = lock
+        return folder
+
+    def discard(self, staged: Path) -> None:
+        """Removes a staged folder, or what is left of it."""
+        shutil.rmtree(staged, ignore_errors=True)
+        lock = self._locks.pop(staged, None)
+        if lock is not None:
+            os.close(lock)
 
     def publish(self, staged: Path, uri: str, paths: Sequence[str]) -> None:
         """Uploads a staged folder: first the old manifest goes, last the new one comes."""
-        fs = self._fresh()
-        if fs.exists(uri):
-            if fs.exists(f"{uri}/{MANIFEST_NAME}"):
-                fs.rm_file(f"{uri}/{MANIFEST_NAME}")
-            with contextlib.suppress(FileNotFoundError):  # the manifest was all there was
-                fs.rm(uri, recursive=True)
-        for path in (*paths, MANIFEST_NAME):
-            fs.put_file(str(staged / path), f"{uri}/{path}")
-        fs.invalidate_cache()
+        remote = self.remote()
+        remote.clear(uri, first=(MANIFEST_NAME,))
+        remote.publish({path: staged / path for path in (*paths, MANIFEST_NAME)}, uri, last=(MANIFEST_NAME,))
 
 
-def has_files(folder: Path, entries: Iterable[FileEntry]) -> bool:
-    """Whether a local folder is there with all of these files, by their sizes."""
-    for entry in entries:
-        path = folder / entry.path
-        if not path.is_file() or path.stat().st_size != entry.size_bytes:
-            return False
-    return folder.is_dir()
+def _is_staged(folder: Path) -> bool:
+    return any(".staging-" in part for part in folder.parts)
 
 
-Files = LocalFiles | RemoteFiles
+Files = LocalFiles | StoreFiles
 """Either has the same methods, but for what only one place has: a path, or a file system of fsspec's."""

@@ -1,11 +1,11 @@
-"""Which artifact a task has made of what: a task that would make the same again takes it instead."""
+"""The cache of steps: a task that would make the same artifact again takes the earlier one instead."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 
-from airflow_hops.artifacts import Artifact, BadInput, Producer, as_cached, cache_key
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, as_cached, cache_key
 from airflow_hops.store.artifact_store import ArtifactStore
 
 
@@ -24,8 +24,8 @@ def find_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, st
         manifest = store.manifest(artifact.uri)
         if manifest.fingerprint != artifact.fingerprint:
             return None, f"{artifact.uri} has changed since it was recorded"
-        if not store.is_whole(artifact.uri, manifest):
-            return None, f"{artifact.uri} has lost files that its manifest names"
+        if (damage := store.damage(artifact.uri, manifest)) is not None:
+            return None, str(damage)
         return as_cached(artifact), f"same {', '.join(sorted(parts))} as in run {entry['run_id']}"
     except FileNotFoundError:
         return None, _what_changed(store, folder, parts)

@@ -1,14 +1,13 @@
-"""How an artifact comes into being."""
+"""Publishing an artifact."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from airflow_hops.artifacts import MANIFEST_NAME, Artifact, Manifest, Producer, RowCounts
+from airflow_hops.contract.artifacts import MANIFEST_NAME, Artifact, Manifest, Producer, RowCounts
 from airflow_hops.store import integrity
 from airflow_hops.store.files import Files
 
@@ -48,7 +47,7 @@ class ArtifactWriter:
 
     def discard(self) -> None:
         """Removes what was staged."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        self._files.discard(self.path)
 
     def commit(
         self,

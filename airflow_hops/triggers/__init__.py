@@ -1,1 +1,1 @@
-"""What deferred tasks wait for, in the triggerer."""
+"""Triggers of deferred tasks."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.hooks.model_server import asked_from_a_trigger
 
 
 class ModelVersionTrigger(BaseTrigger):
@@ -20,10 +21,18 @@ class ModelVersionTrigger(BaseTrigger):
         version: Version number; None for any.
         label: Label that must name the version.
         poll_s: Seconds between looks at the server.
+        conn_id: Connection of type ``model_server`` or ``hops`` that has the token; None for a server that asks for
+            none.
     """
 
     def __init__(
-        self, services: Mapping[str, str], model_name: str, version: int | None, label: str | None, poll_s: float
+        self,
+        services: Mapping[str, str],
+        model_name: str,
+        version: int | None,
+        label: str | None,
+        poll_s: float,
+        conn_id: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.services = dict(services)
@@ -31,6 +40,7 @@ class ModelVersionTrigger(BaseTrigger):
         self.version = version
         self.label = label
         self.poll_s = poll_s
+        self.conn_id = conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The path of this class, and its arguments."""
@@ -42,14 +52,16 @@ class ModelVersionTrigger(BaseTrigger):
                 "version": self.version,
                 "label": self.label,
                 "poll_s": self.poll_s,
+                "conn_id": self.conn_id,
             },
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Looks until there is an event: ``{"version": N}``, or ``{"error": text}``."""
+        services = {**self.services, **(await asked_from_a_trigger(self.conn_id) if self.conn_id else {})}
         while True:
             try:
-                found = await asyncio.to_thread(ready_version, self.services, self.model_name, self.version, self.label)
+                found = await asyncio.to_thread(ready_version, services, self.model_name, self.version, self.label)
             except BadInput as error:
                 yield TriggerEvent({"error": str(error)})
                 return

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import time
-import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.hooks.model_server import asked_from_a_trigger
 
 _REQUEST_TIMEOUT_S = 5.0
 
@@ -29,6 +31,8 @@ class RolloutTrigger(BaseTrigger):
         requests: What the server will have counted of the canary when it fires earlier; None: only time counts.
         server_since: The start of the server that this number belongs to.
         poll_s: Seconds between requests to the server.
+        conn_id: Connection of type ``model_server`` or ``hops`` that has the token, and the files for TLS; None for a
+            server that asks for neither.
     """
 
     def __init__(
@@ -41,14 +45,15 @@ class RolloutTrigger(BaseTrigger):
         requests: int | None = None,
         server_since: float | None = None,
         poll_s: float = 1.0,
+        conn_id: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.until, self.url, self.model_name, self.version = until, url, model_name, version
-        self.requests, self.server_since, self.poll_s = requests, server_since, poll_s
+        self.requests, self.server_since, self.poll_s, self.conn_id = requests, server_since, poll_s, conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class and arguments, from which a triggerer makes it again."""
-        names = ("until", "url", "model_name", "version", "requests", "server_since", "poll_s")
+        names = ("until", "url", "model_name", "version", "requests", "server_since", "poll_s", "conn_id")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -57,23 +62,32 @@ class RolloutTrigger(BaseTrigger):
 
     async def wait(self) -> str:
         """Returns once a look is due: ``time``, ``requests`` or ``server``."""
+        services = await asked_from_a_trigger(self.conn_id) if self.conn_id and self.requests is not None else {}
         while (left_s := self.until - time.time()) > 0:
-            why = await asyncio.to_thread(self._due) if self.requests is not None else ""
+            why = await asyncio.to_thread(self._due, services) if self.requests is not None else ""
             if why:
                 return why
             await asyncio.sleep(min(self.poll_s, left_s))
         return "time"
 
-    def _due(self) -> str:
+    def _due(self, services: Mapping[str, str]) -> str:
+        from airflow_hops.serving_api.address import ServerAddress
+        from airflow_hops.serving_api.answers import ModelServerError
+
+        place = urlsplit(self.url)
         try:
-            # No proxy: the environment's is for the world outside.
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(self.url, timeout=_REQUEST_TIMEOUT_S) as response:
-                answer = json.load(response)
+            server = replace(
+                ServerAddress.of(services),
+                host=place.hostname or "",
+                rest_port=place.port,
+                rest_tls=place.scheme == "https",
+                timeout_s=_REQUEST_TIMEOUT_S,
+            )
+            answer = server.rest_client().stats()
             versions = answer["models"].get(self.model_name, {}).get("versions", {})
             asked = versions.get(str(self.version), {}).get("requests", 0)
             due = self.requests is not None and asked >= self.requests
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError):
+        except (ModelServerError, HopsError, ValueError, LookupError, TypeError, AttributeError):
             return ""  # no server, half an answer, or another program's
         if self.server_since is not None and answer.get("since") != self.server_since:
             return "server"

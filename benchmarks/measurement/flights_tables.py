@@ -63,7 +63,7 @@ def capture_window(folder: Path) -> None:
     """The window as the model server captures it (``captured/``), and the reference's statistics (``reference.pb``)."""
     import pandas as pd
 
-    from airflow_hops.runtime.statistics import generate_statistics
+    from airflow_hops.runtime.feature_statistics import generate_statistics
     from airflow_hops.serving.capture.capture import Capture, CaptureOptions
     from airflow_hops.serving.capture.record import CapturedCall
     from airflow_hops.serving.monitoring.stats import RequestKind

@@ -57,7 +57,7 @@ class Tfx:
         """
         uv = REPOSITORY / ".uv" / "bin" / "uv"
         pins = PEERS / "tfx.txt"
-        create_environment(self.environment, pins, uv=str(uv), python=sys.executable, say=_say)
+        create_environment(self.environment, pins, uv=str(uv), say=_say)
         self.work.mkdir(parents=True, exist_ok=True)
         run = self._run("table", flights, str(self.work / "table"))
         return int(run.answer["rows"]), run.total

@@ -64,7 +64,7 @@ def api(airflow_settings: pytest.MonkeyPatch, warm_launcher: Any, run_dag: Any) 
     """The API, with a run of each of the DAGs ``pages`` and ``pages_other``."""
     from airflow.api_fastapi.app import create_app, purge_cached_app
 
-    from airflow_hops.api import inspection
+    from airflow_hops.api.inspection import client as inspection
     from airflow_hops.hooks.runtime import RuntimeHook
 
     airflow_settings.setattr(RuntimeHook, "local_launcher", lambda hook: warm_launcher)
@@ -81,7 +81,7 @@ def folder_of(api: Api) -> Any:
     """Where an artifact of the run of ``pages`` lies: ``folder_of(task_id, kind)``."""
 
     def folder(task_id: str, kind: str) -> Path:
-        from airflow_hops.artifacts import Producer
+        from airflow_hops.contract.artifacts import Producer
 
         uri = api.store.address(Producer("pages", api.pages.run_id, task_id), kind)
         return Path(uri.removeprefix("file://"))

@@ -6,6 +6,7 @@ A new parameter of a path or a query needs a value in ``NAMES`` that names somet
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -45,17 +46,8 @@ CHANGES_NOTHING = {"/tensorboard/{dag_id}/{run_id}/{task_id}/{map_index}/{path:p
 """Where POST only asks for much at once."""
 
 ROUTES = [route for route in make_app().routes if isinstance(route, APIRoute)]
-PROTECTED = [
-    pytest.param(method, route, id=f"{method} {route.path}")
-    for route in ROUTES
-    if route.path not in PUBLIC
-    for method in sorted(route.methods)
-]
-PARAMETERS = [
-    pytest.param(method, route, name, id=f"{method} {route.path} {name}")
-    for method, route in (each.values for each in PROTECTED)
-    for name in re.findall(r"{(\w+)}", route.path)  # less the paths of TensorBoard, which it answers itself
-]
+PROTECTED = [(method, route) for route in ROUTES if route.path not in PUBLIC for method in sorted(route.methods)]
+ASTRAY = ("%2e%2e", "%2e%2e%2f%2e%2e%2fpages_other", "..%5c..", "%00", "~", "%252e%252e")
 
 
 def _dependencies(dependant: Dependant) -> Iterator[Any]:
@@ -80,59 +72,77 @@ def _path(api: Api, route: APIRoute, **other: str) -> str:
     return f"{filled}?{query}" if query else filled
 
 
-@pytest.mark.parametrize(("method", "route"), PROTECTED)
-def test_every_route_depends_on_airflows_check(method: str, route: APIRoute) -> None:
-    checks = _dag_checks(route)
-    assert checks, f"{route.path} protects nothing; see airflow_hops/api/access.py"
-    if "{dag_id}" not in route.path:
-        assert access._readable_dags in _dependencies(route.dependant), "a list shows the DAGs that may be read"
-    if method not in ("GET", "HEAD") and route.path not in CHANGES_NOTHING:
-        assert set(checks) & {"POST", "PUT", "DELETE"}, "what changes something takes more than the right to read"
-    assert access.check_origin in _dependencies(route.dependant)
+def test_every_route_depends_on_airflows_check(subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        with subtests.test(f"{method} {route.path}"):
+            checks = _dag_checks(route)
+            assert checks, f"{route.path} protects nothing; see airflow_hops/api/access.py"
+            if "{dag_id}" not in route.path:
+                assert access._readable_dags in _dependencies(route.dependant), "a list shows the DAGs that may be read"
+            if method not in ("GET", "HEAD") and route.path not in CHANGES_NOTHING:
+                assert set(checks) & {"POST", "PUT", "DELETE"}, (
+                    "what changes something takes more than the right to read"
+                )
+            assert access.check_origin in _dependencies(route.dependant)
 
 
-@pytest.mark.parametrize(("method", "route"), PROTECTED)
-def test_who_is_not_logged_in_is_told_so(api: Api, method: str, route: APIRoute) -> None:
-    answer = api.request(method, _path(api, route), user=None)
-    assert (answer.status_code, answer.json()) == (401, {"detail": "Not authenticated"})
-    forged = api.request(method, _path(api, route), user=None, headers={"Authorization": "Bearer forged"})
-    assert forged.status_code == 403
+def test_who_is_not_logged_in_is_told_so(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        with subtests.test(f"{method} {route.path}"):
+            answer = api.request(method, _path(api, route), user=None)
+            assert (answer.status_code, answer.json()) == (401, {"detail": "Not authenticated"})
+            forged = api.request(method, _path(api, route), user=None, headers={"Authorization": "Bearer forged"})
+            assert forged.status_code == 403
 
 
-@pytest.mark.parametrize(("method", "route"), PROTECTED)
-def test_who_has_no_right_is_refused(api: Api, method: str, route: APIRoute) -> None:
-    assert api.request(method, _path(api, route), "nobody").status_code == 403
-    if "{dag_id}" in route.path:
-        refused = api.request(method, _path(api, route), "only:pages_other")
-        assert (refused.status_code, refused.json()) == (403, {"detail": "Forbidden"})
-    if method != "GET" and route.path not in CHANGES_NOTHING:
-        assert api.request(method, _path(api, route), "viewer").status_code == 403
+def test_who_has_no_right_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        with subtests.test(f"{method} {route.path}"):
+            assert api.request(method, _path(api, route), "nobody").status_code == 403
+            if "{dag_id}" in route.path:
+                refused = api.request(method, _path(api, route), "only:pages_other")
+                assert (refused.status_code, refused.json()) == (403, {"detail": "Forbidden"})
+            if method != "GET" and route.path not in CHANGES_NOTHING:
+                assert api.request(method, _path(api, route), "viewer").status_code == 403
 
 
-@pytest.mark.parametrize(("method", "route"), PROTECTED)
-def test_who_may_read_other_dags_learns_nothing_of_this_one(api: Api, method: str, route: APIRoute) -> None:
-    answer = api.request(method, _path(api, route), "only:pages_other")
-    assert "pages_training" not in answer.text
-    assert not re.search(r'"pages"|pages/', answer.text)
+def test_who_may_read_other_dags_learns_nothing_of_this_one(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        with subtests.test(f"{method} {route.path}"):
+            answer = api.request(method, _path(api, route), "only:pages_other")
+            assert "pages_training" not in answer.text
+            assert not re.search(r'"pages"|pages/', answer.text)
 
 
-@pytest.mark.parametrize(("method", "route"), [each for each in PROTECTED if "{run_id}" in each.values[1].path])
-def test_a_run_of_another_dag_is_not_found(api: Api, method: str, route: APIRoute) -> None:
-    other = quote(api.other.run_id, safe="")
-    assert api.request(method, _path(api, route, run_id=other)).status_code == 404
+def test_a_run_of_another_dag_is_not_found(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        if "{run_id}" not in route.path:
+            continue
+        with subtests.test(f"{method} {route.path}"):
+            other = quote(api.other.run_id, safe="")
+            assert api.request(method, _path(api, route, run_id=other)).status_code == 404
 
 
-@pytest.mark.parametrize(("method", "route", "name"), PARAMETERS)
-@pytest.mark.parametrize("astray", ["%2e%2e", "%2e%2e%2f%2e%2e%2fpages_other", "..%5c..", "%00", "~", "%252e%252e"])
-def test_what_leads_astray_leads_nowhere(api: Api, method: str, route: APIRoute, name: str, astray: str) -> None:
-    answer = api.request(method, _path(api, route, **{name: astray}))
-    assert answer.status_code in (404, 405, 422), answer.text
-    assert "pages_other/" not in answer.text
+def test_what_leads_astray_leads_nowhere(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        names = re.findall(r"{(\w+)}", route.path)  # less the paths of TensorBoard, which it answers itself
+        for name, astray in itertools.product(names, ASTRAY):
+            with subtests.test(f"{method} {route.path} {name} {astray}"):
+                answer = api.request(method, _path(api, route, **{name: astray}))
+                assert answer.status_code in (404, 405, 422), answer.text
+                assert "pages_other/" not in answer.text
 
 
-@pytest.mark.parametrize(("method", "route"), [each for each in PROTECTED if each.values[0] != "GET"])
-def test_a_page_of_another_site_changes_nothing(api: Api, method: str, route: APIRoute) -> None:
-    for headers in ({"Origin": "https://elsewhere.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
-        answer = api.request(method, _path(api, route), "admin", headers=headers)
-        assert answer.status_code == 403
-        assert "may not change anything here" in answer.json()["detail"]
+def test_a_page_of_another_site_changes_nothing(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        if method == "GET":
+            continue
+        with subtests.test(f"{method} {route.path}"):
+            for headers in (
+                {"Origin": "https://elsewhere.example"},
+                {"Origin": "null"},
+                {"Sec-Fetch-Site": "cross-site"},
+            ):
+                answer = api.request(method, _path(api, route), "admin", headers=headers)
+                assert answer.status_code == 403
+                assert "may not change anything here" in answer.json()["detail"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.artifacts import Producer
+from airflow_hops.contract.artifacts import Producer
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -31,6 +31,8 @@ def test_a_run_lists_its_artifacts_in_the_pipelines_order(api: Api) -> None:
     ]
     examples = found[0]
     assert examples["rows"]["train"] == {"rows_in": 800, "rows_out": 800, "rejected": {}}
+    # Neither a table and its splits, nor a row of a split, is counted twice.
+    assert [entry["total_rows"] and entry["total_rows"]["rows_out"] for entry in found] == [1000, 1000, None, 1000]
     assert examples["created_at"].endswith("Z")
 
 
@@ -51,7 +53,7 @@ def test_an_artifact_says_what_it_was_made_from(api: Api) -> None:
 
 
 def test_what_another_dag_made_is_hidden_from_who_may_not_read_it(api: Api) -> None:
-    from airflow_hops.artifacts import Producer
+    from airflow_hops.contract.artifacts import Producer
 
     store = api.store
     other = store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
@@ -70,7 +72,7 @@ def test_what_another_dag_made_is_hidden_from_who_may_not_read_it(api: Api) -> N
 def test_an_artifact_that_another_dag_made_takes_the_right_to_that_dag(api: Api) -> None:
     from airflow.models.xcom import XComModel
 
-    from airflow_hops.artifacts import Producer
+    from airflow_hops.contract.artifacts import Producer
 
     uri = api.store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
     value = api.store.manifest(uri).reference(uri).to_dict()
@@ -225,7 +227,7 @@ def test_rows_that_there_are_not_are_named(api: Api, query: str, says: str) -> N
 def test_who_has_not_the_token_is_not_answered_by_the_ml_side(api: Api) -> None:
     import httpx
 
-    from airflow_hops.api import inspection
+    from airflow_hops.api.inspection import client as inspection
 
     assert api.get(api.artifact_path("statistics", "statistics") + "/splits").json() == {"splits": {}}
     (server,) = inspection._servers._servers.values()

@@ -20,7 +20,7 @@ NUMERIC = [[1.0, 2.5], [3.0, None], [None, 7.0], [0.1, -4.0]]
 @pytest.fixture(scope="module")
 def path(api: Api) -> str:
     """An artifact like those of a transform: vectors of fixed width, lists of any, bytes."""
-    from airflow_hops.artifacts import Producer
+    from airflow_hops.contract.artifacts import Producer
 
     table = pa.table(
         {
@@ -76,7 +76,7 @@ def test_columns_come_in_parts_that_fit_together(api: Api, path: str) -> None:
 
 
 def test_numbers_of_all_rows_are_rounded_to_place_them_and_of_one_row_come_in_full(api: Api, path: str) -> None:
-    from airflow_hops.artifacts import Producer
+    from airflow_hops.contract.artifacts import Producer
 
     random = np.random.default_rng(3)
     exact = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.api.statistics import Distances, FeatureDetail, FeatureTable, StatisticsDatasets
+from airflow_hops.api.artifacts.statistics import Distances, FeatureDetail, FeatureTable, StatisticsDatasets
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -140,7 +140,7 @@ def test_distances_are_measured_or_those_of_the_skew_report(statistics: Statisti
 
 
 def _report(statistics: Statistics) -> str:
-    from airflow_hops.artifacts import Producer
+    from airflow_hops.contract.artifacts import Producer
 
     producer = Producer("pages_statistics", statistics.run.run_id, "compare")
     return str(statistics.api.store.read_text(f"{statistics.api.store.address(producer, 'skew')}/report.json"))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from airflow_hops.api.inspection import _servers, _waiting, ask, ask_bytes
-from airflow_hops.api.runtime_servers import RuntimeServers, ServerProgram
+from airflow_hops.api.inspection.client import _servers, _waiting, ask, ask_bytes
+from airflow_hops.api.inspection.servers import RuntimeServers, ServerProgram
 from airflow_hops.hooks.runtime import RuntimeHook
 from api.conftest import Api
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.store.model_records import record_uri, write_record
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -47,7 +50,7 @@ def test_an_artifact_leads_on_to_what_was_made_from_it(api: Api) -> None:
 
 
 def test_what_another_dag_made_is_a_box_without_a_name(api: Api) -> None:
-    from airflow_hops.artifacts import Producer
+    from airflow_hops.contract.artifacts import Producer
 
     other = api.store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
     mine = Producer("pages", api.pages.run_id, "schema")
@@ -100,18 +103,9 @@ def test_what_it_takes_to_make_it_again_is_said_part_by_part(api: Api) -> None:
 
 
 def test_versions_are_listed_with_their_deployments(api: Api) -> None:
-    import json
-
-    record = {
-        "champion": {"version": 2, "since": "2026-01-02T00:00:00+00:00", "fingerprint": "f"},
-        "challenger": None,
-        "history": [
-            {"at": "2026-01-01T00:00:00+00:00", "event": "deployed", "version": 1, "why": "the first model", "by": {}},
-            {"at": "2026-01-02T00:00:00+00:00", "event": "deployed", "version": 2, "why": "better", "by": {}},
-        ],
-    }
-    uri = api.store.uri("_models", "pages_model.json")
-    api.store.write_text(uri, json.dumps(record))
+    champion = ServedVersion.of(Artifact("file:///m", "model", "f"), 2, "", 100)
+    record = ModelRecord(champion).after("deployed", 1, "the first model", by={}).after("deployed", 2, "better", by={})
+    write_record(api.store, "pages_model", record)
     try:
         versions = api.get("/api/dags/pages_training/versions").json()["versions"]
         assert [(each["version"], each["role"], each["traffic_percent"]) for each in versions] == [
@@ -119,5 +113,5 @@ def test_versions_are_listed_with_their_deployments(api: Api) -> None:
             (1, "former", 0),
         ]
     finally:
-        api.store.remove_text(uri)
+        api.store.remove_text(record_uri(api.store, "pages_model"))
     assert api.get("/api/dags/pages_training/versions").json() == {"versions": []}

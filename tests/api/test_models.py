@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from conftest import StepRunner
-from served_models import Pipeline, Processes, wait_for
+from served_models import Pipeline, Processes
+from waiting import wait_for
 
-from airflow_hops.runtime.model_record import record_uri
+from airflow_hops.store.model_records import record_uri
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime

@@ -89,3 +89,32 @@ def test_a_build_that_is_missing_is_said_on_the_page_with_how_to_make_it(
 )
 def test_nothing_else_is_served(api: Any, built: str, name: str) -> None:
     assert api.get(f"/static/{name}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "policy"),
+    [
+        ("/hops/api/pipelines", 200, "default-src 'none'"),
+        ("/hops/api/pipelines?limit=0", 422, "default-src 'none'"),
+        ("/hops/api/nothing", 404, "default-src 'none'"),
+        ("/hops/static/hops.umd.js", 200, "default-src 'none'"),
+        ("/hops/static/icon.svg", 200, "default-src 'none'"),
+        ("/plugin/hops", 200, "base-uri 'self'; object-src 'none'"),
+        ("/plugin/hops/models?dag=pages", 200, "base-uri 'self'; object-src 'none'"),
+        ("/dags/pages/runs/first/plugin/hops-run", 200, "base-uri 'self'; object-src 'none'"),
+    ],
+)
+def test_no_other_site_frames_it(api: Any, built: str, path: str, status: int, policy: str) -> None:
+    answer = api.client.get(path, headers=bearer("admin"))
+    assert answer.status_code == status
+    assert answer.headers.get_list("content-security-policy") == ["frame-ancestors 'self'", policy]
+    assert answer.headers["x-frame-options"] == "SAMEORIGIN"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/", "/dags/pages", "/plugin/hops-of-others", "/api/v2/version"])
+def test_airflows_own_pages_and_those_of_other_plugins_are_left_alone(api: Any, path: str) -> None:
+    answer = api.client.get(path, headers=bearer("admin"))
+    assert answer.status_code == 200
+    assert "content-security-policy" not in answer.headers
+    assert "x-frame-options" not in answer.headers

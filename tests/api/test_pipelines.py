@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.artifacts import Artifact
-from airflow_hops.runtime.model_record import ModelRecord, ServedVersion, record_uri, write_record
+from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.store.model_records import record_uri, write_record
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -80,7 +81,7 @@ def test_a_pipeline_is_read_anew_when_its_dag_changes(api: Api) -> None:
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.utils.session import create_session
 
-    from airflow_hops.api.definitions import definitions
+    from airflow_hops.api.pipelines.definitions import definitions
 
     with create_session() as session:
         first = definitions.pipeline(session, "pages")

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_hops.artifacts import Artifact, Producer
+from airflow_hops.contract.artifacts import Artifact, HopsError, Producer
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -39,12 +39,10 @@ def test_who_may_trigger_what_only_watches_a_model_decides_nothing(api: Api) -> 
     assert api.get("/api/dags/pages_training/models/pages_model").json()["may_change"] is True
 
 
-def test_messages_of_mlflow_hide_passwords() -> None:
-    from airflow_hops.runtime.tracking.client import _without_passwords
-
+def test_messages_hide_passwords() -> None:
     said = "MLflow at https://ann:s@cret@ml.example:5000/a: GET http://:token@ml.example failed; see docs@example.org"
     hidden = "MLflow at https://***@ml.example:5000/a: GET http://***@ml.example failed; see docs@example.org"
-    assert _without_passwords(said) == hidden
+    assert str(HopsError(said)) == hidden
 
 
 @pytest.fixture
@@ -52,12 +50,14 @@ def twin(api: Api, folder_of: Any) -> Any:
     """``twin(task_id, kind)``: an artifact of the DAG ``pages_other`` with the contents of one of ``pages``."""
 
     def copy(task_id: str, kind: str, inputs: Any = None) -> tuple[str, Artifact]:
+        original = api.get(api.artifact_path(task_id, kind)).json()
         producer = Producer("pages_other", api.other.run_id, "examples")
         with api.store.create(api.store.address(producer, kind), kind, producer, inputs=inputs) as writer:
             ignored = shutil.ignore_patterns("manifest.json")
             shutil.copytree(folder_of(task_id, kind), writer.path, ignore=ignored, dirs_exist_ok=True)
-            artifact = writer.commit(properties={"window": ["2026-01-01", "2026-01-02"]})
-        assert artifact.fingerprint == api.get(api.artifact_path(task_id, kind)).json()["fingerprint"]
+            facts = {"window": ["2026-01-01", "2026-01-02"], "splits": original["properties"]["splits"]}
+            artifact = writer.commit(properties=facts)
+        assert artifact.fingerprint == original["fingerprint"]
         return api.artifact_path("examples", kind, api.other), artifact
 
     return copy

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from airflow_hops.artifacts import Producer
+from airflow_hops.contract.artifacts import Producer
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -66,6 +67,42 @@ def test_a_run_says_how_its_stages_went_and_what_they_made(api: Api) -> None:
     )  # fmt: skip
     assert run["stages"][1]["duration_s"] > 0
     assert run["stages"][0]["artifacts"][0]["rows"]["eval"]["rows_out"] == 200
+
+
+def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -> None:
+    refused = run_dag("pages_refused", {})
+    assert str(refused.state) == "success"
+    said = {
+        "task_id": "evaluate", "map_index": -1, "verdict": "not blessed",
+        "why": "eval: AUC 0.51, at least 0.6 is asked for",
+    }  # fmt: skip
+    assert _stages(api, "pages_refused", refused.run_id)["refusal"] == said
+    (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["pipelines"]
+    assert (pipeline["last_run"]["state"], pipeline["last_run"]["refusal"]) == ("success", said)
+    assert _stages(api, "pages", api.pages.run_id)["refusal"] is None
+    run_dag("pages_refused", {})
+    (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["pipelines"]
+    assert pipeline["last_run"]["run_id"] != refused.run_id
+    assert pipeline["last_run"]["refusal"] == said, "of an artifact that was taken from the cache, too"
+
+
+@pytest.mark.parametrize(
+    ("kind", "properties", "verdict"),
+    [
+        ("evaluation", {"blessed": True, "reasons": ["better"]}, None),
+        ("rollout", {"decision": "promoted", "reasons": []}, None),
+        ("rollout", {"decision": "rolled_back", "reasons": ["errors: 5 of 100"]}, "rolled back"),
+        ("skew", {"decision": "rolled_back"}, None),
+    ],
+)
+def test_only_what_judges_a_model_refuses_it(kind: str, properties: dict[str, Any], verdict: str | None) -> None:
+    from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact
+    from airflow_hops.api.runs.states import refusal_in
+    from airflow_hops.contract.artifacts import Artifact
+
+    artifact = Artifact("file:///store/made", kind, "f" * 64, properties=properties)
+    refusal = refusal_in([ReturnedArtifact("dag", "run", "task", -1, datetime.now(UTC), artifact)])
+    assert (refusal and refusal.verdict) == verdict
 
 
 def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:
@@ -125,14 +162,16 @@ def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:
 
 
 def test_requests_are_told_in_steps_of_a_minute() -> None:
-    from airflow_hops.api.pipeline_activity import _requests
+    from airflow_hops.api.pipelines.activity import _requests
 
-    counts = {"requests": [60] * 7, "errors": [0] * 6 + [2]}
+    counts = {"requests": [60] * 7, "errors": [0] * 6 + [2], "client_errors": [1] + [0] * 6}
     series = {"at": [1000.0 + 10 * step for step in range(7)], "seconds": [10.0] * 7}
     found = _requests({**series, "models": {"m": {"versions": {"3": counts, "4": counts}}}}, "m")
     # A minute of ten seconds each, and what is left: twice 60 requests in 10 s.
-    assert (found.per_second, found.errors) == ([12.0, 12.0], [0, 4])
+    assert (found.per_second, found.errors, found.client_errors) == ([12.0, 12.0], [0, 4], [2, 0])
     assert json.loads(found.model_dump_json())["at"] == ["1970-01-01T00:17:30Z", "1970-01-01T00:17:40Z"]
+    earlier = {name: counts[name] for name in ("requests", "errors")}  # a server of an earlier version
+    assert _requests({**series, "models": {"m": {"versions": {"3": earlier}}}}, "m").client_errors == [0, 0]
     nothing = _requests({**series, "models": {}}, "m")
     assert nothing.per_second == [0.0, 0.0]
 

@@ -228,7 +228,7 @@ def test_a_question_that_cannot_be_answered_any_more_says_so(asking: Asking) -> 
 
 
 def test_what_was_deleted_is_told_of(asking: Asking) -> None:
-    from airflow_hops.artifacts import Producer
+    from airflow_hops.contract.artifacts import Producer
 
     uri = asking.api.store.address(Producer("pages_schema", asking.first.run_id, "validate"), "anomalies")
     folder = Path(uri.removeprefix("file://"))

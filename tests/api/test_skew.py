@@ -28,7 +28,7 @@ START = datetime(2026, 1, 5, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def runs(api: Api, run_dag: Any) -> list[Any]:
     """Five comparisons with the statistics of the DAG ``pages``: alike, drifted, again, broken, too few rows."""
-    from airflow_hops.artifacts import Producer
+    from airflow_hops.contract.artifacts import Producer
 
     uri = api.store.address(Producer("pages", api.pages.run_id, "statistics"), "statistics")
     reference = api.store.manifest(uri).reference(uri).to_dict()
@@ -95,9 +95,9 @@ def test_all_of_a_feature_comes_from_the_reports(api: Api, runs: list[Any]) -> N
 
 
 def test_a_deleted_report_leaves_its_scores_and_says_so(api: Api, runs: list[Any], report_path: Any) -> None:
-    from airflow_hops.api import skew_reports
     from airflow_hops.api.caching import ByteCache
-    from airflow_hops.artifacts import Producer
+    from airflow_hops.api.skew import reports as skew_reports
+    from airflow_hops.contract.artifacts import Producer
 
     uri = api.store.address(Producer(DAG, runs[2].run_id, "drift"), "skew")
     folder = Path(uri.removeprefix("file://"))

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_hops.artifacts import Producer
+from airflow_hops.contract.artifacts import Producer
+from airflow_hops.contract.protocol import Line
 from airflow_hops.hooks.progress import ProgressWriter, TaskProgress
-from airflow_hops.protocol import Line
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime

@@ -24,7 +24,7 @@ def write_examples(context, rows: int) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.artifacts import RowCounts
+    from airflow_hops.contract.artifacts import RowCounts
 
     random = np.random.default_rng(7)
     words = np.array(["a", "b", "<script>alert(1)</script>", "ü€𝄞"], object)
@@ -44,8 +44,9 @@ def write_examples(context, rows: int) -> Any:
         for split, part in {"train": table[: rows * 4 // 5], "eval": table[rows * 4 // 5 :]}.items():
             (writer.path / split).mkdir()
             part.to_parquet(writer.path / split / "part-00000.parquet", row_group_size=100)
-        counts = {"train": RowCounts(rows * 4 // 5, rows * 4 // 5), "eval": RowCounts(rows // 5, rows // 5)}
-        return writer.commit(rows=counts, properties={"label": "label", "key": "id"})
+        sizes = {"table": rows, "train": rows * 4 // 5, "eval": rows // 5}  # as the prepare stage counts them
+        counts = {name: RowCounts(size, size) for name, size in sizes.items()}
+        return writer.commit(rows=counts, properties={"label": "label", "key": "id", "splits": ["train", "eval"]})
 
 
 with DAG("pages", schedule=None):
@@ -56,6 +57,17 @@ with DAG("pages", schedule=None):
 
 with DAG("pages_other", schedule=None):
     task.hops(write_examples, task_id="examples", output_kind="examples")(20)
+
+
+def refuse(context) -> Any:
+    """An evaluation that does not bless."""
+    with context.output() as writer:
+        (writer.path / "evaluation.json").write_text("{}")
+        return writer.commit(properties={"blessed": False, "reasons": ["eval: AUC 0.51, at least 0.6 is asked for"]})
+
+
+with DAG("pages_refused", schedule=None):
+    task.hops(refuse, task_id="evaluate", output_kind="evaluation")()
 
 with DAG("pages_training", schedule=[Asset("pages.drifted")]):
     train = HorovodTrainOperator(task_id="train", script="train.py")

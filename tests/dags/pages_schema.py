@@ -16,7 +16,7 @@ def write_examples(context, changed: str) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.artifacts import RowCounts
+    from airflow_hops.contract.artifacts import RowCounts
 
     rows = 800
     random = np.random.default_rng(3)

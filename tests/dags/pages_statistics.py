@@ -15,7 +15,7 @@ def write_awkward_examples(context, moved: bool) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.artifacts import RowCounts
+    from airflow_hops.contract.artifacts import RowCounts
 
     rows = 1000
     number = np.arange(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, task
 
 from airflow_hops.operators.schema import SchemaOperator
+from airflow_hops.operators.validation import ValidateExamplesOperator
 
 STATISTICS = "{{ dag_run.conf['statistics'] }}"
 
@@ -39,6 +40,10 @@ with DAG("schema_function_two_of_a_name", schedule=None, render_template_as_nati
         return inferred
 
     schema()
+
+with DAG("schema_until_deployed", schedule=None, render_template_as_native_obj=True):
+    frozen = SchemaOperator(task_id="schema", statistics=STATISTICS, freeze_at="deployment")
+    ValidateExamplesOperator(task_id="validate", statistics=STATISTICS, schema=frozen.output)
 
 with DAG("schema_file", schedule=None, render_template_as_native_obj=True):
     SchemaOperator(task_id="schema", statistics=STATISTICS, schema="{{ dag_run.conf['path'] }}")

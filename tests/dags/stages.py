@@ -7,6 +7,7 @@ from datetime import timedelta
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
 
+from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.schema import SchemaOperator
 from airflow_hops.operators.skew import SkewOperator
@@ -37,6 +38,9 @@ with DAG("monitoring", schedule=None, render_template_as_native_obj=True):
         task_id="skew", model_name="{{ dag_run.conf['model_name'] }}", min_rows=500, time_feature="scheduled_at"
     )
     RequestRetrainingOperator(task_id="request", skew=skew.output, asset=RETRAINING)
+
+with DAG("deploys_trains", schedule=None):
+    DeployModelOperator(task_id="deploy", model={}, model_name="trains")
 
 with DAG("retraining", schedule=None, render_template_as_native_obj=True):
     RequestRetrainingOperator(

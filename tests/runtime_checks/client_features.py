@@ -6,7 +6,7 @@ from pathlib import Path
 
 from client import INPUTS, scheduled_flights
 
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.step.context import StepContext
 
 
 def write(context: StepContext, *, data: str, start: str, end: str, path: str) -> list[str]:

@@ -15,13 +15,14 @@ from typing import Any
 
 import psutil
 
-from airflow_hops.artifacts import BadInput
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, RankJob, run_gang
 from airflow_hops.runtime.gang.agent import versions
 from airflow_hops.runtime.gang.frames import GREETING, Frames
-from airflow_hops.runtime.gang.remote import AgentLine, RemoteCrew, rendezvous_address
+from airflow_hops.runtime.gang.remote import AgentLine, RemoteCrew
 from airflow_hops.runtime.gang.ssh import SshRanks, SshSettings, parse_hosts
+from airflow_hops.runtime.step.context import StepContext
 
 TWO_HOSTS = "127.0.0.1:1,127.0.0.2:1"
 SUPERVISOR = """
@@ -310,13 +311,6 @@ def refuse(context: StepContext, *, ssh: dict[str, Any], others: dict[str, dict[
     cases: dict[str, Callable[[], Any]] = {
         name: lambda changes=changes: _try(context, {**ssh, **changes}) for name, changes in others.items()
     }
-    cases["too few slots"] = lambda: SshRanks(parse_hosts("gpu-1:4,gpu-2:2")).place(7)
-    cases["no job"] = lambda: SshRanks(parse_hosts("gpu-1:1")).start(
-        [Placement(0, 1, 0, 1, "gpu-1")], lambda placement, channel: None, {}
-    )
-    for text in ("", "gpu-1", "gpu-1:", "gpu-1:0", "gpu-1:four", "gpu-1:2,gpu-1:2", "-oProxyCommand=x:1", "a b:1"):
-        cases[f"hosts {text!r}"] = lambda text=text: parse_hosts(text)
-    cases["address of a translator"] = lambda: rendezvous_address(["192.0.2.7"])
     path = os.environ["PATH"]
     outcomes = {}
     for name, case in cases.items():
@@ -342,7 +336,6 @@ def _try(context: StepContext, ssh: dict[str, Any]) -> Any:
 def train_on_both(context: StepContext, *, ssh: dict[str, Any]) -> dict[str, Any]:
     """The same training on this machine's ranks, and on two hosts."""
     from airflow_hops.runtime.train import Training, train_model
-    from airflow_hops.runtime.train.program import Program
 
     found = {}
     launchers = {"local": LocalRanks(2), "ssh": SshRanks(parse_hosts(TWO_HOSTS), SshSettings(**ssh))}
@@ -358,10 +351,9 @@ def train_on_both(context: StepContext, *, ssh: dict[str, Any]) -> dict[str, Any
                 checkpoints.append([message["name"], (output / "checkpoints" / message["name"]).is_dir()])
 
         training = Training(
-            program=Program("training_functions:train"),
             examples=context.local("examples"),
             output=output,
-            params={"epochs": 4},
+            options=TrainingOptions(train="training_functions:train", params={"epochs": 4}),
             launcher=launcher,
             code_paths=(str(Path(__file__).parent),),
         )

@@ -7,8 +7,8 @@ import os
 import signal
 from typing import Any
 
-from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.model_server import ModelServer
+from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import ModelRegistry
 from airflow_hops.store import ArtifactStore, ArtifactWriter
 

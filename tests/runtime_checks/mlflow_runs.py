@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.artifacts import Producer
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.contract.artifacts import Producer
+from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import TrainingRun
 
 

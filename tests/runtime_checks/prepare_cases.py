@@ -8,10 +8,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from airflow_hops.artifacts import Artifact
-from airflow_hops.protocol import Output
+from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.protocol import Output
 from airflow_hops.runtime import prepare as stage
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.step.context import StepContext
 
 COLUMNS = {"label": "returned", "key": "order_id", "time": "placed_at"}
 
@@ -69,17 +69,57 @@ def one_class(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
     return tables["orders"].withColumn("returned", F.lit(1))
 
 
+def classes(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    """Thirteen classes; one row of the fourteenth is rejected for another reason."""
+    number = F.col("number")
+    return (
+        tables["orders"]
+        .withColumn("returned", F.when(number == 7, 99).otherwise(number % 13))
+        .withColumn("reject_reason", F.when(number == 7, "test order"))
+    )
+
+
+def plain(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    """Rows without key and time; each stands twice, with one label and the other."""
+    number = F.col("number")
+    half = F.floor(number / 2)
+    return tables["orders"].select((number % 2).alias("returned"), (half % 10).alias("customer"), half.alias("number"))
+
+
+def plain_in_another_order(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return plain(spark, tables).repartition(7).orderBy(F.col("number").desc())
+
+
+def keyed(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    """No time; the first hundred orders have the id of another one."""
+    number = F.col("number")
+    of_another = F.concat(F.lit("o"), number + 100)
+    return (
+        tables["orders"]
+        .drop("placed_at")
+        .withColumn("order_id", F.when(number < 100, of_another).otherwise(F.col("order_id")))
+    )
+
+
+def timed(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"].drop("order_id")
+
+
+def no_features(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    return tables["orders"].select("order_id", "placed_at", "returned")
+
+
 def all_rejected(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
     return tables["orders"].withColumn("reject_reason", F.lit("closed"))
 
 
 def untidy(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
-    """Every twentieth row lacks something, or has an impossible label; every fiftieth key stands twice."""
+    """Every twentieth row lacks something, or has no number for a label; every fiftieth key stands twice."""
     number = F.col("number")
     return tables["orders"].select(
         F.when(number % 20 != 0, F.floor(number / 50) * 50 + F.greatest(number % 50, F.lit(1))).alias("order_id"),
         F.when(number % 20 != 2, F.col("placed_at").cast("timestamp_ntz")).alias("placed_at"),
-        F.when(number % 20 == 3, 2.0).when(number % 20 != 4, F.col("returned")).alias("returned"),
+        F.when(number % 20 == 3, float("nan")).when(number % 20 != 4, F.col("returned")).alias("returned"),
         F.when(number % 20 == 5, F.lit("asked")).alias("reject_reason"),
         F.when(number % 20 != 6, number.cast("int")).alias("maybe_integer"),
         F.when(number % 2 == 0, float("nan")).otherwise(1.0).cast("float").alias("not_a_number"),

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import HopsError
-from airflow_hops.runtime.context import StepContext
 from airflow_hops.runtime.gang import Channel, Placement, RankJob, run_gang
-from airflow_hops.runtime.gang.handshake import answer_task, call_driver
 from airflow_hops.runtime.gang.where import rank_launcher
+from airflow_hops.runtime.step.context import StepContext
 
 
 def run_all(context: StepContext) -> None:
@@ -62,48 +59,6 @@ def meet_and_kill_the_executor(placement: Placement, channel: Channel, *, folder
 def meet_and_wait(placement: Placement, channel: Channel, *, folders: dict[str, Path]) -> None:
     """Rank 1 does not come back."""
     _meet(placement, channel, lambda: None)
-
-
-def shake_hands(context: StepContext) -> dict[str, Any]:
-    """What either side says when the other does not know the secret, or speaks another protocol."""
-
-    def call(task_secret: bytes) -> Callable[[tuple[str, int]], Any]:
-        return lambda address: call_driver(address, task_secret, {"partition": 3}).close()
-
-    def chatter(address: tuple[str, int]) -> None:
-        with socket.create_connection(address) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n")
-            while connection.recv(100):
-                pass
-
-    return {
-        "friend": _both_sides(call(b"secret")),
-        "stranger": _both_sides(call(b"another")),
-        "chatter": _both_sides(chatter),
-    }
-
-
-def _both_sides(call: Callable[[tuple[str, int]], Any]) -> list[Any]:
-    said: list[Any] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                said.append(_outcome(lambda: answer_task(connection, b"secret")))
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        called = _outcome(lambda: call(listener.getsockname()))
-        thread.join(20)
-    return [*said, called]
-
-
-def _outcome(act: Callable[[], Any]) -> Any:
-    try:
-        return act()
-    except (HopsError, OSError) as error:
-        return f"{type(error).__name__}: {error}"
 
 
 def _meet(placement: Placement, channel: Channel, accident: Callable[[], None]) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import keras
 
-from airflow_hops.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.hops.context import TrainContext
 from airflow_hops.hops.keras import DistributedOptimizer
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.train import run
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 

@@ -11,16 +11,16 @@ import preprocess_functions
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.artifacts import Artifact, BadInput
-from airflow_hops.runtime import transform_batches
-from airflow_hops.runtime.constants import Constants
-from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.feature_specs import FeatureSpecs, read_raw_features
-from airflow_hops.runtime.raw_features import example_files, read_rows
-from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
-from airflow_hops.runtime.transform import transform_examples
-from airflow_hops.runtime.transform_batches import TransformPlan, plan_tasks, transform_task
-from airflow_hops.runtime.transform_graph import export_serving_model, load_transform, trace_transform
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.data.constants import Constants
+from airflow_hops.data.feature_specs import FeatureSpecs, read_raw_features
+from airflow_hops.data.raw_features import example_files, read_rows
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.transform import batches as transform_batches
+from airflow_hops.runtime.transform.batches import TransformPlan, plan_tasks, transform_task
+from airflow_hops.runtime.transform.graph import export_serving_model, load_transform, trace_transform
+from airflow_hops.runtime.transform.stage import transform_examples
 
 
 def trace_errors(context: StepContext) -> dict[str, str]:
@@ -190,10 +190,11 @@ def serve_like_the_parts(context: StepContext) -> dict[str, Any]:
     tensors = {name: tf.constant(values) for name, values in arrays.items()}
     loaded = tf.saved_model.load(str(path))
     signature = loaded.signatures["serving_default"]
-    served = signature(**tensors)["probability"].numpy()
+    taken = {n: s.dtype.name for n, s in signature.structured_input_signature[1].items()}
+    served = signature(**{name: tensors[name] for name in taken})["probability"].numpy()
     records = tf.constant([_example(arrays, row) for row in range(len(served))])
     of_examples = loaded.signatures["serving_examples"](examples=records)["probability"].numpy()
-    without = {name: values for name, values in arrays.items() if name != "scheduled_at"}
+    without = {name: values for name, values in arrays.items() if name != "weekday"}
     try:
         loaded.signatures["serving_examples"](examples=tf.constant([_example(without, 0)]))
         missing_integer = ""
@@ -210,12 +211,39 @@ def serve_like_the_parts(context: StepContext) -> dict[str, Any]:
         "difference": float(np.abs(served - apart).max()),
         "spread": float(served.std()),
         "shape": list(served.shape),
-        "inputs": {n: s.dtype.name for n, s in signature.structured_input_signature[1].items()},
+        "inputs": taken,
+        **_inputs_of_one_output(context, folder, tensors),
         "error": error,
         "examples_equal": bool(np.array_equal(served, of_examples)),
         "missing_values": sum(int(np.isnan(v).sum()) if v.dtype.kind == "f" else 0 for v in arrays.values()),
         "missing_integer": missing_integer,
     }
+
+
+def _inputs_of_one_output(context: StepContext, folder: Path, tensors: dict[str, Any]) -> dict[str, Any]:
+    """What a model of the airport's id alone takes: as it is, with an extra input, and of a transform of long ago."""
+    import keras
+
+    tf = import_tensorflow()
+    text = (folder / "features.json").read_text()
+    extra, old = json.loads(text), json.loads(text)
+    extra["extra_inputs"] = ["scheduled_at"]
+    for output in old["outputs"].values():
+        del output["inputs"]
+    airport = keras.Input((), dtype="int64", name="origin_id")
+    size = FeatureSpecs.read(folder / "features.json").outputs["origin_id"].vocabulary_size
+    model = keras.Model(
+        {"origin_id": airport}, keras.layers.Embedding(size, 1, embeddings_initializer="normal")(airport)
+    )
+    found, answers = {}, []
+    for name, value in (("one", json.loads(text)), ("extra", extra), ("old", old)):
+        features_json, path = context.scratch / f"{name}.json", context.scratch / name
+        features_json.write_text(json.dumps(value))
+        found[name] = list(export_serving_model(path, folder / "transform_graph", model, features_json))
+        signature = tf.saved_model.load(str(path)).signatures["serving_default"]
+        assert sorted(found[name]) == sorted(signature.structured_input_signature[1])
+        answers.append(signature(**{n: tensors[n] for n in found[name]})["probability"].numpy())
+    return {**found, "same answers": all(np.array_equal(answers[0], other) for other in answers)}
 
 
 def _example(arrays: dict[str, Any], row: int) -> bytes:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.artifacts import Artifact, RowCounts
-from airflow_hops.runtime.constants import Constants
-from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.feature_specs import FeatureSpecs
-from airflow_hops.runtime.transform_graph import trace_transform
+from airflow_hops.contract.artifacts import Artifact, RowCounts
+from airflow_hops.data.constants import Constants
+from airflow_hops.data.feature_specs import FeatureSpecs
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.transform.graph import trace_transform
 
 IDS = 5
 

@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, Producer
+from airflow_hops.contract.artifacts import Artifact, Producer
+from airflow_hops.contract.protocol import Output, StepSpec
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.protocol import Output, StepSpec
 
 PLAN = {
     "bake_time_s": 0.0,
@@ -23,7 +23,6 @@ PLAN = {
     "approval": False,
     "keep_versions": 2,
     "look_s": 1.0,
-    "limits": {},
 }
 
 
@@ -49,10 +48,11 @@ def main(deployed: str, percent: int) -> None:
     (model,) = made.inputs["model"]
     name = made.properties["model_name"]
     params = {"model_name": name, "canary_percent": percent, "allow_older": True}
-    step("airflow_hops.runtime.deploy:run", "deployment", params, model=model)
+    step("airflow_hops.runtime.deploy.stage:run", "deployment", params, model=model)
     uri = store.address(Producer(dag_id, run_id, "deployment"), "deployment")
     deployment = store.manifest(uri).reference(uri)
-    step("airflow_hops.runtime.rollout:look", "rollout", {**PLAN, "steps": [percent, 100]}, deployment=deployment)
+    plan = {**PLAN, "steps": [percent, 100]}
+    step("airflow_hops.runtime.rollout:look", "rollout", {"plan": plan, "limits": {}}, deployment=deployment)
 
 
 if __name__ == "__main__":

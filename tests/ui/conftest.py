@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from rich.console import Console
 from shown_demo import REPOSITORY
+from waiting import wait_for
 
 import build_ui
 import set_up
@@ -34,7 +34,7 @@ PASSWORDS = {"admin": "admin's", "op": "op's", "user": "user's", "viewer": "view
 """By user; each has the role of this name."""
 WEEK = ("2013-09-01", "2013-09-08")
 TIMEOUT_MS = 30_000
-STARTUP_TIMEOUT_S = 120.0
+STARTUP_TIMEOUT_S = 240.0
 OpenPage = Callable[..., Page]
 Windows = dict[tuple[Any, ...], BrowserContext]
 FAILED = pytest.StashKey[bool]()
@@ -72,7 +72,13 @@ class Site:
 
 
 class SiteStack(Stack):
-    """The demo's services, with users who have to log in."""
+    """The demo's services, with users who have to log in.
+
+    Attributes:
+        data: Folder of the raw tables.
+    """
+
+    data: Path
 
     def airflow_environment(self, port: int) -> dict[str, str]:
         """Airflow's settings."""
@@ -80,6 +86,7 @@ class SiteStack(Stack):
         passwords.write_text(json.dumps(PASSWORDS))
         return {
             **super().airflow_environment(port),
+            "FLIGHTS_DATA": str(self.data),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{user}" for user in PASSWORDS),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
@@ -114,9 +121,10 @@ def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
         return
     request.getfixturevalue("pages_built")
     shown = request.getfixturevalue("shown_demo")
-    assert shown.answer.returncode == 0, shown.answer.stdout[-5000:]
-    runtime, raw = request.getfixturevalue("runtime"), request.getfixturevalue("flights_raw")
+    assert shown.code == 130, shown.printed[-5000:]
+    runtime, raw = request.getfixturevalue("runtime"), request.getfixturevalue("some_flights")
     with SiteStack(shown.home, runtime, REPOSITORY / "dags") as stack:
+        stack.data = raw
         api = stack.start()
         Replay(stack, raw, WEEK).finish(Console(quiet=True))
         port = urlsplit(api.url).port
@@ -235,10 +243,13 @@ def another_server(site: Site, log: Path, *, path: str = "", environment: Mappin
             stderr=stream,
         )
     try:
-        deadline = time.monotonic() + STARTUP_TIMEOUT_S
-        while not answers(url):
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.2)
+        wait_for(
+            lambda: process.poll() is not None or answers(url),
+            lambda: log.read_text()[-3000:],
+            STARTUP_TIMEOUT_S,
+            poll_s=0.2,
+        )
+        assert process.poll() is None, log.read_text()[-3000:]
         yield replace(site, url=url, environment=settings)
     finally:
         process.terminate()

@@ -10,17 +10,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from shown_demo import REPOSITORY
+from waiting import wait_for
 
 from demo.services import free_port
 from ui.conftest import PASSWORDS, Site, answers
 
-WAIT_S = 180.0
+WAIT_S = 600.0
 
 
 class OwnAirflow:
@@ -46,11 +46,7 @@ class OwnAirflow:
 
     def wait_for(self, what: Callable[[], Any]) -> Any:
         """What there is to be, as soon as it is there."""
-        deadline = time.monotonic() + WAIT_S
-        while not (found := what()):
-            assert time.monotonic() < deadline, "\n".join(self._lines[-40:])
-            time.sleep(0.3)
-        return found
+        return wait_for(what, lambda: "\n".join(self._lines[-40:]), WAIT_S, poll_s=0.3)
 
     def is_ready(self) -> bool:
         """Whether there is a database."""

@@ -89,7 +89,7 @@ def test_a_feature_is_opened_and_left_again(open_page: OpenPage, theme: str) -> 
     page.locator("[data-feature=temp]").click()
     panel = page.get_by_role("region", name="Feature temp")
     expect(panel.get_by_role("img", name="Distribution of temp")).to_be_visible()
-    expect(panel.get_by_text("Jensen-Shannon")).to_be_visible()
+    expect(panel.get_by_text("Jensen-Shannon").first).to_be_visible()
     figures = panel.get_by_role("table", name="Figures")
     expect(figures.get_by_role("row", name="Rows that have it")).to_be_visible()
     median = panel.get_by_role("table", name="Quantiles").get_by_role("row", name="median").locator("td")
@@ -124,6 +124,15 @@ def test_a_split_of_another_run_and_what_was_served_are_laid_over(site: Site, op
     expect(page.get_by_role("group", name="Data sets").locator("button[aria-pressed=true]")).to_have_count(3)
     expect(page.get_by_role("row").filter(has=page.locator('[data-feature="late"]'))).to_contain_text("not in all")
     assert len(_cell(page, "temp", "Mean").splitlines()) == 3
+    apart = page.get_by_role("row").filter(has=page.locator("[data-feature=temp]")).locator("[title^='From train']")
+    expect(apart).to_have_count(2)  # of each of the others, and each says of which pair it is
+    told = [each.get_attribute("title") or "" for each in apart.all()]
+    assert [re.search(r" to (eval|current) .*: Jensen-Shannon", title) is not None for title in told] == [True, True]
+    page.locator("[data-feature=temp]").click()
+    panel = page.get_by_role("region", name="Feature temp")
+    expect(panel.get_by_text(re.compile("^From train .* to eval "))).to_be_visible()
+    expect(panel.get_by_text(re.compile("^From train .* to current "))).to_be_visible()
+    panel.get_by_role("button", name="Close").click()
     page.get_by_role("button", name="Remove").first.click()
     expect(page.get_by_role("group", name="Data sets").locator("button[aria-pressed=true]")).to_have_count(2)
 

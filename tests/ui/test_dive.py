@@ -127,12 +127,11 @@ def test_the_plot_is_moved_and_zoomed_by_mouse_and_keys(open_page: OpenPage) -> 
     plot.locator("canvas").first.hover()
     page.mouse.wheel(0, -600)
     expect(page).to_have_url(re.compile("view="))
-    zoomed = [float(part) for part in query_of(page)["view"][0].split(",")]
+    before = query_of(page)["view"][0]
+    zoomed = [float(part) for part in before.split(",")]
     assert zoomed[0] == zoomed[1] > 2
     drag(page, (0.5, 0.5), (0.6, 0.5))
-    page.wait_for_function(
-        "before => !location.search.includes(before)", arg=urlencode({"view": query_of(page)["view"][0]})
-    )
+    page.wait_for_function("before => !location.search.includes(before)", arg=urlencode({"view": before}))
     moved = [float(part) for part in query_of(page)["view"][0].split(",")]
     assert moved[2] - zoomed[2] == pytest.approx(0.1, abs=0.01)
     assert pixels_of(page) != whole

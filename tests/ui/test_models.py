@@ -82,6 +82,8 @@ def test_a_model_says_what_serves_and_how(site: Site, open_page: OpenPage, theme
     known = site.get(API)
     version = known["champion"]["version"]
     answering_versions(site, 3)
+    malformed = httpx.post(f"{rest_url(site)}/v1/models/{MODEL}:predict", json={"instances": [1]}, trust_env=False)
+    assert malformed.status_code == 400
     page = open_page(f"plugin/hops/models?dag={DAG}", theme=theme)
     row = page.locator("tbody tr[data-index]")
     expect(row).to_have_count(1)
@@ -93,6 +95,9 @@ def test_a_model_says_what_serves_and_how(site: Site, open_page: OpenPage, theme
     expect(tiles(page).get_by_role("img", name=f"Traffic: version {version} 100%")).to_be_visible()
     for name in ("Requests", "Errors", "Latency p50", "Latency p99"):
         expect(tiles(page).get_by_role("group", name=re.compile(f"^{name}: "))).to_be_visible()
+    # A client's mistake is no failure of the server.
+    expect(tiles(page).get_by_role("group", name=re.compile(r"^Refused: (?!0%)\d"))).to_be_visible()
+    expect(tiles(page).get_by_role("group", name="Errors: 0%")).to_be_visible()
     expect(page.get_by_role("img", name="Requests per second by version", exact=True)).to_be_visible()
     versions = page.get_by_role("table", name="Versions").locator("tbody tr[data-index]")
     expect(versions).to_have_count(len(known["deployed"]))
@@ -144,7 +149,8 @@ def test_a_rollout_is_told_step_by_step_and_the_log_is_filtered(site: Site, open
     first.click()
     compared = page.get_by_role("table", name=f"What was compared at {steps[-1]['percent']}%")
     for finding in steps[-1]["findings"]:
-        expect(compared.get_by_text(finding["text"], exact=True)).to_be_visible()
+        row = compared.get_by_role("row").filter(has=page.get_by_text(finding["text"], exact=True))
+        expect(row).to_contain_text(finding["verdict"].replace("_", " "))
     page.get_by_role("tab", name="Log").click()
     log = page.get_by_role("log")
     expect(log.get_by_text(re.compile(f"model {MODEL} version 1 loaded in")).first).to_be_visible()

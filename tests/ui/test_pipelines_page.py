@@ -87,20 +87,25 @@ def test_failed_running_and_many_pipelines_with_hostile_names(open_page: OpenPag
 
     def many(pipelines: list[dict[str, Any]]) -> None:
         real = json.dumps(next(each for each in pipelines if each["dag_id"] == DAG))
-        failed, running = json.loads(real), json.loads(real)
+        failed, running, refused = json.loads(real), json.loads(real), json.loads(real)
         failed.update(dag_id="a_failed", display_name=hostile)
         failed["last_run"].update(state="failed", failure={"task_id": "train", "map_index": -1, "why": f"it {hostile}"})
         running.update(dag_id="a_running", display_name="a_running")
         running["last_run"].update(state="running", ended_at=None)
         running["last_run"]["stages"][6].update(state="running", ended=0)
+        refused.update(dag_id="a_refused", display_name="a_refused")
+        refusal = {"task_id": "evaluate", "map_index": -1, "verdict": "not blessed", "why": f"AUC {hostile}"}
+        refused["last_run"].update(state="success", refusal=refusal)
         others = [{**json.loads(real), "dag_id": f"p{n:03}", "display_name": f"p{n:03}"} for n in range(200)]
-        pipelines[:] = [failed, running, *others]
+        pipelines[:] = [failed, running, refused, *others]
 
     _answer(page, many)
     page.get_by_role("link", name="ML Pipelines").last.click()
-    expect(page.get_by_text("202 pipelines")).to_be_visible()
+    expect(page.get_by_text("203 pipelines")).to_be_visible()
     expect(_row(page, hostile)).to_contain_text(f"train: it {hostile}")
     expect(_row(page, "a_running")).to_contain_text("10/11 train")
+    expect(_row(page, "a_refused")).to_contain_text(f"evaluate: AUC {hostile}")
+    expect(_row(page, "a_refused").get_by_role("link", name=re.compile("^Run "))).to_have_text("not blessed")
     assert page.locator("tbody tr[data-index]").count() < 60
     page.get_by_role("row", name=re.compile("a_running")).focus()
     page.keyboard.press("End")

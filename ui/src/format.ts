@@ -70,7 +70,7 @@ export function formatBytes(bytes: Maybe): string {
   }
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   const power = Math.min(Math.floor(Math.log2(Math.max(bytes, 1)) / 10), units.length - 1);
-  return `${withDigits(3).format(bytes / 2 ** (10 * power))} ${units[power]}`;
+  return `${(power ? withDigits(3) : grouped).format(bytes / 2 ** (10 * power))} ${units[power]}`;
 }
 
 /** Seconds: `1.3 ms`, `4.2 s`, `3 min 5 s`, `2 h 4 min`, `3 d 2 h`. */

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.keras.exchange import JIT_COMPILE
 from airflow_hops.hops.keras.optimizer import average_before_loss_scaling
 from airflow_hops.hops.keras.weights import average_statistics, broadcast_weights, sum_over_ranks

@@ -1,4 +1,4 @@
-"""How gradients travel: one grouped all-reduce of Horovod's for all of them, under a name that all ranks agree on."""
+"""Exchanging gradients: one grouped all-reduce of Horovod's for all of them, under a name that all ranks agree on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 
 JIT_COMPILE = (
     "the model is compiled with jit_compile=True, but XLA has no Horovod all-reduce, so no gradient could be "

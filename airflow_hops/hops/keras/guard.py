@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.keras.weights import in_graph_checksum, weights_differ
 
 GUARD_EVERY_STEPS = 500

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.keras.exchange import GradientExchange
 
 _optimizers_made = 0

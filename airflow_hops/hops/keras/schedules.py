@@ -13,7 +13,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 import keras
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 
 
 def scale_learning_rate(learning_rate: Any, size: int | None = None) -> Any:

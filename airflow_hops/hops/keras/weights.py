@@ -10,7 +10,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.keras.optimizer import is_distributed
 
 _CHUNK_BYTES = 16 << 20
@@ -106,7 +106,7 @@ def weights_checksum(model: Any) -> str:
                 f"the model's weight {variable.name!r} holds values that are no numbers; lower the learning rate, clip "
                 "gradients, or look for such values in the examples"
             )
-        digest.update(np.ascontiguousarray(values))
+        digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput, HopsError
-from airflow_hops.sources import Source, SourceFile, list_files
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.sources import Source, SourceFile
+from airflow_hops.processes.locks import locked
+from airflow_hops.store.source_files import list_files
 
 _LOCKS = 64
 _PART = ".part"
@@ -91,13 +92,10 @@ class FileCache:
         key = hashlib.sha256(f"{file.name} {file.size_bytes} {file.version}".encode()).hexdigest()[:32]
         return self._folder / key
 
-    @contextlib.contextmanager
-    def _lock(self, name: str) -> Iterator[None]:
+    def _lock(self, name: str) -> AbstractContextManager[None]:
         """Holds one of a fixed number of locks, so that none is ever to be removed."""
         number = "room" if name == "room" else f"{int(name[:8], 16) % _LOCKS:02d}"
-        with (self._folder / f".lock-{number}").open("w") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
+        return locked(self._folder / f".lock-{number}")
 
     def _make_room(self, size_bytes: int) -> None:
         files = []

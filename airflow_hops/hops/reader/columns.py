@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 
 _STRING_OVERHEAD_BYTES = 24
 Check = Callable[[pa.Array, str], None]
@@ -19,7 +19,7 @@ Check = Callable[[pa.Array, str], None]
 
 @dataclass(frozen=True)
 class ColumnType:
-    """What a column holds, the same in all files of a split.
+    """The type of a column, the same in all files of a split.
 
     Attributes:
         arrow: Type of a value: a number, a bool, or binary.

@@ -6,7 +6,7 @@ import struct
 import zlib
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.sources import Source, SourceFile
 from airflow_hops.hops.reader.cache import FileCache
-from airflow_hops.sources import Source, SourceFile, list_files
+from airflow_hops.local_folders import cache_folder, private_folder
+from airflow_hops.store.source_files import list_files
 
 CACHE_BYTES = 50 << 30
 _SUFFIXES = {"parquet": (".parquet",), "tfrecord": (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")}
@@ -97,8 +97,8 @@ class SplitFiles:
 
 
 def default_cache_dir() -> Path:
-    """Folder of fetched files: below ``HOPS_LOCAL_CACHE``, or the temporary folder."""
-    return Path(os.environ.get("HOPS_LOCAL_CACHE") or Path(tempfile.gettempdir()) / "hops-cache") / "files"
+    """Folder of fetched files, in this user's cache below ``HOPS_LOCAL_CACHE`` or the temporary folder."""
+    return private_folder(cache_folder() / "files")
 
 
 def split_names(root: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.feature_specs import OutputSpec
+from airflow_hops.data.readers.raw_file import explained
 from airflow_hops.hops.reader.columns import ColumnType, column_type, plain_types
 from airflow_hops.hops.reader.files import SplitFiles
 from airflow_hops.hops.reader.units import Unit
-from airflow_hops.runtime.feature_specs import OutputSpec
 
 _DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 _FOOTERS_AT_ONCE = 8
@@ -94,7 +95,8 @@ def _footer(files: SplitFiles, number: int) -> Any:
 def _kinds(
     footer: Any, columns: Mapping[str, OutputSpec | None], name: str, coded: frozenset[str]
 ) -> dict[str, ColumnType]:
-    schema = footer.schema.to_arrow_schema()
+    with explained(name):
+        schema = footer.schema.to_arrow_schema()
     kinds = {}
     for column, spec in columns.items():
         if column not in schema.names:

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from airflow_hops.artifacts import BadInput
-from airflow_hops.hops.images import ImageSpec
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.feature_specs import OutputSpec
+from airflow_hops.data.images import ImageSpec
 from airflow_hops.hops.reader.columns import ColumnType, batch_arrays, take, to_arrays
 from airflow_hops.hops.reader.encoded import check_images
 from airflow_hops.hops.reader.files import CACHE_BYTES, SplitFiles
@@ -23,7 +24,7 @@ from airflow_hops.hops.reader.pipeline import Window, WindowsAhead, batches
 from airflow_hops.hops.reader.plan import PassPlan
 from airflow_hops.hops.reader.tfrecord import TFRecordUnits, record_counts
 from airflow_hops.hops.reader.units import Piece, Share, Unit, share
-from airflow_hops.runtime.feature_specs import OutputSpec
+from airflow_hops.processes import machine_memory
 
 BUFFER_BYTES = 64 << 20
 _MEMORY_SHARE = 4
@@ -199,7 +200,7 @@ def open_split(
         format: ``parquet`` or ``tfrecord``; None takes Parquet where there are files of both.
         fill_values: By column, what stands for a missing value; where there is none, a missing value is an error.
         storage_options: For fsspec.
-        cache_dir: Where files of other machines are kept; None: below ``HOPS_LOCAL_CACHE``, or the temporary folder.
+        cache_dir: Where files of other machines are kept; None: in this user's cache.
         cache_bytes: How much of them at most.
         memory_bytes: A share is held in memory if the split, divided by ``size``, takes no more than this when decoded.
             None: a quarter of the memory of the machine, or of the control group, divided by ``size``. (Not of what is
@@ -220,7 +221,7 @@ def open_split(
     )
     units: Any = ParquetUnits(files, wanted) if files.format == "parquet" else TFRecordUnits(files, wanted)
     split_bytes = sum(unit.size_bytes for unit in units.units)
-    budget = _memory_bytes() // _MEMORY_SHARE // size if memory_bytes is None else memory_bytes
+    budget = machine_memory.memory_bytes() // _MEMORY_SHARE // size if memory_bytes is None else memory_bytes
     return SplitReader(
         units,
         share(units.units, rank, size, str(source)),
@@ -243,13 +244,3 @@ def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None =
     """
     files = SplitFiles(source, storage_options=storage_options)
     return parquet_rows(files) if files.format == "parquet" else sum(record_counts(files))
-
-
-def _memory_bytes() -> int:
-    """Memory of the machine, or what the control group allows if that is less."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        path = Path(limit)
-        if path.exists() and (text := path.read_text().strip()).isdecimal():
-            found = min(found, int(text))
-    return found

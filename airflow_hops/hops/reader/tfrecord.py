@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,13 @@ import pyarrow.compute as pc
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.feature_specs import OutputSpec
+from airflow_hops.data.readers import tfrecord
 from airflow_hops.hops.reader.columns import ColumnType
 from airflow_hops.hops.reader.files import SplitFiles
 from airflow_hops.hops.reader.units import Unit
-from airflow_hops.runtime.feature_specs import OutputSpec
-from airflow_hops.runtime.readers import tfrecord
+from airflow_hops.processes.files import write_atomically
 
 COUNTS_FILE = "counts.json"
 _RECORDS_AT_ONCE = 4096
@@ -155,10 +155,7 @@ def _counted(files: SplitFiles, number: int) -> int:
     else:
         with path.open("rb") as stream:
             rows = sum(1 for _ in tfrecord.record_bounds(stream, name))
-    known.parent.mkdir(parents=True, exist_ok=True)
-    part = known.with_name(f"{known.name}.{os.getpid()}")
-    part.write_text(str(rows))
-    part.replace(known)
+    write_atomically(known, str(rows))
     return rows
 
 

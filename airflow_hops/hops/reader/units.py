@@ -1,4 +1,4 @@
-"""What a split is read by, and how it is shared: units of rows that are decoded whole, cut by rank."""
+"""Units of rows that are decoded whole, by which a split is read, and their shares by rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ the job's files, ``go``, ``stack``, ``alive``, ``end``.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import platform
 import select
@@ -29,25 +28,27 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.local_folders import make_temporary_folder, remove_left_behind
+from airflow_hops.processes.ending import descendants, kill_descendants
+from airflow_hops.processes.lifetime import adopt_orphans, end_with_parent
+from airflow_hops.processes.locks import lock_folder
+from airflow_hops.programs import module_command, with_package
 from airflow_hops.runtime.gang.crew import Event, RankJob
 from airflow_hops.runtime.gang.forked import ForkedCrew
 from airflow_hops.runtime.gang.frames import GREETING, Frames
 from airflow_hops.runtime.gang.placement import Placement
 from airflow_hops.runtime.gang.rendezvous import horovod_environment
 from airflow_hops.runtime.gang.transfer import FileReceiver, FileSender
-from airflow_hops.runtime.orphans import adopt_orphans, descendants
 
 ALIVE_INTERVAL_S = 2.0
 SILENCE_S = 15.0
 """How often either side of a stream says that it lives, and after how long a silence the other takes it for dead."""
 
 _LIBRARIES = ("tensorflow", "keras", "horovod")
-_SCRATCH_PREFIX = "hops-agent-"
 _STALE_S = 60.0
 _LOOK_S = 0.2
 _END_S = 2.0
-_PR_SET_PDEATHSIG = 1
 
 
 def versions() -> dict[str, str | None]:
@@ -74,12 +75,13 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
     """
     writing = reading if writing is None else writing
     adopt_orphans()
-    _remove_stale()
-    scratch = scratch or Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
+    # A host that has lost its power leaves what it was sent.
+    remove_left_behind(Path(tempfile.gettempdir()), "agent", age_s=_STALE_S)
+    scratch, lock = (scratch, lock_folder(scratch)) if scratch else make_temporary_folder("agent")
     strangers = set(descendants(os.getpid()))
-    with _locked(scratch):
+    try:
         agent = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(reading), str(writing), str(scratch), str(os.getpid())],
+            module_command(sys.executable, __name__, str(reading), str(writing), scratch, str(os.getpid())),
             stdin=subprocess.DEVNULL,
             stdout=2,  # standard output may be the stream
             pass_fds={reading, writing},
@@ -90,8 +92,10 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
         try:
             _wait_for_end(agent, reading)
         finally:
-            _kill_descendants(strangers)
+            kill_descendants(spared=strangers)
             shutil.rmtree(scratch, ignore_errors=True)
+    finally:
+        os.close(lock)
     code = agent.wait()
     if code < 0:
         print(f"the agent was ended by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
@@ -153,6 +157,7 @@ class _Agent:
                 params=job["params"],
                 inputs={name: scratch / "inputs" / name for name in job["inputs"]},
                 output=self._output if job["has_output"] else None,
+                cpu_ranks=frozenset(job["cpu_ranks"]),
             ),
             {
                 placement.rank: {
@@ -182,7 +187,7 @@ class _Agent:
                 self._frames.send({"type": "alive"})
             if events or time.monotonic() - said > ALIVE_INTERVAL_S:
                 said = time.monotonic()
-        _kill_descendants(set())
+        kill_descendants()
         self._frames.send({"type": "ended"})
 
     def _send(self, events: list[Event]) -> None:
@@ -309,10 +314,8 @@ def _saying_alive(frames: Frames) -> Iterator[None]:
 
 def _environment() -> Mapping[str, str]:
     """Of an agent: the host's, with this very package, and none of another environment's modules."""
-    path = [str(Path(__file__).resolve().parents[3]), *filter(None, sys.path)]
     return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)),
+        **with_package(os.environ, sys.path),
         "PYTHONUNBUFFERED": "1",
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
     }
@@ -328,49 +331,14 @@ def _wait_for_end(agent: subprocess.Popen[bytes], reading: int) -> None:
 
 def _end_with_guard(scratch: Path, guard: int) -> None:
     """Has the kernel tell the agent when its guard has been killed; it cleans up then."""
-    import ctypes
 
     def end(number: int, frame: Any) -> None:
-        _kill_descendants(set())
+        kill_descendants()
         shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)
 
     signal.signal(signal.SIGTERM, end)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != guard:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _kill_descendants(strangers: set[int]) -> None:
-    """Kills all processes below this one, those that were there before excepted."""
-    for _ in range(5):  # one may fork while it is being killed
-        left = set(descendants(os.getpid())) - strangers
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        if not left:
-            return
-        time.sleep(0.02)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds a lock on a folder, by which others see that it is in use."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _remove_stale() -> None:
-    """Removes folders of agents whose host lost its power."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid() and time.time() - folder.stat().st_mtime > _STALE_S:
-                with _locked(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
+    end_with_parent(guard, signal.SIGTERM)
 
 
 if __name__ == "__main__":

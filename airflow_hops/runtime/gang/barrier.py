@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.runtime.gang.executors import lost_executors
 from airflow_hops.runtime.gang.handshake import answer_task, call_driver
-from airflow_hops.runtime.spark_context import as_spark_failure
+from airflow_hops.runtime.spark.context import as_spark_failure
 
 _CALL_BACK_S = 120.0
 _POLL_S = 0.1

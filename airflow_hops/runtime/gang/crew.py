@@ -1,4 +1,4 @@
-"""What starts ranks somewhere, and what comes from those that have been started.
+"""Launchers of ranks, and the events of the ranks that they have started.
 
 A launcher knows hosts and slots and how to start a process there; the supervisor above knows what a rank says and when
 a gang has failed. Neither knows what the ranks compute.
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from airflow_hops.runtime.context import resolve
 from airflow_hops.runtime.gang.placement import Placement
 from airflow_hops.runtime.gang.rank import Channel
+from airflow_hops.runtime.step.context import resolve
 
 Work = Callable[[Placement, Channel], Any]
 """What a rank does: returns a JSON value."""
@@ -31,6 +31,7 @@ class RankJob:
         inputs: Folders that ranks read, by name. On another host ``folders[name]`` is a copy.
         output: The folder ``folders["output"]`` that rank 0 writes to. From another host its files come back whenever
             the rank says :meth:`airflow_hops.runtime.gang.rank.Channel.bring_back`, and when it has finished.
+        cpu_ranks: Ranks that see no GPU, and lease none.
     """
 
     entry: str
@@ -38,6 +39,7 @@ class RankJob:
     code_paths: tuple[str, ...] = ()
     inputs: Mapping[str, Path] = field(default_factory=dict)
     output: Path | None = None
+    cpu_ranks: frozenset[int] = frozenset()
 
     def __call__(self, placement: Placement, channel: Channel) -> Any:
         """Does the work on this machine, in these very folders."""
@@ -82,13 +84,6 @@ class Crew(ABC):
     def ask_for_stack(self, rank: int) -> None:
         """Has a rank write its stack to its output."""
 
-    def kill(self, rank: int) -> None:
-        """Kills one rank with its descendants, if it still runs; its exit is an event.
-
-        Only launchers whose ``elastic`` is true have crews that can.
-        """
-        raise NotImplementedError
-
     @abstractmethod
     def end(self) -> None:
         """Kills every rank on every host, with its descendants, within 5 seconds; what they wrote remains to be read.
@@ -98,7 +93,7 @@ class Crew(ABC):
 
 
 class RankLauncher(Protocol):
-    """Where ranks can be started."""
+    """A place in which ranks can be started."""
 
     def place(self, np: int) -> list[Placement]:
         """Finds a slot for each rank.

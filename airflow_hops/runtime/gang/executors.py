@@ -1,4 +1,4 @@
-"""What a Spark application's driver knows of its executors."""
+"""The executors of a Spark application, as its driver knows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ranks fail, in words."""
+"""Failures of ranks, in words."""
 
 from __future__ import annotations
 

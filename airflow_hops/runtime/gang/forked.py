@@ -7,19 +7,19 @@ import json
 import os
 import selectors
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.hops.devices import get_gpus
-from airflow_hops.runtime.gang.crew import Crew, Event, Work
+from airflow_hops.processes.ending import descendants, send_signal
+from airflow_hops.processes.forks import fork
+from airflow_hops.runtime.gang.crew import Crew, Event, RankJob, Work
 from airflow_hops.runtime.gang.leases import GpuLeases
 from airflow_hops.runtime.gang.placement import Placement
-from airflow_hops.runtime.gang.rank import become_rank
-from airflow_hops.runtime.orphans import descendants
+from airflow_hops.runtime.gang.rank import run_rank
 
 _LINE_BYTES = 1 << 16
 
@@ -52,7 +52,7 @@ class ForkedCrew(Crew):
         private: Descriptors of this process that no rank may hold.
 
     Where this host has GPUs, each slot (local rank) gets one of its own, leased for as long as the crew or one of its
-    ranks lives. Ranks in reserve take a slot of others only once these have lost theirs.
+    ranks lives; a job's ``cpu_ranks`` get none.
 
     Raises:
         BadInput: there are GPUs, but fewer than slots.
@@ -73,11 +73,15 @@ class ForkedCrew(Crew):
         self._ended = False
         self._private = tuple(private)
         gpus = get_gpus({**os.environ, **environments[placements[0].rank]})  # ranks may be given fewer than the step
-        slots = sorted({placement.local_rank for placement in placements})
+        cpu_ranks = work.cpu_ranks if isinstance(work, RankJob) else frozenset()
+        slots = sorted({placement.local_rank for placement in placements if placement.rank not in cpu_ranks})
         self._leases = GpuLeases(gpus, len(slots), Path.cwd().name) if gpus else None
         try:
             for placement in placements:
-                own = {} if self._leases is None else self._leases.environment(slots.index(placement.local_rank))
+                own = {}
+                if self._leases is not None:
+                    gpu = None if placement.rank in cpu_ranks else slots.index(placement.local_rank)
+                    own = self._leases.environment(gpu)
                 self._fork(placement, work, {**environments[placement.rank], **own})
         except BaseException:
             self.end()
@@ -110,23 +114,15 @@ class ForkedCrew(Crew):
     def ask_for_stack(self, rank: int) -> None:
         """Signals the rank, whose handler writes its stack."""
         if self._processes[rank].exit_code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._processes[rank].pid, signal.SIGUSR1)
-
-    def kill(self, rank: int) -> None:
-        """Kills the rank and what it has started."""
-        process = self._processes[rank]
-        if process.exit_code is None:
-            for pid in [*descendants(process.pid), process.pid]:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+            send_signal(self._processes[rank].pid, signal.SIGUSR1)
 
     def end(self) -> None:
         """Kills the ranks and what they have started."""
-        running = [(rank, process) for rank, process in self._processes.items() if process.exit_code is None]
-        for rank, _ in running:
-            self.kill(rank)
-        for _, process in running:
+        running = [process for process in self._processes.values() if process.exit_code is None]
+        for process in running:
+            for pid in [*descendants(process.pid), process.pid]:
+                send_signal(pid, signal.SIGKILL)
+        for process in running:
             process.exit_code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
         self._ended = True
         if self._leases is not None:
@@ -135,16 +131,15 @@ class ForkedCrew(Crew):
     def _fork(self, placement: Placement, work: Work, environment: dict[str, str]) -> None:
         output_read, output_write = os.pipe()
         channel_read, channel_write = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            others = [stream for process in self._processes.values() for stream in process.streams]
+        others = [stream for process in self._processes.values() for stream in process.streams]
+
+        def rank() -> int:
             for descriptor in (output_read, channel_read, *others, *self._private):
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
-            become_rank(placement, work, environment, parent, output_write, channel_write)
+            return run_rank(placement, work, environment, output_write, channel_write)
+
+        pid = fork(rank)
         os.close(output_write)
         os.close(channel_write)
         process = _Process(pid, {output_read: "output", channel_read: "message"})

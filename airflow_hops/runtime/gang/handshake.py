@@ -1,4 +1,4 @@
-"""How a Spark task calls the driver back, and how each knows that the other is of the same job.
+"""The handshake of a Spark task with the driver: each proves that it is of the same job.
 
 Both have a secret that is made for one gang and travels in the job's closure; neither sends it. The frames that follow
 are neither signed nor encrypted.
@@ -13,7 +13,7 @@ import os
 import socket
 from typing import Any
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.contract.artifacts import HopsError
 
 _NONCE_BYTES = 32
 _MOST_BYTES = 1 << 16

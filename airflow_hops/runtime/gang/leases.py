@@ -7,18 +7,15 @@ processes lives that have the file open, the ranks among them, so that a crash g
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.hops.devices import Gpu
-
-LEASED_VARIABLE = "AIRFLOW_HOPS_LEASED_GPUS"
-"""Environment variable of a rank with the GPUs of all slots of its host, for one that gets another slot."""
+from airflow_hops.processes.locks import open_folder, try_lock
 
 FOLDER_VARIABLE = "HOPS_GPU_LEASES"
 """Environment variable with the folder of the locks; by default ``hops-gpu-leases`` below the host's temporary one."""
@@ -66,9 +63,9 @@ class GpuLeases:
             self.release()
             raise
 
-    def environment(self, slot: int) -> dict[str, str]:
-        """The variables by which the rank in a slot sees the slot's GPU alone."""
-        return {"CUDA_VISIBLE_DEVICES": self.ids[slot], LEASED_VARIABLE: ",".join(self.ids)}
+    def environment(self, slot: int | None) -> dict[str, str]:
+        """The variables by which the rank in a slot sees the slot's GPU alone; one without a slot sees none."""
+        return {"CUDA_VISIBLE_DEVICES": "" if slot is None else self.ids[slot]}
 
     def release(self) -> None:
         """Gives them back, unless a rank still lives."""
@@ -77,17 +74,15 @@ class GpuLeases:
 
     def _take(self, gpu: str, holder: str) -> str | None:
         """Leases a GPU; answers who has it where it is leased."""
-        path = _folder() / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', gpu)}.lock"
+        folder, name = _folder(), f"{re.sub(r'[^A-Za-z0-9_.-]', '_', gpu)}.lock"
         try:
-            descriptor = _open(path)
+            descriptor = _open(folder, name)
         except OSError as error:
             raise BadInput(
-                f"{path}: the GPU cannot be leased: {error.strerror}; expected a file that all users of this host's "
-                f"GPUs may write ({FOLDER_VARIABLE} names another folder)"
+                f"{folder / name}: the GPU cannot be leased: {error.strerror}; expected a file that all users of this "
+                f"host's GPUs may write, in a folder that is no symbolic link ({FOLDER_VARIABLE} names another folder)"
             ) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(descriptor):
             by = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
             os.close(descriptor)
             return by or "somebody"
@@ -99,28 +94,26 @@ class GpuLeases:
         return None
 
 
-def take_slot(slot: int) -> None:
-    """Has this process, a rank whose slot is known only now, see that slot's GPU, if there are any.
-
-    CUDA reads the variable once, when TensorFlow first looks for devices: it must not have looked yet.
-    """
-    leased = os.environ.get(LEASED_VARIABLE)
-    if leased:
-        os.environ["CUDA_VISIBLE_DEVICES"] = leased.split(",")[slot]
-
-
-def _open(path: Path) -> int:
+def _open(folder: Path, name: str) -> int:
+    try:
+        folder.mkdir(parents=True)
+        is_new = True
+    except FileExistsError:
+        is_new = False
+    # Anybody may make links below the host's temporary folder: nothing here follows one.
+    inside = open_folder(folder)
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, flags)  # not O_CREAT, which the kernel may refuse for another user's file
-    except FileNotFoundError:
-        return os.open(path, flags | os.O_CREAT, 0o666)
+        if is_new:
+            os.fchmod(inside, 0o1777)
+        try:
+            return os.open(name, flags, dir_fd=inside)  # not O_CREAT, which the kernel may refuse for another's file
+        except FileNotFoundError:
+            return os.open(name, flags | os.O_CREAT, 0o666, dir_fd=inside)
+    finally:
+        os.close(inside)
 
 
 def _folder() -> Path:
     given = os.environ.get(FOLDER_VARIABLE)
-    folder = Path(given) if given else Path(tempfile.gettempdir()) / "hops-gpu-leases"
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError):  # another user has made it
-        folder.chmod(0o1777)
-    return folder
+    return Path(given) if given else Path(tempfile.gettempdir()) / "hops-gpu-leases"

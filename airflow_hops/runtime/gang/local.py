@@ -23,12 +23,12 @@ class LocalRanks:
 
     Args:
         slots: How many there is room for; by default as many as GPUs or, without any, cores.
+        cpu_ranks: How many of the ranks need no GPU: by default there is room for them beside the GPUs.
     """
 
-    elastic = True
-
-    def __init__(self, slots: int | None = None) -> None:
-        self.slots = slots or get_num_gpus() or len(os.sched_getaffinity(0))
+    def __init__(self, slots: int | None = None, cpu_ranks: int = 0) -> None:
+        gpus = get_num_gpus()
+        self.slots = slots or (gpus + cpu_ranks if gpus else len(os.sched_getaffinity(0)))
 
     def place(self, np: int) -> list[Placement]:
         """Finds a slot for each rank; see :meth:`airflow_hops.runtime.gang.crew.RankLauncher.place`."""

@@ -1,11 +1,11 @@
-"""Where ranks stand: hosts with slots, and a place for each rank."""
+"""Placement of ranks: hosts with slots, and a place for each rank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a rank stands in its gang.
+    """The place of a rank in its gang.
 
     Attributes:
         rank: Number of the rank, 0 to ``size`` - 1.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import json
 import os
@@ -15,9 +14,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.processes.forks import take_streams
 from airflow_hops.runtime.gang.placement import Placement
-from airflow_hops.runtime.generated_code import remove_generated_code
+from airflow_hops.runtime.step.generated_code import remove_generated_code
 
 _MESSAGE_INTERVAL_S = 0.2
 
@@ -64,32 +64,25 @@ class Channel:
         self.send("files", path=path)
 
 
-def become_rank(
+def run_rank(
     placement: Placement,
     work: Callable[[Placement, Channel], Any],
     environment: dict[str, str],
-    parent: int,
     output: int,
     descriptor: int,
-) -> None:
-    """Turns a forked child into a rank; never returns."""
-    code = 1
+) -> int:
+    """What a fork does: turns into a rank, and works as it; returns its exit code."""
     channel = Channel(descriptor)
     try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: no rank outlives the step
-        if os.getppid() != parent:
-            os._exit(1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
+        take_streams(0, output, output)
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         # How a stalled rank is asked where it stands: its stack goes to its log.
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
         os.environ.update(environment)
         channel.send("result", value=work(placement, channel))
-        code = 0
+        return 0
     except BaseException as error:
         with contextlib.suppress(BaseException):
             print(traceback.format_exc(), end="", file=sys.stderr)
@@ -99,9 +92,7 @@ def become_rank(
                 message=str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}",
                 retryable=getattr(error, "retryable", True),
             )
+        return 1
     finally:
         with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
             remove_generated_code()
-        os._exit(code)

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput, HopsError
-from airflow_hops.protocol import check_json
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.protocol import check_json
 from airflow_hops.runtime.gang.agent import ALIVE_INTERVAL_S, SILENCE_S, versions
 from airflow_hops.runtime.gang.crew import Crew, Event, RankJob
 from airflow_hops.runtime.gang.frames import Frames
@@ -185,6 +185,7 @@ class RemoteCrew(Crew):
                 inputs=list(job.inputs),
                 code_paths=len(job.code_paths),
                 has_output=job.output is not None,
+                cpu_ranks=sorted(job.cpu_ranks),
                 address=outside[0] if outside and line.address.startswith(_LOOPBACK) else line.address,
                 port=port,
             )
@@ -290,7 +291,7 @@ class _Agent:
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.failure = HopsError(f"{self.line.host}: {error}")
         finally:
-            self._mourn()
+            self._report_lost_ranks()
             self.over.set()
 
     def _take(self, message: Mapping[str, Any], body: bytes) -> None:
@@ -308,7 +309,7 @@ class _Agent:
             self.state = kind
             self.versions = message.get("versions", self.versions)
 
-    def _mourn(self) -> None:
+    def _report_lost_ranks(self) -> None:
         """Ranks whose agent is gone are gone, or about to be."""
         if not self.left:
             return

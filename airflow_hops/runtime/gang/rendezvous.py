@@ -1,4 +1,4 @@
-"""How ranks find each other: Horovod's Gloo rendezvous."""
+"""The rendezvous of ranks: Horovod's, for Gloo."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.gang.placement import Placement
 
 LOOPBACK = "lo"

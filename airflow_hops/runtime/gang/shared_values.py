@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.contract.artifacts import HopsError
 
 _PAUSE_S = 0.05
 _ANSWER_S = 10.0

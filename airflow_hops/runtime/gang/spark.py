@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.runtime.gang.barrier import AgentTask, BarrierJob
 from airflow_hops.runtime.gang.crew import Crew, Event, RankJob, Work
 from airflow_hops.runtime.gang.executors import executor_hosts, most_slots, register_seconds

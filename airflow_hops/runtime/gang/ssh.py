@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 import airflow_hops
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.runtime.gang.agent import own_address
 from airflow_hops.runtime.gang.crew import Crew, RankJob, Work
 from airflow_hops.runtime.gang.frames import Frames
@@ -36,8 +36,11 @@ _NOT_MENDED_BY_A_RETRY = re.compile(
 )
 _NO_PROGRAM = (126, 127)
 # Standard output belongs to the frames, whatever prints at import; the agent's package comes first over standard input.
+# Nothing is imported from the working directory (-P would be unknown to a Python that is too old, and is to say so).
 _BOOTSTRAP = """
-import io,os,sys,tempfile,zipfile
+import sys
+sys.path[:]=filter(None,sys.path)
+import io,os,tempfile,zipfile
 i=os.dup(0);o=os.dup(1);os.dup2(2,1)
 v=sys.version_info[:2]
 if v!=({major},{minor}): sys.exit("{wrong} %d.%d, expected {major}.{minor}"%v)
@@ -57,7 +60,7 @@ sys.exit(serve_agent(i,o,Path(d)) and 1)
 
 @dataclass(frozen=True)
 class SshSettings:
-    """How hosts are reached; what is None is left to the user's ``~/.ssh/config``.
+    """Settings of the SSH client; what is None is left to the user's ``~/.ssh/config``.
 
     Attributes:
         user: Whom to log in as.

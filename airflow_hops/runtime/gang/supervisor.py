@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from airflow_hops.artifacts import BadInput, HopsError
-from airflow_hops.protocol import Line, format_record, parse_line
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.protocol import Line, format_record, parse_line
 from airflow_hops.runtime.gang.crew import Crew, RankLauncher, Work
 from airflow_hops.runtime.gang.failures import count_oom_kills, describe_exit, quote_log
 from airflow_hops.runtime.gang.local import LocalRanks
@@ -40,15 +40,13 @@ OnMessage = Callable[[int, Mapping[str, Any]], None]
 
 @dataclass
 class WatchedRank:
-    """What is known of a rank.
+    """The state of a rank that is watched.
 
     Attributes:
-        number: By which its crew knows it.
-        placement: Where it stands at present.
+        placement: Where it stands.
         log: Its log file.
     """
 
-    number: int
     placement: Placement
     log: TextIO
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
@@ -154,13 +152,12 @@ class Supervisor:
         self._oom_kills = oom_kills
         try:
             self.ranks = [
-                WatchedRank(placement.rank, placement, (logs / f"rank-{placement.rank}.log").open("w", buffering=1))
+                WatchedRank(placement, (logs / f"rank-{placement.rank}.log").open("w", buffering=1))
                 for placement in crew.placements
             ]
         except OSError as error:
             crew.end()
             raise HopsError(f"{logs}: the ranks' logs cannot be written: {error}") from error
-        self.watched = list(self.ranks)
 
     def watch(self) -> list[Any]:
         """Waits for all ranks to finish, or raises for the one that did not.
@@ -168,15 +165,15 @@ class Supervisor:
         Returns:
             What the ranks returned.
         """
-        while not all(rank.ended for rank in self.watched):
+        while not all(rank.ended for rank in self.ranks):
             self._take_in(POLL_S)
-            if any(rank.failed for rank in self.watched):
+            if any(rank.failed for rank in self.ranks):
                 culprit = self._find_culprit()
                 self.end()
                 raise self._failure(culprit)
             stalled = self._find_stalled()
             if stalled:
-                _, error = self._stall(stalled, self.watched)
+                error = self._describe_stall(stalled)
                 self.end()
                 raise error
         return [rank.result for rank in self.ranks]
@@ -228,50 +225,45 @@ class Supervisor:
         began = time.monotonic()
         while True:
             waited_s = time.monotonic() - began
-            failed = [rank for rank in self.watched if rank.failed]
+            failed = [rank for rank in self.ranks if rank.failed]
             first_hand = [rank for rank in failed if not rank.second_hand]
             # A rank that was killed says nothing; its peers' complaints may come first.
             killed = [rank for rank in first_hand if rank.killed]
             if killed or (first_hand and waited_s > _CAUSE_GRACE_S):
                 return (killed or first_hand)[0]
-            if waited_s > _SECOND_HAND_GRACE_S or all(rank.ended for rank in self.watched):
+            if waited_s > _SECOND_HAND_GRACE_S or all(rank.ended for rank in self.ranks):
                 return (first_hand or failed)[0]
             self._take_in(POLL_S)
 
     def _ask_for_stacks(self) -> None:
         """Has the ranks say where they stand; one that does not answer in time stands still altogether."""
-        asked = [rank for rank in self.watched if not rank.ended]
+        asked = [rank for rank in self.ranks if not rank.ended]
         for rank in asked:
             rank.stack = []
-            self._crew.ask_for_stack(rank.number)
+            self._crew.ask_for_stack(rank.placement.rank)
         began = time.monotonic()
         while time.monotonic() - began < (_STACK_S if all(rank.stack for rank in asked) else _NO_STACK_S):
             self._take_in(POLL_S)
 
     def _find_stalled(self) -> list[WatchedRank]:
         now = time.monotonic()
-        return [r for r in self.watched if not r.ended and now - r.last_alive > self._stall_timeout_s]
+        return [r for r in self.ranks if not r.ended and now - r.last_alive > self._stall_timeout_s]
 
-    def _stall(self, stalled: list[WatchedRank], suspects: list[WatchedRank]) -> tuple[WatchedRank, HopsError]:
-        """Whom the others wait for, and what to say of it.
-
-        Args:
-            stalled: Ranks without a sign of life for too long.
-            suspects: These, and others that may be what they wait for.
-        """
+    def _describe_stall(self, stalled: list[WatchedRank]) -> HopsError:
+        """Whom the others wait for: one of the stalled ranks, or another that these wait for."""
         self._ask_for_stacks()
         # Who waits in a collective waits for one who does not, and who may have been heard of a little later.
-        idle = [rank for rank in suspects if not rank.ended and not rank.in_collective]
+        idle = [rank for rank in self.ranks if not rank.ended and not rank.in_collective]
         others_wait = [rank for rank in stalled if rank in idle] or idle
         culprit = min(others_wait or stalled, key=lambda rank: rank.last_alive)
-        others = [r for r in self.watched if r is not culprit]
+        others = [r for r in self.ranks if r is not culprit]
         seen = "; ".join(
             f"rank {r.placement.rank} was last seen after {r.where}"
             + (", and waits for the others" if r.in_collective and others_wait else "")
             for r in others
         )
         stack = "\n".join(f"  {line}" for line in culprit.stack[1 : _STACK_LINES + 1])
-        return culprit, HopsError(
+        return HopsError(
             f"{culprit.placement} made no progress for {self._stall_timeout_s:g} s (stall_timeout_s) after "
             f"{culprit.where}"
             + (f" ({seen})" if seen else "")
@@ -280,15 +272,12 @@ class Supervisor:
             + quote_log(culprit.last_lines)
         )
 
-    def _describe_exit(self, rank: WatchedRank) -> str:
-        is_here = rank.placement.host == socket.gethostname()
-        return describe_exit(rank.exit_code, self._oom_kills if is_here else None)
-
     def _failure(self, rank: WatchedRank) -> HopsError:
         quoted = quote_log(rank.last_lines)
         if rank.error is not None:
             where = f"({rank.placement}, after {rank.where}; all ranks were ended)"
             message = f"{rank.error['message']} {where}. {quoted}"
             return HopsError(message) if rank.error["retryable"] else BadInput(message)
-        exit_ = self._describe_exit(rank)
+        is_here = rank.placement.host == socket.gethostname()
+        exit_ = describe_exit(rank.exit_code, self._oom_kills if is_here else None)
         return HopsError(f"{rank.placement} was ended by {exit_} after {rank.where}; all ranks were ended. {quoted}")

@@ -9,14 +9,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.gang.crew import RankJob, RankLauncher
 from airflow_hops.runtime.gang.local import LocalRanks
 from airflow_hops.runtime.gang.placement import Host, Placement
 from airflow_hops.runtime.gang.rank import Channel
 from airflow_hops.runtime.gang.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.runtime.gang.supervisor import run_gang
+from airflow_hops.runtime.step.context import StepContext
 
 _ANSWER_S = 60.0
 
@@ -24,7 +24,7 @@ Where = Mapping[str, Any]
 """``{"kind": "local", "slots": 2}``, ``{"kind": "spark"}``, or ``{"kind": "ssh", "hosts": "gpu-1:4,gpu-2:4"}``."""
 
 
-def rank_launcher(where: Where | None, context: StepContext) -> RankLauncher:
+def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int = 0) -> RankLauncher:
     """What starts ranks there.
 
     Args:
@@ -33,6 +33,7 @@ def rank_launcher(where: Where | None, context: StepContext) -> RankLauncher:
             and ``address``. What is None or not there has its default; None is all slots of this machine.
         context: The step's; with ranks on Spark, that of a step which was launched with spark-submit. It must not
             have started a thread.
+        cpu_ranks: How many of the ranks need no GPU.
 
     Raises:
         BadInput: the hosts cannot be used.
@@ -40,12 +41,12 @@ def rank_launcher(where: Where | None, context: StepContext) -> RankLauncher:
     where = where or {"kind": "local"}
     match where["kind"]:
         case "local":
-            return LocalRanks(where.get("slots"))
+            return LocalRanks(where.get("slots"), cpu_ranks)
         case "ssh":
             return _ssh_ranks(where)
         case "spark":
             from airflow_hops.runtime.gang.spark import SparkRanks
-            from airflow_hops.runtime.spark_context import start_spark_context_of
+            from airflow_hops.runtime.spark.context import start_spark_context_of
 
             return SparkRanks(start_spark_context_of(context))
     raise BadInput(f"where is {dict(where)!r}, expected kind 'local', 'ssh' or 'spark'")

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.sources import ImageSource, Source, SourceFile
+from airflow_hops.data.readers.raw_file import explained
 from airflow_hops.runtime.images.idx import IdxFile, is_idx_file
-from airflow_hops.runtime.readers.raw_file import explained
-from airflow_hops.sources import ImageSource, SourceFile
+from airflow_hops.store.source_files import list_files
 
-TRAIN, EVAL = "train", "eval"
 TASK_ROWS = 8192
 """Images of a task of Parquet or IDX, about."""
 
@@ -85,7 +85,7 @@ def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
     """
     plan = ImagePlan()
     for split, source in sources.items():
-        fs, listed = ImageSource(source.uri, storage_options=source.storage_options).list_files()
+        fs, listed = list_files(Source(source.uri, storage_options=source.storage_options))
         before = len(plan.tasks)
         if source.labels is not None or (len(listed) == 1 and is_idx_file(fs, listed[0].path)):
             parts = _of_idx(plan, fs, listed, source)
@@ -186,7 +186,7 @@ def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: Imag
             "(ImageSource(images, labels=…))"
         )
     images = IdxFile.open(fs, listed[0].path, dimensions=(3, 4))
-    label_fs, label_files = ImageSource(source.labels, storage_options=source.storage_options).list_files()
+    label_fs, label_files = list_files(Source(source.labels, storage_options=source.storage_options))
     label_file = IdxFile.open(label_fs, label_files[0].path, dimensions=(1,))
     if label_file.rows != images.rows:
         raise BadInput(

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.data.readers.raw_file import explained
 from airflow_hops.runtime.images.plan import ImageTask
-from airflow_hops.runtime.readers.raw_file import explained
 
 BATCH_IMAGES = 256
 BATCH_BYTES = 32 << 20

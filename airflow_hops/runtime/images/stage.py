@@ -12,17 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, BadInput, HopsError, RowCounts
-from airflow_hops.hops.images import ImageSpec, decode_images
-from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.feature_specs import FeatureSpecs, OutputSpec
-from airflow_hops.runtime.images.plan import EVAL, TRAIN, ImageTask, name_classes, plan_images
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.contract.properties import TransformedExamplesProperties
+from airflow_hops.contract.sources import ImageSource
+from airflow_hops.contract.splits import EVAL, TRAIN
+from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
+from airflow_hops.data.images import ImageSpec, decode_images
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.runtime.images.plan import ImageTask, name_classes, plan_images
 from airflow_hops.runtime.images.task import REJECTED, ImagePreparation, ImageSummary, prepare_task
 from airflow_hops.runtime.images.write import IMAGE, KEY
-from airflow_hops.runtime.spark_context import as_spark_failure, start_spark_context_of
-from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
-from airflow_hops.runtime.transform_graph import TracedTransform
-from airflow_hops.sources import ImageSource
+from airflow_hops.runtime.spark.context import as_spark_failure, start_spark_context_of
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.transform.graph import TracedTransform
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +47,17 @@ def run(
     eval_percent: int = 10,
     encoding: str = "png",
     jpeg_quality: int = 95,
+    max_rejected: float = 0.1,
 ) -> Artifact:
     """The step.
 
     Args:
         context: The step's context.
-        sources: The fields of an :class:`~airflow_hops.sources.ImageSource` by split; ``train`` is among them.
+        sources: The fields of an :class:`~airflow_hops.contract.sources.ImageSource` by split; ``train`` is among them.
         height: Of the prepared images, in pixels.
         width: Likewise.
         channels: 1, 3 or 4.
-        fit: As :class:`~airflow_hops.hops.images.ImageSpec`.
+        fit: As :class:`~airflow_hops.data.images.ImageSpec`.
         mean: As there; None for that of the training images.
         scale: As there; None for the standard deviation of the training images.
         classes: Names of the classes; None for those that the sources name or number.
@@ -62,9 +65,11 @@ def run(
         eval_percent: Share of ``train``'s keys that go to the split ``eval``.
         encoding: ``png`` or ``jpeg``.
         jpeg_quality: 1 to 100.
+        max_rejected: Share of a source's images that a single reason may reject.
 
     Raises:
-        BadInput: an argument or a source cannot be used; a split has no images, or a class none in ``train``.
+        BadInput: an argument or a source cannot be used; a split has no images, or a class none in ``train``; too many
+            images are rejected.
         HopsError: Spark failed, or files changed while they were read.
     """
     spec = ImageSpec(height, width, channels, tuple(mean or ()), tuple(scale or ()), fit)
@@ -82,6 +87,12 @@ def run(
         splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in found if split != TRAIN)]
         by_class = _by_class(summaries, splits, names)
         _check_splits(rows, splits, by_class)
+        for source in found:
+            # What is held out of a source is too little to be judged by itself.
+            parts = [TRAIN, EVAL] if source == TRAIN and eval_percent else [source]
+            add_counts(rows[part] for part in parts if part in rows).check_rejected(
+                max_rejected, f"sources[{source!r}]"
+            )
         spec = _with_constants(spec, summaries, mean, scale)
         specs = FeatureSpecs(
             features={IMAGE: "string"},
@@ -107,17 +118,15 @@ def run(
                 "images": sum(counts.rows_out for counts in rows.values()),
                 "rejected": sum(counts.rows_rejected for counts in rows.values()),
             },
-            properties={
-                "label": label,
-                "key": KEY,
-                "time": None,
-                "features": [IMAGE],
-                "outputs": {name: output.to_dict() for name, output in specs.outputs.items()},
-                "classes": list(names),
-                "by_class": by_class,
-                "splits": splits,
-                "window": None,
-            },
+            properties=TransformedExamplesProperties(
+                label=label,
+                key=KEY,
+                features=(IMAGE,),
+                outputs=specs.outputs,
+                classes=tuple(names),
+                by_class=by_class,
+                splits=tuple(splits),
+            ).to_dict(),
         )
 
 
@@ -140,6 +149,16 @@ def count_rows(summaries: Iterable[ImageSummary]) -> dict[str, RowCounts]:
         for split, reasons in summary.rejected.items():
             rejected.setdefault(split, Counter()).update(reasons)
     return {split: RowCounts(rows_in[split], rows_out[split], dict(rejected.get(split, {}))) for split in rows_in}
+
+
+def add_counts(parts: Iterable[RowCounts]) -> RowCounts:
+    """Counts of several splits taken together."""
+    rows_in, rows_out = 0, 0
+    rejected: Counter[str] = Counter()
+    for counts in parts:
+        rows_in, rows_out = rows_in + counts.rows_in, rows_out + counts.rows_out
+        rejected.update(counts.rejected)
+    return RowCounts(rows_in, rows_out, dict(rejected))
 
 
 def _check_arguments(

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.artifacts import BadInput
-from airflow_hops.hops.images import ImageSpec, decode_pixel_batch
-from airflow_hops.runtime.images.plan import EVAL, TRAIN, ImageTask
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.splits import EVAL, TRAIN
+from airflow_hops.data.images import ImageSpec, decode_pixel_batch
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_thread
+from airflow_hops.runtime.images.plan import ImageTask
 from airflow_hops.runtime.images.read import ImageBatch, read_images
 from airflow_hops.runtime.images.write import ImageWriter, RejectedWriter
-from airflow_hops.runtime.tensorflow_graphs import import_tensorflow, use_one_thread
 
 REJECTED = "rejected"
 NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
@@ -30,7 +31,7 @@ _decoders: dict[ImageSpec, Any] = {}
 
 @dataclass(frozen=True)
 class ImagePreparation:
-    """What every task needs to know.
+    """The plan that every task gets.
 
     Attributes:
         target: Folder to write to, with a folder per split; every executor can write to it.
@@ -60,7 +61,7 @@ class ImagePreparation:
 
 @dataclass
 class ImageSummary:
-    """What a task has done: one line of JSON that it hands to the driver.
+    """The summary of a task: one line of JSON that it hands to the driver.
 
     Attributes:
         rows_in: Images read, by split.

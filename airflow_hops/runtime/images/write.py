@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.runtime.tensorflow_graphs import import_tensorflow
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 
 KEY, IMAGE = "key", "image"
 REJECTED_SCHEMA = pa.schema(

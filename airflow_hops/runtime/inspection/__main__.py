@@ -11,8 +11,9 @@ import sys
 
 from aiohttp import web
 
+from airflow_hops.contract.protocol import WORKER_VARIABLE
+from airflow_hops.processes.lifetime import end_with
 from airflow_hops.runtime.inspection.server import make_server
-from airflow_hops.runtime.orphans import end_with_worker
 
 TOKEN_VARIABLE = "HOPS_INSPECTION_TOKEN"
 
@@ -34,7 +35,7 @@ async def _serve(token: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Serves; the first line that it writes is its address. The token is read from the environment."""
     argparse.ArgumentParser(prog="python -m airflow_hops.runtime.inspection", description=__doc__).parse_args(arguments)
-    end_with_worker()
+    end_with(os.environ.get(WORKER_VARIABLE, ""))
     logging.basicConfig(level=logging.WARNING)
     asyncio.run(_serve(os.environ.pop(TOKEN_VARIABLE)))
     os._exit(0)  # without waiting for what still computes

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.readers.raw_file import explained
+from airflow_hops.runtime.inspection.columns import encode, role_of
 from airflow_hops.runtime.inspection.place import Place
 from airflow_hops.runtime.inspection.row_groups import RowGroup, row_groups, rows_at
 
@@ -41,15 +48,12 @@ def splits(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         :mod:`~airflow_hops.runtime.inspection.columns` names it; null where rows of it cannot be sent. A vector of
         fixed width is a column for each place, ``numeric[3]``.
     """
-    import pyarrow.parquet as parquet
-
-    from airflow_hops.runtime.inspection.columns import role_of
-
     found: dict[str, Any] = {}
     folder = place.folder(params["artifact"])
     for split in _split_names(folder):
         paths = _files(folder, split)
-        schema = parquet.read_schema(paths[0])
+        with explained(str(paths[0])):
+            schema = parquet.read_schema(paths[0])
         columns = [
             {"name": field.name, "type": str(field.type), "role": role_of(field.type)} for field in _fields(schema)
         ]
@@ -75,16 +79,13 @@ def sample(place: Place, params: Mapping[str, Any]) -> bytes:
     Raises:
         BadInput: there is no such split, column or row, or there are too many values.
     """
-    import pyarrow.parquet as parquet
-
-    from airflow_hops.runtime.inspection.columns import encode, role_of
-
     artifact, rows = params["artifact"], int(params.get("rows") or _MAX_ROWS)
     if not 0 < rows <= _MAX_ROWS:
         raise BadInput(f"rows is {rows}, expected 1 to {_MAX_ROWS}")
     folder = place.folder(artifact)
     paths = _files(folder, params["split"])
-    schema = parquet.read_schema(paths[0])
+    with explained(str(paths[0])):
+        schema = parquet.read_schema(paths[0])
     wanted = _wanted(_fields(schema), params.get("columns"), params["split"])
     left_out = {field.name: str(field.type) for field in wanted if role_of(field.type) is None}
     groups = row_groups(paths)
@@ -101,8 +102,6 @@ def sample(place: Place, params: Mapping[str, Any]) -> bytes:
 
 
 def _fields(schema: Any) -> list[_Field]:
-    import pyarrow as pa
-
     fields = []
     for field in schema:
         if pa.types.is_fixed_size_list(field.type) and field.type.list_size <= _MAX_WIDTH:
@@ -122,10 +121,6 @@ def _wanted(fields: Iterable[_Field], names: Iterable[str] | None, split: str) -
 
 
 def _draw(groups: Sequence[RowGroup], rows: int, fields: Sequence[_Field], seed: int, row: int | None) -> Any:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     random = np.random.default_rng(seed)
     if sum(group.rows for group in groups) > _MAX_SCANNED_ROWS:
         order = random.permutation(len(groups))

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from airflow_hops.runtime.feature_statistics.summary import feature_name
 from airflow_hops.runtime.schema.infer import INFINITY_NORM, JENSEN_SHANNON
 from airflow_hops.runtime.skew.distribution import Curve, Numbers, Values, distribution
 from airflow_hops.runtime.skew.measures import every_score, jensen_shannon, score
-from airflow_hops.runtime.statistics.summary import feature_name
 
 _Pair = tuple[Numbers | Values | None, Numbers | Values | None]
 

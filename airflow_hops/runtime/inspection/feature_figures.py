@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.feature_statistics.summary import common_statistics, feature_name, type_name
 from airflow_hops.runtime.skew.distribution import Curve, curve_of, join
-from airflow_hops.runtime.statistics.summary import common_statistics, feature_name, type_name
 
 BUCKETS = 20
 """Buckets of a small histogram, at most."""

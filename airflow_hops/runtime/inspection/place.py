@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.store import ArtifactStore
 
 
@@ -32,13 +32,13 @@ class Place:
         return ArtifactStore(self.store_uri, storage_options=self.storage_options)
 
     def folder(self, artifact: Mapping[str, Any], *, without: Collection[str] = ()) -> Path:
-        """A local folder with an artifact's files.
+        """A local folder with an artifact's files, as they are: a page does not wait until all of them have been read.
 
         Args:
-            artifact: The reference, as :meth:`~airflow_hops.artifacts.Artifact.to_dict` makes it.
+            artifact: The reference, as :meth:`~airflow_hops.contract.artifacts.Artifact.to_dict` makes it.
             without: Folders of it that need not be downloaded.
 
         Raises:
             BadInput: it is missing, or another one lies at its address by now.
         """
-        return self.store.local(Artifact.from_dict(artifact), without=without)
+        return self.store.local(Artifact.from_dict(artifact), without=without, checked=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.runtime.inspection.place import Place
 from airflow_hops.runtime.inspection.runs import tracking
 from airflow_hops.runtime.tracking.client import mlflow_errors

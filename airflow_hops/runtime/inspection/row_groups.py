@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
 
 @dataclass(frozen=True)
 class RowGroup:
@@ -24,16 +27,12 @@ class RowGroup:
 
     def read(self, columns: Sequence[str] | None) -> Any:
         """Its rows as a table; all columns where none are named."""
-        import pyarrow.parquet as parquet
-
         file = parquet.ParquetFile(self.path)
         return file.read(columns=columns) if self.index < 0 else file.read_row_group(self.index, columns=columns)
 
 
 def row_groups(paths: Sequence[Path]) -> list[RowGroup]:
     """The row groups of some files in order; of files that have no rows, one without rows."""
-    import pyarrow.parquet as parquet
-
     found = []
     for path in paths:
         footer = parquet.read_metadata(path)
@@ -49,8 +48,6 @@ def rows_at(groups: Sequence[RowGroup], places: Any, columns: Sequence[str] | No
         places: Integers, ascending, shape ``(rows,)``: 0 is the first row of the first group.
         columns: What to read; all where none are named.
     """
-    import pyarrow as pa
-
     tables: list[Any] = []
     first = 0
     for group in groups:

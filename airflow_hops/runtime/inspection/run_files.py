@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.local_folders import temporary_folder
 from airflow_hops.runtime.inspection.place import Place
 from airflow_hops.runtime.inspection.runs import find_run
 from airflow_hops.runtime.tracking.client import mlflow_errors
@@ -65,8 +65,8 @@ def read(place: Place, params: Mapping[str, Any]) -> bytes:
         if entry is None or entry.is_dir:
             raise FileNotFoundError(f"{path} of MLflow's run {run_id}")
         _check_size(path, entry.file_size or 0)
-        with tempfile.TemporaryDirectory(prefix="hops-run-file-") as scratch:
-            copied = Path(client.download_artifacts(run_id, str(path), scratch))
+        with temporary_folder("run-file") as scratch:
+            copied = Path(client.download_artifacts(run_id, str(path), str(scratch)))
             if params.get("max_bytes") is None:  # not every server says beforehand
                 _check_size(path, copied.stat().st_size)
             with copied.open("rb") as stream:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.inspection.natural import natural_key
 from airflow_hops.runtime.inspection.place import Place
 from airflow_hops.runtime.inspection.run_filter import explain

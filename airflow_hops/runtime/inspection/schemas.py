@@ -10,8 +10,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.inspection.place import Place
+from airflow_hops.runtime.schema.diff import describe_schema, diff_schemas, flat_features
+from airflow_hops.runtime.schema.files import parse_schema
 
 __all__ = ["compare", "describe", "feature"]
 _PARSED = 4
@@ -36,7 +41,7 @@ _IN_COLUMNS = {
 
 
 def describe(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What a schema says.
+    """The contents of a schema.
 
     Args:
         place: Not used.
@@ -49,8 +54,6 @@ def describe(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BadInput: the text does not parse.
     """
-    from airflow_hops.runtime.schema.diff import describe_schema, flat_features
-
     schema = _parse(params["text"], params["source"])
     aspects = describe_schema(schema)
     domains = {domain.name: domain for domain in schema.string_domain}
@@ -76,10 +79,6 @@ def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BadInput: there is no such feature, or the text does not parse.
     """
-    from google.protobuf import text_format
-
-    from airflow_hops.runtime.schema.diff import flat_features
-
     schema = _parse(params["text"], params["source"])
     found = dict(flat_features(schema.feature)).get(params["feature"])
     if found is None:
@@ -111,8 +110,6 @@ def compare(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BadInput: a text does not parse.
     """
-    from airflow_hops.runtime.schema.diff import describe_schema, diff_schemas
-
     schemas = [_parse(params[side], params[f"{side}_source"]) for side in ("before", "after")]
     old, new = map(describe_schema, schemas)
     texts: dict[str, list[str]] = {}
@@ -126,16 +123,12 @@ def compare(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 @lru_cache(_PARSED)
 def _parse(text: str, source: str) -> Any:
     """The ``Schema``, which nobody may change: of thousands of features its text takes a second to parse."""
-    from airflow_hops.runtime.schema.files import parse_schema
-
     return parse_schema(text, source)
 
 
 def _feature(
     name: str, found: Any, aspects: Mapping[str, Any], domains: Mapping[str, Any], environments: Sequence[str]
 ) -> dict[str, Any]:
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
     phrases = {aspect: said.phrase for aspect, said in aspects.items()}
     named = dict.fromkeys([*environments, *found.in_environment])
     return {

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.runtime.inspection.place import Place
 
 Verb = Callable[[Place, Mapping[str, Any]], Any]

@@ -12,7 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.feature_statistics.files import STATISTICS_FILE, load_statistics
+from airflow_hops.runtime.feature_statistics.summary import feature_name
+from airflow_hops.runtime.inspection.feature_distances import compare
+from airflow_hops.runtime.inspection.feature_figures import detail, table
 from airflow_hops.runtime.inspection.place import Place
 
 __all__ = ["datasets", "distances", "feature", "features"]
@@ -23,7 +27,7 @@ _PARSED = 6
 
 
 def datasets(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What an artifact has statistics of.
+    """The data sets of which an artifact has statistics.
 
     Args:
         place: Where the artifact is.
@@ -57,13 +61,11 @@ def features(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
             whether what is weighted is told in place of what is counted.
 
     Returns:
-        As :class:`airflow_hops.api.statistics.FeatureTable` says.
+        As :class:`airflow_hops.api.artifacts.statistics.FeatureTable` says.
 
     Raises:
         BadInput: there is no such data set or slice, or it has no weights.
     """
-    from airflow_hops.runtime.inspection.feature_figures import table
-
     return table(_dataset(place, params), weighted=bool(params.get("weighted")))
 
 
@@ -75,14 +77,11 @@ def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         params: As of :func:`features`, and ``feature``, its name.
 
     Returns:
-        As :class:`airflow_hops.api.statistics.FeatureDetail` says.
+        As :class:`airflow_hops.api.artifacts.statistics.FeatureDetail` says.
 
     Raises:
         BadInput: as :func:`features`, or there is no such feature.
     """
-    from airflow_hops.runtime.inspection.feature_figures import detail
-    from airflow_hops.runtime.statistics.summary import feature_name
-
     dataset = _dataset(place, params)
     for each in dataset.features:
         if feature_name(each) == params["feature"]:
@@ -102,13 +101,11 @@ def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
             of which every measure is wanted, or null.
 
     Returns:
-        As :class:`airflow_hops.api.statistics.Distances` says.
+        As :class:`airflow_hops.api.artifacts.statistics.Distances` says.
 
     Raises:
         BadInput: there is no such data set or slice.
     """
-    from airflow_hops.runtime.inspection.feature_distances import compare
-
     sides = [params[side] for side in _SIDES]
     judged: Mapping[str, Any] = {}
     artifacts = [side["artifact"] for side in sides]
@@ -120,8 +117,6 @@ def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _names(place: Place, artifact: Mapping[str, Any]) -> list[str]:
     """The data sets of an artifact: the sides of a comparison, or the splits in the order in which they were made."""
-    from airflow_hops.runtime.statistics.files import STATISTICS_FILE
-
     folder = place.folder(artifact)
     if artifact["kind"] == "skew":
         return [each.name for each in _parse(folder / _REPORT_PROTO, artifact["fingerprint"])]
@@ -142,8 +137,6 @@ def _dataset(place: Place, params: Mapping[str, Any]) -> Any:
 
 def _load(place: Place, artifact: Mapping[str, Any], name: str) -> list[Any]:
     """The ``DatasetFeatureStatistics`` of a data set and of its slices."""
-    from airflow_hops.runtime.statistics.files import STATISTICS_FILE
-
     names = _names(place, artifact)
     if name not in names:
         raise BadInput(f"dataset is {name!r}, expected one of {', '.join(names) or 'none: there are no statistics'}")
@@ -157,6 +150,4 @@ def _load(place: Place, artifact: Mapping[str, Any], name: str) -> list[Any]:
 @lru_cache(_PARSED)
 def _parse(path: Path, fingerprint: str) -> Any:
     """The data sets in a file, which is of the artifact with this fingerprint."""
-    from airflow_hops.runtime.statistics.files import load_statistics
-
     return load_statistics(path).datasets

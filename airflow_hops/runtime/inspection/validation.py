@@ -8,9 +8,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+import numpy as np
+import pyarrow.compute as pc
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import anomalies_pb2
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.feature_statistics.files import STATISTICS_FILE, load_statistics
+from airflow_hops.runtime.feature_statistics.summary import features_by_name
 from airflow_hops.runtime.inspection.place import Place
 from airflow_hops.runtime.inspection.row_groups import row_groups, rows_at
+from airflow_hops.runtime.schema.files import parse_schema
+from airflow_hops.runtime.validation.evidence import Evidence, find_evidence, from_quarantine
+from airflow_hops.runtime.validation.quarantine import REASONS
+from airflow_hops.runtime.validation.validate import anomalous_feature
 
 __all__ = ["anomalies", "quarantine"]
 _MAX_ROWS = 200
@@ -31,9 +42,6 @@ def anomalies(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         (``value``, ``rows``), ``values_count``, ``quarantined``, rows in quarantine for it. ``measures``, drift and
         skew that TFDV measured: ``split``, ``feature``, ``measure``, ``value``, ``threshold``.
     """
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import anomalies_pb2
-
     folder = place.folder(params["artifact"])
     report = json.loads((folder / "anomalies.json").read_text(encoding="utf-8"))
     found: list[dict[str, Any]] = []
@@ -65,11 +73,6 @@ def quarantine(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BadInput: the split has no rows in quarantine.
     """
-    import numpy as np
-    import pyarrow.compute as pc
-
-    from airflow_hops.runtime.validation.quarantine import REASONS
-
     folder = place.folder(params["artifact"])
     files = _quarantine_files(folder, params["split"])
     if not files:
@@ -106,10 +109,6 @@ class _Evidence:
         rows: int,
         counts: Mapping[str, Mapping[str, int]],
     ) -> None:
-        from airflow_hops.runtime.schema.files import parse_schema
-        from airflow_hops.runtime.statistics.files import STATISTICS_FILE, load_statistics
-        from airflow_hops.runtime.statistics.summary import features_by_name
-
         self._rows, self._counts = rows, counts
         self._texts = _reason_texts(folder, split) if counts else {}
         self._features: Mapping[str, Any] = {}
@@ -124,10 +123,6 @@ class _Evidence:
             self._domains = {domain.name: domain for domain in schema.string_domain}
 
     def reason(self, feature: str, reason: Any) -> dict[str, Any]:
-        from tensorflow_metadata.proto.v0 import anomalies_pb2
-
-        from airflow_hops.runtime.validation.evidence import Evidence, find_evidence, from_quarantine
-
         kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
         quarantined = self._counts.get(feature, {}).get(kind, 0)
         if quarantined:
@@ -154,8 +149,6 @@ class _Evidence:
 
 
 def _infos(told: Any) -> Iterator[tuple[str, Any]]:
-    from airflow_hops.runtime.validation.validate import anomalous_feature
-
     for key, info in sorted(told.anomaly_info.items()):
         yield anomalous_feature(key, info), info
     if told.HasField("dataset_anomaly_info"):
@@ -183,11 +176,6 @@ def _quarantine_files(folder: Path, split: str) -> list[Path]:
 
 def _reason_texts(folder: Path, split: str) -> dict[str, list[tuple[str, int]]]:
     """What the reasons say by ``<feature>: <kind>``, with how many rows say it, the most frequent first."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    from airflow_hops.runtime.validation.quarantine import REASONS
-
     files = _quarantine_files(folder, split)
     if not files:
         return {}

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from airflow_hops.artifacts import HopsError
+from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.processes.locks import locked
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.files import LocalFiles
 
-_POLL_S = 0.05
 _STORE_POLL_S = 0.5
 _BEAT_S = 5.0
 _STALE_S = 30.0
@@ -35,17 +34,11 @@ def file_lock(path: Path, what: str, timeout_s: float) -> Iterator[None]:
     Raises:
         HopsError: another task has held it for ``timeout_s`` seconds.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    deadline_s = time.monotonic() + timeout_s
-    with path.open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise HopsError(f"{what}: another task has held {path} for {timeout_s:g} s") from None
-                time.sleep(_POLL_S)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(path, timeout_s))
+        except TimeoutError:
+            raise HopsError(f"{what}: another task has held {path} for {timeout_s:g} s") from None
         yield
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.runtime.model_server.locks import file_lock, store_lock
-from airflow_hops.runtime.model_server.places import SharedPlaces
 from airflow_hops.runtime.model_server.steering import (
+    REFUSALS,
     ConfigByRpc,
     ConfigFile,
     ModelConfigs,
@@ -23,6 +23,7 @@ from airflow_hops.runtime.model_server.steering import (
     Traffic,
     TrafficByRpc,
     TrafficFile,
+    server_error,
 )
 from airflow_hops.runtime.model_server.version_folders import (
     LocalFolders,
@@ -33,6 +34,7 @@ from airflow_hops.runtime.model_server.version_folders import (
 from airflow_hops.serving_api import config
 from airflow_hops.serving_api.address import TENSORFLOW_MODEL_SERVER, ServerAddress
 from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.shared_places import SharedPlaces
 from airflow_hops.store import ArtifactStore
 
 _POLL_S = 0.05
@@ -125,6 +127,8 @@ class ModelServer:
         except ModelServerError as error:
             if error.code.name == "NOT_FOUND":
                 return []
+            if error.code.name in REFUSALS:
+                raise server_error(error) from error
             raise HopsError(
                 f"model server {self.address} does not answer ({error}); is it running? It is named by the "
                 "connection's host and port"
@@ -304,6 +308,8 @@ class ModelServer:
         try:
             return self.at.rest_client().call(method, path)
         except ModelServerError as error:
+            if error.code.name in REFUSALS:
+                raise server_error(error) from error
             raise HopsError(f"model server: {error}; is it running?") from error
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.runtime.model_server.locks import store_lock
 from airflow_hops.serving_api import config
 from airflow_hops.serving_api.answers import ModelServerError
 from airflow_hops.serving_api.client import ModelServerClient
 from airflow_hops.store import ArtifactStore
 
-_REFUSALS = ("INVALID_ARGUMENT", "FAILED_PRECONDITION", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED")
+REFUSALS = ("INVALID_ARGUMENT", "FAILED_PRECONDITION", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED")
 
 
 class ModelConfigs(Protocol):
@@ -143,8 +143,8 @@ class ConfigByRpc:
             client.reload_config(message, timeout_s=self._load_timeout_s)
         except ModelServerError as error:
             # Otherwise a version does not load, or not in time: the version's state says so, and why.
-            if error.code.name in (*_REFUSALS, "UNAVAILABLE"):
-                raise _refused(error) from error
+            if error.code.name in (*REFUSALS, "UNAVAILABLE"):
+                raise server_error(error) from error
 
 
 class TrafficFile:
@@ -188,7 +188,7 @@ class TrafficByRpc:
             except ModelServerError as error:
                 if error.code.name == "NOT_FOUND":
                     return {}
-                raise _refused(error) from error
+                raise server_error(error) from error
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
         """Sets the shares; the server has taken them when it answers."""
@@ -197,7 +197,7 @@ class TrafficByRpc:
                 client.set_traffic(model_name, percents)
             except ModelServerError as error:
                 if percents is not None or error.code.name != "NOT_FOUND":
-                    raise _refused(error) from error
+                    raise server_error(error) from error
 
 
 class NoTraffic:
@@ -228,7 +228,7 @@ class NoTraffic:
             raise BadInput(
                 f"model {model_name!r}: {self._address} is a tensorflow_model_server, which does not split traffic "
                 f"({shares}): requests that name no version go to the newest one. Put the bundled server in front of "
-                f"it (python -m airflow_hops.serving --upstream={self._address}), and name that one in the connection"
+                f"it (airflow hops serve -- --upstream={self._address}), and name that one in the connection"
             )
 
 
@@ -240,8 +240,8 @@ def _without_labels(message: Any) -> Any:
     return copy
 
 
-def _refused(error: ModelServerError) -> HopsError:
+def server_error(error: ModelServerError) -> HopsError:
     """The server's refusal, which a retry does not mend; or its absence, which one may."""
-    if error.code.name in _REFUSALS:
+    if error.code.name in REFUSALS:
         return BadInput(f"the model server refuses: {error}")
     return HopsError(f"the model server does not answer as expected: {error}")

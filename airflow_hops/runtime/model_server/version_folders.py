@@ -12,10 +12,11 @@ import json
 import shutil
 import uuid
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.processes.remote_files import RemoteFiles
 
 _MARKER = "assets.extra/hops.json"
 """Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
@@ -108,11 +109,9 @@ class RemoteFolders:
     """
 
     def __init__(self, base_path: str, storage_options: Mapping[str, Any]) -> None:
-        import fsspec
-
         self.base_path = base_path.rstrip("/")
         try:
-            self._fs: Any = fsspec.url_to_fs(base_path, **storage_options)[0]
+            self._files = RemoteFiles(base_path, storage_options)
         except (ImportError, ValueError) as error:
             raise BadInput(f"connection field 'serving_base_path' is {base_path!r}: {error}") from error
 
@@ -123,70 +122,32 @@ class RemoteFolders:
 
     def has(self, model_name: str, version: int) -> bool:
         """Whether a whole version is there."""
-        self._fs.invalidate_cache()
-        return any(self._fs.exists(f"{self.uri(model_name, version)}/{name}") for name in _MODEL_FILES)
+        return any(self._files.exists(f"{self.uri(model_name, version)}/{name}") for name in _MODEL_FILES)
 
     def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Uploads a SavedModel, the file that makes it one last."""
         folder = self.uri(model_name, version)
-        whole = self.has(model_name, version)
-        found = self._read(f"{folder}/{_MARKER}")
+        whole, found = self.has(model_name, version), self._marker(folder)
         if whole:
             _check_same(folder, found, fingerprint)
             return False
         marker = _marker(version, fingerprint)
         files = {p.relative_to(saved_model).as_posix(): p for p in sorted(saved_model.rglob("*")) if p.is_file()}
-        self._clear(folder, () if found != marker else {*files, _MARKER})
-        self._fs.makedirs(folder, exist_ok=True)
-        self._write(f"{folder}/{_MARKER}", marker.encode())
-        for name in sorted(files, key=lambda name: name in _MODEL_FILES):
-            if name in _MODEL_FILES:
-                self._write(f"{folder}/{name}", files[name].read_bytes())
-            elif name != _MARKER:
-                self._fs.makedirs(f"{folder}/{PurePosixPath(name).parent}", exist_ok=True)
-                self._fs.put_file(str(files[name]), f"{folder}/{name}")
-        self._fs.invalidate_cache()
+        self._files.clear(folder, kept=() if found != marker else {*files, _MARKER})  # what another try left
+        self._files.fs.makedirs(folder, exist_ok=True)  # and the bucket, where there is none
+        self._files.write(f"{folder}/{_MARKER}", marker.encode())
+        files.pop(_MARKER, None)
+        self._files.publish(files, folder, last=_MODEL_FILES)
         return True
 
     def unpublish(self, model_name: str, version: int) -> None:
         """Removes the file that makes it a version, then the others."""
-        folder = self.uri(model_name, version)
-        for name in _MODEL_FILES:
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.rm_file(f"{folder}/{name}")
-        self._clear(folder, ())
+        self._files.clear(self.uri(model_name, version), first=_MODEL_FILES)
 
-    def _read(self, uri: str) -> str | None:
-        try:
-            content: bytes = self._fs.cat_file(uri)
-            return content.decode()
-        except FileNotFoundError:
-            return None
-
-    def _write(self, uri: str, content: bytes) -> None:
-        """A file that appears whole: a move is one operation in a file system, as an upload is in an object store."""
-        folder, _, name = uri.rpartition("/")
-        self._fs.makedirs(folder, exist_ok=True)
-        staging = f"{folder}/.{name}.{uuid.uuid4().hex[:8]}"
-        self._fs.pipe_file(staging, content)
-        self._fs.mv(staging, uri)
-
-    def _clear(self, folder: str, kept: Any) -> None:
-        """Removes what another try left in a folder."""
-        self._fs.invalidate_cache()
-        root = self._fs._strip_protocol(folder)
-        try:
-            found = self._fs.find(root)
-        except FileNotFoundError:
-            return
-        for path in found:
-            if path.removeprefix(root).lstrip("/") not in kept:
-                with contextlib.suppress(FileNotFoundError):
-                    self._fs.rm_file(path)
-        if not kept:
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.rm(root, recursive=True)
-        self._fs.invalidate_cache()
+    def _marker(self, folder: str) -> str | None:
+        with contextlib.suppress(FileNotFoundError):
+            return self._files.read(f"{folder}/{_MARKER}").decode()
+        return None
 
 
 def check_saved_model(folder: Path) -> None:

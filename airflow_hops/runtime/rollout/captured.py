@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.runtime.captured_requests import CapturedRequests
-from airflow_hops.runtime.feedback import LABEL, join_feedback
+from airflow_hops.runtime.captured.feedback import LABEL, join_feedback
+from airflow_hops.runtime.captured.requests import CapturedRequests
 from airflow_hops.runtime.rollout.comparisons import LabelledRows
 
 _CAPTURED_ROWS = 200_000
@@ -44,6 +44,8 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime, scr
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
+    from airflow_hops.data.readers.raw_file import explained
+
     stamp = since.strftime("%Y%m%dT%H%M%S")
     tables = []
     rows = 0
@@ -52,10 +54,10 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime, scr
             break
         (rows_file,) = requests.fetch([name], scratch)
         file = pq.ParquetFile(rows_file.path)
+        with explained(str(rows_file)):
+            columns = file.schema_arrow
         names = [
-            column.name
-            for column in file.schema_arrow
-            if column.name.startswith("output.") and _is_numeric(column.type, pa)
+            column.name for column in columns if column.name.startswith("output.") and _is_numeric(column.type, pa)
         ]
         table = file.read(columns=["request_id", "row", *names, "captured_at"])
         table = table.filter(pc.greater_equal(table["captured_at"], pa.scalar(since, pa.timestamp("us", "UTC"))))
@@ -79,7 +81,7 @@ def read_labelled(captured: Captured, feedback: Any) -> dict[str, LabelledRows]:
 
     Args:
         captured: A version's answers.
-        feedback: The labels, as :func:`~airflow_hops.runtime.feedback.read_feedback` returns them.
+        feedback: The labels, as :func:`~airflow_hops.runtime.captured.feedback.read_feedback` returns them.
 
     Returns:
         Name of an output to the rows whose label is known; empty where no label is a number or a truth value.

@@ -1,4 +1,4 @@
-"""Compares a canary with the stable version: errors, latency, predictions, live labels. Numbers in, findings out.
+"""Compares a canary with the stable version: errors, refusals, latency, predictions, labels. Numbers in, findings out.
 
 Each comparison says what it found, with the numbers behind it, and whether that is a reason to roll back, to wait for
 more requests, or neither. A difference beyond its limit counts when its test gives chance at most the significance that
@@ -7,19 +7,20 @@ it was given; a difference beyond the limit that may be chance is a doubt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from airflow_hops.runtime.rollout.counts import Counts
+from airflow_hops.contract.rollout.counts import Counts
+from airflow_hops.contract.rollout.decision import BAD, DOUBT, NOT_JUDGED, OK, Finding, FindingVerdict
+from airflow_hops.contract.rollout.plan import Limits
 from airflow_hops.runtime.rollout.significance import (
     area_under_roc,
     binomial_at_least,
     distance_margin,
     fisher_exact_greater,
-    kolmogorov_smirnov,
     quantile_bound_rank,
     welch_greater,
 )
@@ -27,53 +28,8 @@ from airflow_hops.runtime.rollout.significance import (
 PREDICTIONS_ROWS = 20
 """Rows below which nothing is said about predictions."""
 
-OK, DOUBT, BAD = "ok", "doubt", "bad"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What is tolerated of a canary.
-
-    Attributes:
-        max_error_increase: Increase of the share of failed requests, 0 to 1.
-        significance: Chance, over the whole rollout, of a comparison taking a canary that keeps its limit for one that
-            does not.
-        max_latency_ratio: Latency over the stable version's, of the median and of the 99th percentile.
-        latency_tolerance_ms: Increase in milliseconds that is tolerated whatever the ratio.
-        max_prediction_distance: Kolmogorov–Smirnov distance of an output's values, 0 to 1; None: any.
-        max_loss_increase: Increase of the mean loss on live labels, as a share of the stable version's.
-        min_labels: Labelled rows of each version below which labels are not compared, at least 2.
-    """
-
-    max_error_increase: float = 0.01
-    significance: float = 0.01
-    max_latency_ratio: float = 2.0
-    latency_tolerance_ms: float = 10.0
-    max_prediction_distance: float | None = None
-    max_loss_increase: float = 0.1
-    min_labels: int = 50
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one comparison found.
-
-    Attributes:
-        what: ``errors``, ``latency_p50``, ``latency_p99``, ``predictions`` or ``labels``.
-        verdict: ``ok``, ``doubt`` (beyond the limit, but it may be chance) or ``bad``.
-        text: In words.
-        numbers: The numbers behind it.
-    """
-
-    what: str
-    verdict: str
-    text: str
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def reason(self) -> str:
-        """What and text, as a decision gives them."""
-        return f"{self.what}: {self.text}"
+_OFTEN = 0.05
+"""Refusals that chance makes more often than this are not waited for: few clients are without mistakes."""
 
 
 @dataclass(frozen=True)
@@ -98,26 +54,53 @@ class LabelledRows:
 def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
     """Two proportions by Fisher's exact test, one-sided: does the canary fail more often?
 
-    Without a request to the stable version, the canary's share alone is tested against the limit (exact binomial).
+    Requests that were refused as the client's mistake are left out: the versions could not fail them. Without a
+    request that the stable version accepted, the canary's share alone is tested against the limit (exact binomial).
     """
     increase = canary.error_rate - stable.error_rate
-    if stable.requests:
-        p_value = fisher_exact_greater(canary.errors, canary.requests, stable.errors, stable.requests)
-    else:
-        p_value = binomial_at_least(canary.errors, canary.requests, limits.max_error_increase)
+    p_value = _share_p_value(canary.errors, canary.accepted, stable.errors, stable.accepted, limits)
     numbers = {
         "canary_errors": canary.errors,
-        "canary_requests": canary.requests,
+        "canary_requests": canary.accepted,
         "stable_errors": stable.errors,
-        "stable_requests": stable.requests,
-        "increase": increase,
-        "p_value": p_value,
-        "max_error_increase": limits.max_error_increase,
-        "significance": significance,
+        "stable_requests": stable.accepted,
+        **_share_numbers(increase, p_value, limits, significance),
     }
-    rates = f"{canary.errors} of {canary.requests} requests failed, {stable.errors} of {stable.requests} at the stable"
+    if not canary.requests:
+        return Finding("errors", NOT_JUDGED, "the canary was not asked", numbers)
+    if not canary.accepted:
+        return Finding("errors", DOUBT, f"all {canary.requests} requests were refused as the client's mistake", numbers)
+    rates = f"{canary.errors} of {canary.accepted} requests failed, {stable.errors} of {stable.accepted} at the stable"
     verdict = _verdict(increase > limits.max_error_increase, p_value <= significance)
     return Finding("errors", verdict, f"{rates} version (p = {p_value:.2g})", numbers)
+
+
+def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
+    """Does the canary refuse more requests as the client's mistake than the stable version (Fisher's exact test)?
+
+    Clients make mistakes with any version, so that a difference which chance makes often is nothing to wait for; one
+    beyond chance is the canary's: it wants other inputs. Without a request to the stable version nobody can tell: a
+    share of refusals beyond the limit (exact binomial) is a doubt.
+    """
+    increase = canary.refusal_rate - stable.refusal_rate
+    p_value = _share_p_value(canary.client_errors, canary.requests, stable.client_errors, stable.requests, limits)
+    numbers = {
+        "canary_client_errors": canary.client_errors,
+        "canary_requests": canary.requests,
+        "stable_client_errors": stable.client_errors,
+        "stable_requests": stable.requests,
+        **_share_numbers(increase, p_value, limits, significance),
+    }
+    if not canary.requests:
+        return Finding("refusals", NOT_JUDGED, "the canary was not asked", numbers)
+    text = (
+        f"{canary.client_errors} of {canary.requests} requests refused as the client's mistake, "
+        f"{stable.client_errors} of {stable.requests} at the stable version (p = {p_value:.2g})"
+    )
+    if p_value > max(significance, _OFTEN):
+        return Finding("refusals", OK, text, numbers)
+    verdict = _verdict(increase > limits.max_error_increase, bool(stable.requests) and p_value <= significance)
+    return Finding("refusals", verdict, text, numbers)
 
 
 def compare_latency(canary: Counts, stable: Counts, limits: Limits, significance: float) -> list[Finding]:
@@ -138,7 +121,7 @@ def _compare_quantile(
 ) -> Finding:
     ours, theirs = canary.latency.quantile_ms(quantile), stable.latency.quantile_ms(quantile)
     if ours is None or theirs is None:
-        return Finding(name, OK, "not judged: no latency of both versions")
+        return Finding(name, NOT_JUDGED, "no latency of both versions")
 
     def limit_ms(latency_ms: float) -> float:
         return max(latency_ms * limits.max_latency_ratio, latency_ms + limits.latency_tolerance_ms)
@@ -156,8 +139,8 @@ def _compare_quantile(
     # Also where the canary's requests could not show it, were each of them beyond the limit.
     size = canary.latency.total
     if rank is None or binomial_at_least(size, size, 1 - quantile) > significance / 2:
-        text += f" (not judged: too few requests, {size} and {stable.latency.total})"
-        return Finding(name, OK, text, numbers)
+        text += f" (too few requests to judge, {size} and {stable.latency.total})"
+        return Finding(name, NOT_JUDGED, text, numbers)
     bound_ms = limit_ms(stable.latency.bucket_at(rank)[1])
     beyond = canary.latency.above(bound_ms)
     p_value = binomial_at_least(beyond, size, 1 - quantile)
@@ -184,8 +167,8 @@ def compare_predictions(
     """
     numbers: dict[str, Any] = {"output": output, "canary_rows": int(canary.size), "stable_rows": int(stable.size)}
     if canary.size < PREDICTIONS_ROWS:
-        text = f"not judged: {canary.size} captured rows of the canary, {PREDICTIONS_ROWS} needed"
-        return Finding("predictions", OK, text, numbers)
+        text = f"{canary.size} captured rows of the canary, {PREDICTIONS_ROWS} needed"
+        return Finding("predictions", NOT_JUDGED, text, numbers)
     finite = np.isfinite(canary)
     if not finite.all():
         numbers["not_finite"] = int((~finite).sum())
@@ -196,10 +179,12 @@ def compare_predictions(
     constant = bool(np.ptp(canary) == 0)
     same = f"{output!r} is {canary[0]:.6g} in all {canary.size} rows"
     if stable.size < PREDICTIONS_ROWS:
-        return Finding(
-            "predictions", BAD if constant else OK, same if constant else f"mean {canary.mean():.4g}", numbers
-        )
-    distance, p_value = kolmogorov_smirnov(canary, stable)
+        if constant:
+            return Finding("predictions", BAD, same, numbers)
+        text = f"mean {canary.mean():.4g}; {stable.size} captured rows of the stable version, {PREDICTIONS_ROWS} needed"
+        return Finding("predictions", NOT_JUDGED, text, numbers)
+    test = stats.ks_2samp(canary, stable, method="asymp")
+    distance, p_value = float(test.statistic), float(test.pvalue)
     numbers |= {
         "stable_mean": float(stable.mean()),
         "stable_std": float(stable.std()),
@@ -240,7 +225,7 @@ def compare_labels(
     fewest = min(canary.labels.size, stable.labels.size)
     if fewest < limits.min_labels:
         found = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
-        return Finding("labels", OK, f"not judged: {found}, {limits.min_labels} needed", numbers)
+        return Finding("labels", NOT_JUDGED, f"{found}, {limits.min_labels} needed", numbers)
     binary = canary.is_binary and stable.is_binary
     ours, theirs = (_log_loss(rows) if binary else _absolute_error(rows) for rows in (canary, stable))
     tolerated = 1 + limits.max_loss_increase
@@ -266,7 +251,23 @@ def compare_labels(
     return Finding("labels", _verdict(beyond, p_value <= significance), text, numbers)
 
 
-def _verdict(beyond: bool, beyond_chance: bool) -> str:
+def _share_p_value(ours: int, of_ours: int, theirs: int, of_theirs: int, limits: Limits) -> float:
+    """Fisher's exact test of two shares; without requests to the stable version the limit, by the binomial test."""
+    if of_theirs:
+        return fisher_exact_greater(ours, of_ours, theirs, of_theirs)
+    return binomial_at_least(ours, of_ours, limits.max_error_increase)
+
+
+def _share_numbers(increase: float, p_value: float, limits: Limits, significance: float) -> dict[str, float]:
+    return {
+        "increase": increase,
+        "p_value": p_value,
+        "max_error_increase": limits.max_error_increase,
+        "significance": significance,
+    }
+
+
+def _verdict(beyond: bool, beyond_chance: bool) -> FindingVerdict:
     if not beyond:
         return OK
     return BAD if beyond_chance else DOUBT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
 
 def fisher_exact_greater(hits: int, trials: int, other_hits: int, other_trials: int) -> float:
@@ -13,15 +13,8 @@ def fisher_exact_greater(hits: int, trials: int, other_hits: int, other_trials: 
 
     Fisher, R. A. (1922), On the interpretation of χ² from contingency tables, and the calculation of P.
     """
-    total, total_hits = trials + other_trials, hits + other_hits
-    if not trials or not other_trials or not total_hits:
-        return 1.0
-    logs = [
-        _log_choose(total_hits, k) + _log_choose(total - total_hits, trials - k) - _log_choose(total, trials)
-        for k in range(hits, min(trials, total_hits) + 1)
-        if trials - k <= total - total_hits
-    ]
-    return min(1.0, math.fsum(math.exp(value) for value in logs))
+    table = [[hits, trials - hits], [other_hits, other_trials - other_hits]]
+    return float(stats.fisher_exact(table, alternative="greater").pvalue)
 
 
 def binomial_at_least(hits: int, trials: int, rate: float) -> float:
@@ -43,34 +36,10 @@ def quantile_bound_rank(size: int, quantile: float, significance: float) -> int 
     Source: Conover, W. J., Practical Nonparametric Statistics, 3rd edition (1999), 3.2, confidence intervals for a
     quantile.
     """
-    if not size or binomial_at_least(size, size, quantile) > significance:
+    if not size:
         return None
-    low, high = 1, size
-    while low < high:
-        middle = (low + high) // 2
-        if binomial_at_least(middle, size, quantile) <= significance:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def kolmogorov_smirnov(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """The two-sample statistic and its asymptotic p-value.
-
-    Press et al., Numerical Recipes, 3rd edition, 14.3.3 (Stephens's correction for small samples).
-    """
-    first, second = np.sort(first), np.sort(second)
-    values = np.concatenate([first, second])
-    below_first = np.searchsorted(first, values, side="right") / first.size
-    below_second = np.searchsorted(second, values, side="right") / second.size
-    statistic = float(np.abs(below_first - below_second).max())
-    effective = math.sqrt(first.size * second.size / (first.size + second.size))
-    scaled = (effective + 0.12 + 0.11 / effective) * statistic
-    if scaled < 0.2:  # the series does not converge there; the probability is 1 to twelve digits
-        return statistic, 1.0
-    terms = [2 * (-1) ** (k - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 101)]
-    return statistic, min(1.0, max(0.0, math.fsum(terms)))
+    rank = int(stats.binom.isf(significance, size, quantile)) + 1
+    return rank if rank <= size else None
 
 
 def distance_margin(size: int, other_size: int, significance: float) -> float:
@@ -102,11 +71,5 @@ def area_under_roc(scores: np.ndarray, labels: np.ndarray) -> float | None:
     positives = labels > 0.5
     if positives.all() or not positives.any():
         return None
-    ordered = np.sort(scores)
-    ranks = (np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right") + 1) / 2
-    count = int(positives.sum())
-    return float((ranks[positives].sum() - count * (count + 1) / 2) / (count * (labels.size - count)))
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    positive, negative = scores[positives], scores[~positives]
+    return float(stats.mannwhitneyu(positive, negative, method="asymptotic").statistic / positive.size / negative.size)

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, BadInput
-from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.model_record import now, read_record
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.properties import DeploymentProperties, RolloutProperties
+from airflow_hops.contract.rollout.decision import Decision
+from airflow_hops.contract.rollout.plan import Limits, Plan
+from airflow_hops.contract.times import now
 from airflow_hops.runtime.model_server import ModelServer
-from airflow_hops.runtime.rollout.comparisons import Limits
-from airflow_hops.runtime.rollout.decision import Decision, Question
-from airflow_hops.runtime.rollout.look import Rollout
-from airflow_hops.runtime.rollout.plan import Plan
+from airflow_hops.runtime.rollout.canary import Rollout
+from airflow_hops.runtime.rollout.decision import Question
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.store.model_records import read_record
 
 
 def look(
     context: StepContext,
     *,
-    steps: Sequence[int],
-    bake_time_s: float | Sequence[float],
-    min_requests: int,
-    timeout_s: float,
-    on_timeout: str,
-    approval: bool,
-    keep_versions: int,
-    look_s: float,
+    plan: Mapping[str, Any],
     limits: Mapping[str, Any],
     answer: Mapping[str, Any] | None = None,
 ) -> Artifact | dict[str, Any]:
@@ -35,15 +30,8 @@ def look(
 
     Args:
         context: The step.
-        steps: See :class:`~airflow_hops.runtime.rollout.plan.Plan`, as for the seven that follow.
-        bake_time_s: Seconds.
-        min_requests: A number.
-        timeout_s: Seconds.
-        on_timeout: ``roll_back`` or ``leave``.
-        approval: Whether 100% takes a person.
-        keep_versions: A number.
-        look_s: Seconds.
-        limits: Fields of :class:`~airflow_hops.runtime.rollout.comparisons.Limits`.
+        plan: Fields of :class:`~airflow_hops.contract.rollout.plan.Plan`.
+        limits: Fields of :class:`~airflow_hops.contract.rollout.plan.Limits`.
         answer: A person's answer: ``approved``, ``by``, ``note``, ``at``.
 
     Returns:
@@ -53,24 +41,14 @@ def look(
     Raises:
         BadInput: a value makes no sense, the deployment is none of this store's, or the server does not split traffic.
     """
-    plan = Plan.of(
-        steps,
-        bake_time_s,
-        min_requests=min_requests,
-        timeout_s=timeout_s,
-        on_timeout=on_timeout,
-        approval=approval,
-        keep_versions=keep_versions,
-        look_s=look_s,
-    )
     deployment = context.input("deployment")
-    try:
-        model_name, version = str(deployment.properties["model_name"]), int(deployment.properties["version"])
-    except (KeyError, TypeError, ValueError):
+    of = DeploymentProperties.of(deployment)
+    model_name, version = of.model_name, of.version
+    if model_name is None or version is None:
         raise BadInput(
             f"deployment {deployment.uri}: properties are {dict(deployment.properties)!r}; expected model_name and "
             "version, as DeployModelOperator gives them"
-        ) from None
+        )
     server = ModelServer.of(context.spec.services, context.store)
     if not server.splits_traffic:
         raise BadInput(
@@ -78,28 +56,28 @@ def look(
             "counts by version; use PromoteModelOperator, or put the bundled server in front of it (python -m "
             f"airflow_hops.serving --upstream={server.address}) and name that one in the connection"
         )
-    rollout = Rollout(context, server, model_name, version, plan, Limits(**limits))
+    rollout = Rollout(context, server, model_name, version, Plan.of(**plan), Limits(**limits))
     outcome = rollout.look(answer)
     if isinstance(outcome, Decision):
         return _write(rollout, outcome)
     if isinstance(outcome, Question):
         return {"question": outcome.body}
     context.progress(0.0, outcome.text)
-    url = f"http://{server.at.host}:{server.rest_port}/v1/stats"
+    url = f"{server.at.rest_client().address}/v1/stats"
     return {"waiting": {**asdict(outcome), "url": url, "model_name": model_name, "version": version}}
 
 
 def _write(rollout: Rollout, decision: Decision) -> Artifact:
     context, version = rollout.context, rollout.version
     record = read_record(context.store, rollout.model_name)
-    facts: Mapping[str, Any] = {
-        "model_name": rollout.model_name,
-        "version": version,
-        "decision": decision.decision,
-        "reasons": list(decision.reasons),
-        "champion": record.champion.version if record.champion else version,
-        "traffic": {str(v): percent for v, percent in record.traffic.items()},
-    }
+    facts = RolloutProperties(
+        model_name=rollout.model_name,
+        version=version,
+        decision=decision.decision,
+        reasons=decision.reasons,
+        champion=record.champion.version if record.champion else version,
+        traffic={str(v): percent for v, percent in record.traffic.items()},
+    ).to_dict()
     context.progress(1.0, f"version {version}: {decision.decision} ({'; '.join(decision.reasons)})")
     metrics = {
         "canary_requests": float(decision.canary.requests),
@@ -108,7 +86,7 @@ def _write(rollout: Rollout, decision: Decision) -> Artifact:
         "stable_errors": float(decision.stable.errors),
         "watched_s": round(decision.watched_s, 3),
     }
-    steps = [event for event in record.history if event["version"] == version]
+    steps = [event.to_dict() for event in record.history if event.version == version]
     with context.output() as writer:
         document = {
             **facts,

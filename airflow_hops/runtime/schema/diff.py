@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
 from airflow_hops.runtime.schema.files import load_schema
 
 _FEW_VALUES = 5
@@ -256,9 +259,6 @@ def _rest(name: str, message: Any, *known: str) -> dict[str, Aspect]:
 
 
 def _as_text(value: Any) -> Aspect:
-    from google.protobuf import text_format
-    from google.protobuf.message import Message
-
     if isinstance(value, Message):
         text = text_format.MessageToString(value, as_one_line=True, as_utf8=True)
     elif isinstance(value, bool | int | float | str):

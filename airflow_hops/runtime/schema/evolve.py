@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
-from airflow_hops.runtime import tfdv_extension
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data import tfdv_extension
+from airflow_hops.runtime.feature_statistics.summary import feature_name
 from airflow_hops.runtime.schema.infer import MAX_DOMAIN_VALUES, TRAINING, infer_schema
-from airflow_hops.runtime.statistics.summary import feature_name
 
 _NUMBERS = ("INT", "FLOAT")
 _COMPARATORS = ("drift_comparator", "skew_comparator")

@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.schema_history import SCHEMA_FILE
 
 __all__ = ["SCHEMA_FILE", "load_schema", "parse_schema", "to_text"]
@@ -14,8 +17,6 @@ __all__ = ["SCHEMA_FILE", "load_schema", "parse_schema", "to_text"]
 
 def to_text(schema: Any) -> str:
     """The schema as protobuf text."""
-    from google.protobuf import text_format
-
     return str(text_format.MessageToString(schema, as_utf8=True))
 
 
@@ -43,9 +44,6 @@ def parse_schema(text: str, source: str) -> Any:
     Raises:
         BadInput: it does not parse, a feature has no name, or two have the same; the message has line and column.
     """
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
     try:
         schema = text_format.Parse(text, schema_pb2.Schema())
     except text_format.ParseError as error:

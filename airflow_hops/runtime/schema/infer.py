@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
-from airflow_hops.runtime import tfdv_extension
-from airflow_hops.runtime.statistics.summary import common_statistics, feature_name
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data import tfdv_extension
+from airflow_hops.runtime.feature_statistics.summary import common_statistics, feature_name
 
 TRAINING = "TRAINING"
 SERVING = "SERVING"

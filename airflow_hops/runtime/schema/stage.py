@@ -7,18 +7,20 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, BadInput
-from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.function import call_shipped
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.properties import SchemaProperties, StatisticsProperties
+from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.schema.diff import diff_schemas
 from airflow_hops.runtime.schema.files import SCHEMA_FILE, parse_schema, to_text
 from airflow_hops.runtime.schema.infer import infer_schema
-from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.step.function import call_shipped
 from airflow_hops.schema_history import (
     IMPORTED,
     accept_schema_edit,
     freeze_schema,
     publish_schema,
+    requested_reset,
     restore_schema,
     schema_history,
     schema_text,
@@ -26,7 +28,6 @@ from airflow_hops.schema_history import (
 
 log = logging.getLogger(__name__)
 
-_COLUMNS = ("label", "key", "time")
 _MAX_LINES = 50
 
 SPLITS = ("train", "data")
@@ -38,16 +39,20 @@ def run(
     *,
     imported: Mapping[str, str] | None = None,
     curate: Mapping[str, Any] | None = None,
+    anew: str | None = None,
     **inference: Any,
 ) -> Artifact:
     """The step: freezes the schema; where there is a frozen one, takes in what was done to it by hand.
+
+    Where a reset was requested, the schema is inferred anew.
 
     Args:
         context: The step's context; input ``statistics``, whose split ``train`` (of a source: ``data``) counts.
         imported: ``path`` and ``text`` of a schema that is kept by hand; it is frozen instead of an inferred one, and
             published when it has changed since.
-        curate: A shipped function (as :func:`~airflow_hops.runtime.function.call_shipped`), which gets the inferred
-            schema and returns it amended.
+        curate: A shipped function (as :func:`~airflow_hops.runtime.step.function.call_shipped`), which gets the
+            inferred schema and returns it amended.
+        anew: Why a schema that is frozen already is inferred anew; None: it is not.
         **inference: As :func:`infer_schema`.
 
     Raises:
@@ -56,7 +61,8 @@ def run(
     store, output = context.store, context.spec.output
     if output is None:
         raise BadInput(f"step {context.spec.step!r} freezes a schema, but its spec names no output")
-    if restore_schema(store, output.uri):
+    anew = None if imported else requested_reset(store, output.uri) or anew
+    if restore_schema(store, output.uri) and anew is None:
         frozen = _take_in_edit(context, output.uri)
         return _publish_import(context, output.uri, imported) if imported else frozen
     producer, parts = context.spec.producer, dict(context.spec.cache_key_parts)
@@ -66,6 +72,7 @@ def run(
         parts[IMPORTED] = _sha256(text)
     else:
         schema, note = _infer(context, inference), f"inferred by run {producer.run_id}"
+        note += f" ({anew})" if anew else ""
         if curate:
             schema = _curated(context, schema, curate)
             note += f", curated by {curate['function']}()"
@@ -77,6 +84,7 @@ def run(
         text,
         producer=producer,
         note=note,
+        anew=anew is not None,
         features=_features(schema),
         inputs=context.spec.inputs,
         cache_key_parts=parts,
@@ -179,8 +187,10 @@ def _publish_import(context: StepContext, uri: str, imported: Mapping[str, str])
 
 
 def _columns(context: StepContext) -> dict[str, Any]:
-    facts = context.input("statistics").properties if context.has_input("statistics") else {}
-    return {name: facts.get(name) for name in _COLUMNS}
+    if not context.has_input("statistics"):
+        return SchemaProperties().to_dict()
+    facts = StatisticsProperties.of(context.input("statistics"))
+    return SchemaProperties(facts.label, facts.key, facts.time).to_dict()
 
 
 def _features(schema: Any) -> list[str]:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 
 if TYPE_CHECKING:
-    from airflow_hops.runtime.scoring import ServedModel
+    from airflow_hops.runtime.evaluate.scoring import ServedModel
 
 ROWS = 2_000
 """Rows that are scored, once for each feature."""
@@ -79,8 +79,8 @@ def attribute_drift(
     Args:
         model: A SavedModel whose signature ``serving_default`` takes raw features.
         reference: Rows that the model was trained on: a source as
-            :func:`~airflow_hops.runtime.statistics.generate_statistics` takes, or a function of column names that
-            yields Arrow record batches, each time anew.
+            :func:`~airflow_hops.runtime.feature_statistics.generate_statistics` takes, or a function of column names
+            that yields Arrow record batches, each time anew.
         current: The same, of the rows in question.
         features: Features to look at; None for all that the model takes.
         rows: Rows that are scored for each feature.
@@ -91,7 +91,7 @@ def attribute_drift(
     """
     import numpy as np
 
-    from airflow_hops.runtime.scoring import ServedModel
+    from airflow_hops.runtime.evaluate.scoring import ServedModel
 
     if rows < 2:
         raise BadInput(f"rows is {rows}, expected at least 2")
@@ -174,7 +174,7 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
     import numpy as np
     import pyarrow as pa
 
-    from airflow_hops.runtime.raw_features import dense_arrays
+    from airflow_hops.data.raw_features import dense_arrays
     from airflow_hops.runtime.skew.rows.join import ReadAnew, Rows
 
     rows = Rows(source, side)
@@ -210,7 +210,7 @@ def _single(column: Any, name: str, side: str) -> Any:
 def _predict(model: ServedModel, arrays: Mapping[str, Any]) -> Any:
     import numpy as np
 
-    from airflow_hops.runtime.scoring import BATCH_ROWS
+    from airflow_hops.runtime.evaluate.scoring import BATCH_ROWS
 
     rows = len(next(iter(arrays.values())))
     parts = [

@@ -8,10 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.runtime.captured_requests import CapturedRequests, RowsFile
-from airflow_hops.runtime.context import StepContext
-from airflow_hops.runtime.model_record import ServedVersion, read_record
+from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.contract.model_record import ServedVersion
+from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, SkewReference
+from airflow_hops.runtime.captured.requests import CapturedRequests, RowsFile
+from airflow_hops.runtime.feature_statistics import (
+    STATISTICS_FILE,
+    comparable_options,
+    generate_statistics,
+    load_statistics,
+)
+from airflow_hops.runtime.feature_statistics.summary import features_by_name, type_name
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
 from airflow_hops.runtime.skew.captured_rows import (
     Cursor,
@@ -22,9 +30,9 @@ from airflow_hops.runtime.skew.captured_rows import (
 from airflow_hops.runtime.skew.compared import Compared
 from airflow_hops.runtime.skew.detect import detect_skew
 from airflow_hops.runtime.skew.report import SkewReport
-from airflow_hops.runtime.statistics import STATISTICS_FILE, comparable_options, generate_statistics, load_statistics
-from airflow_hops.runtime.statistics.summary import features_by_name, type_name
+from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.schema_history import schema_in_force
+from airflow_hops.store.model_records import read_record
 
 if TYPE_CHECKING:
     from airflow_hops.runtime.skew.attribution import Attribution
@@ -81,27 +89,27 @@ def compare_captured(context: StepContext, options: CapturedOptions, judged: Map
     check_columns(files, trained.types, options.time_feature)
     span = read_span(files, options.time_feature)
     log.info("%d captured rows in %d files, %s by version", span.rows, len(files), dict(span.versions or {}))
-    origin = {
-        "model": options.model_name,
-        "version": trained.champion.version,
-        "statistics": trained.stored.uri,
-        "schema": trained.champion.schema,
-        "fingerprint": trained.stored.fingerprint,
-    }
+    origin = SkewReference(
+        statistics=trained.stored.uri,
+        fingerprint=trained.stored.fingerprint,
+        schema=trained.champion.schema,
+        model=options.model_name,
+        version=trained.champion.version,
+    )
     facts = {name: value for name, value in asdict(span).items() if name != "rows"} | {
         "versions": dict(span.versions or {})
     }
     rows = {"captured": RowCounts(span.rows, span.rows)}
     if span.rows < judged["min_rows"]:
         reference_rows = int(trained.statistics.datasets[0].num_examples)
-        report = SkewReport("insufficient", (), {}, reference_rows, span.rows, judged["min_rows"])
+        report = SkewReport(INSUFFICIENT, (), {}, reference_rows, span.rows, judged["min_rows"])
         return Compared(report, trained.statistics, None, origin, facts, rows)
     current = generate_statistics(read_features(files, list(trained.types)), options=comparable_options())
     report = detect_skew(trained.statistics, current, schema=trained.schema, **judged)
     notes: list[str] = []
     row_skew = _compare_rows(context, options, trained, files, notes) if options.identifiers else None
     attribution = None
-    if options.attribute and report.verdict in ("drift", "pipeline_fault"):
+    if options.attribute and report.verdict in (DRIFT, PIPELINE_FAULT):
         attribution = _attribute(context, options, trained, files, report, notes)
     return Compared(
         report=report,
@@ -123,8 +131,9 @@ def _read_trained(context: StepContext, options: CapturedOptions) -> _Trained:
     if champion is None or not champion.statistics or not champion.schema:
         raise BadInput(f"no champion of model {name!r} with statistics and schema; deploy one first")
     stored = context.store.manifest(champion.statistics).reference(champion.statistics)
-    trained_on = champion.model.properties.get("statistics_fingerprint")
-    if trained_on not in (None, stored.fingerprint):
+    of = ModelProperties.of(champion.model)
+    trained_on = of.statistics_fingerprint
+    if trained_on is not None and trained_on != stored.fingerprint:
         raise BadInput(
             f"{champion.statistics}: these are not the statistics that version {champion.version} of {name!r} "
             f"was trained on (fingerprint {stored.fingerprint[:12]}…, expected {trained_on[:12]}…): their task was run "
@@ -133,7 +142,7 @@ def _read_trained(context: StepContext, options: CapturedOptions) -> _Trained:
     statistics = load_statistics(context.store.local(stored) / options.split / STATISTICS_FILE)
     schema_artifact = schema_in_force(context.store, champion.schema)
     schema = load_schema(context.store.local(schema_artifact) / SCHEMA_FILE)
-    _keep_comparators(schema, champion.model.properties.get("features"))
+    _keep_comparators(schema, of.features)
     known = features_by_name(statistics)
     types = {
         feature.name: type_name(known[feature.name])
@@ -159,7 +168,7 @@ def _training_files(context: StepContext, trained: _Trained, split: str) -> list
 
 
 def _example_files(folder: Path, split: str) -> list[RowsFile]:
-    from airflow_hops.runtime.raw_features import example_files
+    from airflow_hops.data.raw_features import example_files
 
     return [RowsFile.at(path) for path in example_files(folder, split)]
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_hops.artifacts import BadInput, Producer
-from airflow_hops.runtime.captured_requests import RowsFile
+from airflow_hops.contract.artifacts import BadInput, Producer
+from airflow_hops.runtime.captured.requests import RowsFile
 from airflow_hops.store import ArtifactStore
 
 INPUT = "input."
@@ -125,10 +125,13 @@ def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_f
         for name, kind in wanted.items():
             index = schema.get_field_index(f"{INPUT}{name}")
             if index < 0:
-                raise BadInput(
-                    f"{file}: there is no column 'input.{name}', a feature that the model was trained on; found "
-                    f"{', '.join(inputs)}"
+                why = (
+                    "which time_feature names; a model that does not use it takes it where TransformOperator names it "
+                    "in extra_inputs"
+                    if name == time_feature and name not in expected
+                    else "a feature that the model was trained on"
                 )
+                raise BadInput(f"{file}: there is no column 'input.{name}', {why}; found {', '.join(inputs)}")
             found = schema.field(index).type
             if _kind(found) != kind:
                 raise BadInput(
@@ -204,8 +207,13 @@ def _open(file: RowsFile) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from airflow_hops.data.readers.raw_file import explained
+
     try:
-        return pq.ParquetFile(file.path)
+        parquet = pq.ParquetFile(file.path)
+        with explained(str(file)):
+            parquet.schema_arrow  # noqa: B018  (a file that would run code is refused here)
+        return parquet
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"{file}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
 

@@ -7,13 +7,10 @@ between two units.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
+from airflow_hops.contract.skew import Cause
 from airflow_hops.runtime.skew.distribution import Array, Numbers, Values
-
-Cause = Literal["all_missing", "missing_rate", "constant", "unit_change", "new_category", "covariate_shift"]
 
 FAULTS: frozenset[Cause] = frozenset({"all_missing", "constant", "unit_change", "new_category"})
 """Causes that are faults of a pipeline. A missing rate is one when it has moved by :data:`MISSING_FAULT`."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.artifacts import RowCounts
+from airflow_hops.contract.artifacts import RowCounts
+from airflow_hops.contract.skew import SkewReference
 from airflow_hops.runtime.skew.report import SkewReport
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Compared:
         report: What came of it.
         reference: The reference's statistics.
         current: The current rows' statistics; None where there were too few rows.
-        origin: Where the reference comes from; ``statistics``, ``schema`` and ``fingerprint`` at least.
+        origin: Where the reference comes from.
         facts: What is known of the current rows; ``window_end`` at least.
         rows: Row counts of the artifact.
         attribution: Effects on predictions; None where they were not looked for.
@@ -34,7 +35,7 @@ class Compared:
     report: SkewReport
     reference: Any
     current: Any
-    origin: Mapping[str, Any]
+    origin: SkewReference
     facts: Mapping[str, Any]
     rows: Mapping[str, RowCounts]
     attribution: Attribution | None = None

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE
+from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics, load_statistics
+from airflow_hops.runtime.feature_statistics.summary import common_statistics, features_by_name, histogram, type_name
 from airflow_hops.runtime.schema import infer_schema
-from airflow_hops.runtime.skew.report import FeatureSkew, SkewReport, Verdict
-from airflow_hops.runtime.statistics import comparable_options, generate_statistics, load_statistics
-from airflow_hops.runtime.statistics.summary import common_statistics, features_by_name, histogram, type_name
+from airflow_hops.runtime.skew.report import FeatureSkew, SkewReport
 
 if TYPE_CHECKING:
     from airflow_hops.runtime.skew.distribution import Numbers, Values
@@ -75,7 +76,7 @@ def detect_skew(
 
     Args:
         reference: ``DatasetFeatureStatisticsList``, a ``.pb`` file of one, or a source as
-            :func:`~airflow_hops.runtime.statistics.generate_statistics` takes.
+            :func:`~airflow_hops.runtime.feature_statistics.generate_statistics` takes.
         current: The same, of the rows in question.
         schema: ``Schema``, whose comparators say which features are compared and to what threshold; None to compare
             all features that both sides have.
@@ -122,11 +123,11 @@ def detect_skew(
     features = _decide(found, alpha, missing_threshold)
     moved = [name for name, skew in features.items() if skew.drifted]
     moved.sort(key=lambda name: (not features[name].fault, -features[name].excess))
-    verdict: Verdict = "stable"
+    verdict = STABLE
     if rows[1] < min_rows:
-        verdict = "insufficient"
+        verdict = INSUFFICIENT
     elif moved:
-        verdict = "pipeline_fault" if any(features[name].fault for name in moved) else "drift"
+        verdict = PIPELINE_FAULT if any(features[name].fault for name in moved) else DRIFT
     return SkewReport(verdict, tuple(moved), features, *rows, min_rows, alpha, unmatched)
 
 
@@ -248,11 +249,13 @@ def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: 
 
 
 def _decide(found: Mapping[str, _Found], alpha: float | None, missing_threshold: float) -> dict[str, FeatureSkew]:
-    from airflow_hops.runtime.skew.significance import benjamini_hochberg
+    from scipy.stats import false_discovery_control
 
     tests = [(n, "value", f.judgement.p_value) for n, f in found.items() if f.judgement]
     tests += [(n, "missing", f.missing_p) for n, f in found.items() if f.missing_p is not None]
-    adjusted = dict(zip([t[:2] for t in tests], benjamini_hochberg([t[2] for t in tests]), strict=True))
+    adjusted = dict(
+        zip([t[:2] for t in tests], map(float, false_discovery_control([t[2] for t in tests])), strict=True)
+    )
     discoveries = max(1, sum(p <= alpha for p in adjusted.values())) if alpha else 1
     cut = alpha * discoveries / len(tests) if alpha and tests else None
     return {

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from airflow_hops.runtime.statistics.summary import common_statistics
+from airflow_hops.runtime.feature_statistics.summary import common_statistics
 
-Array = Any
-"""``numpy.ndarray`` of float64."""
+Array: TypeAlias = NDArray[np.float64]
 RESOLUTION = 1e-3
 """TFDV reads its histogram of equally wide buckets off quantiles that are this share apart."""
 

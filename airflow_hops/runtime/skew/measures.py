@@ -132,7 +132,7 @@ def stability_index_of_counts(reference: Array, current: Array) -> Array:
 
 def l_infinity(reference: Array, current: Array, unlisted: int = 0) -> Array:
     """Greatest difference of a value's share, 0 to 1; the last ``unlisted`` columns only count for the whole."""
-    apart: Array = np.abs(_shares(reference) - _shares(current))
+    apart = np.abs(_shares(reference) - _shares(current))
     return apart[:, : apart.shape[1] - unlisted].max(axis=1)
 
 
@@ -199,12 +199,12 @@ def common_histogram(reference: Numbers | Values | None, current: Numbers | Valu
     Numbers get equally wide buckets over the range of both, strings the values that are most frequent on either side.
     """
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
-        edges: Any = np.linspace(min(reference.low, current.low), max(reference.high, current.high), BUCKETS + 1)
+        edges = np.linspace(min(reference.low, current.low), max(reference.high, current.high), BUCKETS + 1)
         if edges[0] == edges[-1]:
             return [[float(edges[0]), float(edges[0]), 1.0, 1.0]]
-        shares: Array = [np.diff(np.append(0.0, side.curve.at(edges[None, 1:])[0])) for side in (reference, current)]
-        columns: list[Any] = [edges[:-1], edges[1:], *(share.round(6) for share in shares)]
-        table: Any = np.stack(columns, 1)
+        shares = [np.diff(np.append(0.0, side.curve.at(edges[None, 1:])[0])) for side in (reference, current)]
+        columns = [edges[:-1], edges[1:], *(share.round(6) for share in shares)]
+        table = np.stack(columns, 1)
         return [[float(cell) for cell in row] for row in table]
     if isinstance(reference, Values) and isinstance(current, Values):
         labels = list(dict.fromkeys([*reference.counts, *current.counts]))

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Curve, Numbers
 from airflow_hops.runtime.skew.tails import LEAST, Tail, fit_tail
@@ -121,7 +121,7 @@ class Groups:
         start: The shares of the cells by this sample alone, a group's spread evenly over its width, ``[cells]``.
     """
 
-    of_cell: Any
+    of_cell: NDArray[np.intp]
     shares: Array
     start: Array
 
@@ -164,7 +164,7 @@ class Steps:
     def tails(self) -> tuple[Tail | None, Tail | None]:
         """The lower tail, of the mirrored distribution, and the upper one."""
         above = 1.0 - self.upto
-        mirrored: Array = np.append(0.0, np.cumsum(self.at[:-1] + self.between))
+        mirrored = np.append(0.0, np.cumsum(self.at[:-1] + self.between))
         return (
             fit_tail(-self.knots[::-1], mirrored[::-1], LEAST / self.rows),
             fit_tail(self.knots, above, LEAST / self.rows),
@@ -178,7 +178,7 @@ class Steps:
     def below(self, points: Array) -> Array:
         """The share below each point."""
         # Of what lies between the knots: what lies at them is counted apart.
-        smooth: Array = np.append(0.0, np.cumsum(self.between))
+        smooth = np.append(0.0, np.cumsum(self.between))
         jumps = np.append(0.0, np.cumsum(self.at))[np.searchsorted(self.knots, points, "left")]
         found = np.interp(points, self.knots, smooth) + jumps
         lower, upper = self.tails()
@@ -195,7 +195,7 @@ def _with_beyond(points: Array, shares: Array, tail: Tail | None) -> tuple[Array
         return points, shares
     beyond = tail.least * np.array([0.6, 0.36, 0.2, 0.1, 0.04])
     more = tail.exceeded_by(beyond)
-    mass: Array = -np.diff(np.append(tail.least, beyond))
+    mass = -np.diff(np.append(tail.least, beyond))
     added = np.stack([mass, np.zeros_like(mass)], 1).ravel()
     return np.append(points, more), np.append(shares * (1.0 - mass.sum()), added)
 
@@ -240,17 +240,17 @@ def _groups(points: Array, steps: Steps) -> Groups:
     knots, at, between = steps.knots, steps.at, steps.between
     intervals, outside = len(between), len(between) + len(knots)
     middles = (points[:-1] + points[1:]) / 2
-    cells: Any = np.empty(2 * len(points) - 1)
+    cells = np.empty(2 * len(points) - 1)
     cells[::2], cells[1::2] = points, middles
-    index: Any = np.searchsorted(knots, cells)
-    of_cell: Any = np.clip(index - 1, 0, max(intervals - 1, 0))
-    own: Any = np.zeros(len(cells), bool)
+    index = np.searchsorted(knots, cells)
+    of_cell = np.clip(index - 1, 0, max(intervals - 1, 0))
+    own = np.zeros(len(cells), bool)
     own[::2] = np.isin(points, knots)
     single = own & (at[np.minimum(index, len(knots) - 1)] > 0)
     of_cell[single] = intervals + index[single]
     of_cell[cells < knots[0]], of_cell[cells > knots[-1]] = outside, outside + 1
     shares = np.concatenate([between, at, np.full(2, LEAST / steps.rows)])
-    start: Any = np.zeros(len(cells))
+    start = np.zeros(len(cells))
     start[single] = at[index[single]]
     if intervals:
         below = steps.below(points)
@@ -263,7 +263,7 @@ def _groups(points: Array, steps: Steps) -> Groups:
 def _maximum_likelihood(groups: Sequence[Groups], rows: Sequence[float]) -> Array:
     """The shares of the cells under which both samples' groups are likeliest."""
     weights = [n / sum(rows) for n in rows]
-    shares = sum(weight * group.start for weight, group in zip(weights, groups, strict=True))
+    shares: Array = np.sum([weight * group.start for weight, group in zip(weights, groups, strict=True)], axis=0)
     if not 0 < shares.sum() < np.inf:
         shares = np.full_like(shares, 1.0)
     for _ in range(_ITERATIONS):

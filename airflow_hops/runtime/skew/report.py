@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from airflow_hops.runtime.skew.causes import FAULTS, MISSING_FAULT, Cause
-
-Verdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
+from airflow_hops.contract.skew import INSUFFICIENT, Cause, SkewVerdict
+from airflow_hops.runtime.skew.causes import FAULTS, MISSING_FAULT
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class SkewReport:
         unmatched: Without a schema, names of the features that only one side has, and that were not compared.
     """
 
-    verdict: Verdict
+    verdict: SkewVerdict
     drifted: tuple[str, ...]
     features: Mapping[str, FeatureSkew]
     rows_reference: int
@@ -112,7 +111,7 @@ class SkewReport:
 
     def __str__(self) -> str:
         head = f"{self.verdict}: {self.rows_current:,} rows against {self.rows_reference:,}"
-        if self.verdict == "insufficient":
+        if self.verdict == INSUFFICIENT:
             head += f", {self.min_rows:,} needed"
         if self.unmatched:
             head += f"; only on one side: {', '.join(self.unmatched)}"

@@ -7,10 +7,11 @@ each as large as the one that it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import special, stats
 
 from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Numbers, Values
 from airflow_hops.runtime.skew.measures import (
@@ -130,7 +131,7 @@ def judge_values(reference: Values, current: Values, measure: str, random: np.ra
     """
     counts = _completed(reference, current)
     rest = [max(0.0, sample.total - c.sum()) for sample, c in zip((reference, current), counts, strict=True)]
-    pooled: Array = np.append(counts[0] + counts[1], sum(rest))
+    pooled = np.append(counts[0] + counts[1], sum(rest))
     shares, rows = pooled / pooled.sum(), [max(1, round(sample.total)) for sample in (reference, current)]
     function = CATEGORICAL[measure]
     if not (reference.complete and current.complete):
@@ -151,30 +152,7 @@ def missing_p_value(reference: tuple[int, int], current: tuple[int, int]) -> flo
         reference: Rows in which the feature is missing, and all rows.
         current: The same of the current rows.
     """
-    (missing_before, before), (missing_now, now) = reference, current
-    missing, rows = missing_before + missing_now, before + now
-    low, high = max(0, missing - before), min(missing, now)
-    if low == high:
-        return 1.0
-    # The hypergeometric distribution by the ratio of each probability to the one before it.
-    k: Array = np.arange(low, high, dtype=np.float64)
-    ratios = np.log(missing - k) + np.log(now - k) - np.log(k + 1) - np.log(rows - missing - now + k + 1)
-    logarithms = np.concatenate([[0.0], np.cumsum(ratios)])
-    probabilities = np.exp(logarithms - logarithms.max())
-    observed = probabilities[missing_now - low]
-    return float(min(1.0, probabilities[probabilities <= observed * (1 + 1e-7)].sum() / probabilities.sum()))
-
-
-def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted so that those up to alpha are false discoveries in a share of at most alpha.
-
-    Benjamini and Hochberg, "Controlling the false discovery rate", 1995.
-    """
-    p = np.asarray(p_values, np.float64)
-    order = np.argsort(p)[::-1]
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum.accumulate(p[order] * len(p) / np.arange(len(p), 0, -1))
-    return [float(value) for value in np.minimum(adjusted, 1.0)]
+    return float(stats.fisher_exact([[missing, rows - missing] for missing, rows in (reference, current)]).pvalue)
 
 
 def _kolmogorov_distances(rows: float) -> Array:
@@ -191,11 +169,7 @@ def kolmogorov_p_value(distance: float, rows: float) -> float:
         rows: Of one sample its size, of two the product of their sizes by their sum.
     """
     # Stephens, "Use of the Kolmogorov-Smirnov, Cramér-von Mises and related statistics without extensive tables", 1970.
-    scaled = (rows**0.5 + 0.12 + 0.11 / rows**0.5) * distance
-    if scaled < 0.3:
-        return 1.0
-    k = np.arange(1, 101)
-    return float(np.clip(2 * ((-1.0) ** (k - 1) * np.exp(-2 * (k * scaled) ** 2)).sum(), 0.0, 1.0))
+    return float(special.kolmogorov((rows**0.5 + 0.12 + 0.11 / rows**0.5) * distance))
 
 
 def _judge(measure: str, score: float, draw: Callable[[int], Array], at_least: float = 0.0) -> Judgement:

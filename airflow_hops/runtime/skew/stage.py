@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.contract.properties import StatisticsProperties
+from airflow_hops.contract.skew import INSUFFICIENT, STABLE, SkewProperties, SkewReference
+from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
 from airflow_hops.runtime.skew.captured import CapturedOptions, compare_captured
 from airflow_hops.runtime.skew.compared import Compared
 from airflow_hops.runtime.skew.detect import MIN_ROWS_OF_THRESHOLDS, detect_skew
 from airflow_hops.runtime.skew.picture import draw
 from airflow_hops.runtime.skew.report import SkewReport
-from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.runtime.step.context import StepContext
 
 log = logging.getLogger(__name__)
 
@@ -88,19 +90,19 @@ def _compare_spans(context: StepContext, split: str, judged: Mapping[str, Any]) 
         schema_uri = context.input("schema").uri
         schema = load_schema(context.local("schema") / SCHEMA_FILE)
     report = detect_skew(statistics["reference"], statistics["current"], schema=schema, comparator="drift", **judged)
-    windows = {role: artifact.properties.get("window") for role, artifact in sides.items()}
+    windows = {role: StatisticsProperties.of(artifact).window for role, artifact in sides.items()}
     reference = sides["reference"]
     rows = int(statistics["current"].datasets[0].num_examples)
     return Compared(
         report=report,
         reference=statistics["reference"],
         current=statistics["current"],
-        origin={"statistics": reference.uri, "schema": schema_uri, "fingerprint": reference.fingerprint},
+        origin=SkewReference(reference.uri, reference.fingerprint, schema_uri),
         facts={
             "current": sides["current"].uri,
             "split": split,
             "windows": windows,
-            "window_end": (windows["current"] or [None, None])[1],
+            "window_end": (windows["current"] or (None, None))[1],
         },
         rows={"current": RowCounts(rows, rows)},
     )
@@ -112,11 +114,12 @@ def _statistics(context: StepContext, role: str, split: str) -> Any:
         raise BadInput(f"input {role!r} ({artifact.uri}) is {artifact.kind!r}, expected statistics")
     path = context.local(role) / split / STATISTICS_FILE
     if not path.is_file():
-        splits = ", ".join(artifact.properties.get("splits") or [])
+        splits = ", ".join(StatisticsProperties.of(artifact).splits)
         raise BadInput(f"{artifact.uri}: there are no statistics of split {split!r}; there are {splits}")
     statistics = load_statistics(path)
     # Spans are of different times, and keys do not repeat: neither tells of a change.
-    aside = {artifact.properties.get(name) for name in ("time", "key")}
+    of = StatisticsProperties.of(artifact)
+    aside = {of.time, of.key}
     dataset = statistics.datasets[0]
     kept = [feature for feature in dataset.features if ".".join(feature.path.step) not in aside]
     del dataset.features[:]
@@ -129,7 +132,7 @@ def _write(context: StepContext, compared: Compared) -> Artifact:
     effects = {name: found.effect for name, found in attribution.effects.items()} if attribution else {}
     value = {
         **_with_effects(report, effects).to_dict(),
-        "reference": dict(compared.origin),
+        "reference": compared.origin.to_dict(),
         **compared.facts,
         "attribution": attribution.to_dict() if attribution else None,
         "row_skew": rows.to_dict() if rows else None,
@@ -148,18 +151,18 @@ def _write(context: StepContext, compared: Compared) -> Artifact:
                 "drifted": len(report.drifted),
                 **({"skewed_rows": rows.skewed_pairs, "joined_rows": rows.pairs} if rows else {}),
             },
-            properties={
-                "verdict": report.verdict,
-                "drifted": list(report.drifted),
-                "lost": list(report.lost),
-                "causes": dict(report.causes),
-                "effects": {name: effects[name] for name in report.drifted if name in effects},
-                "skewed": list(rows.skewed) if rows else [],
-                "reference": dict(compared.origin),
+            properties=SkewProperties(
+                verdict=report.verdict,
+                drifted=report.drifted,
+                lost=report.lost,
+                causes=report.causes,
+                effects={name: effects[name] for name in report.drifted if name in effects},
+                skewed=tuple(rows.skewed) if rows else (),
+                reference=compared.origin,
+                min_rows=report.min_rows,
+                scores={name: (skew.score, skew.threshold) for name, skew in report.features.items()},
                 **compared.facts,
-                "min_rows": report.min_rows,
-                "scores": {name: [skew.score, skew.threshold] for name, skew in report.features.items()},
-            },
+            ).to_dict(),
         )
 
 
@@ -181,7 +184,7 @@ def _both(reference: Any, current: Any) -> Any:
 def _log(compared: Compared) -> None:
     report = compared.report
     for line in str(report).splitlines():
-        log.log(logging.INFO if report.verdict in ("stable", "insufficient") else logging.WARNING, "%s", line)
+        log.log(logging.INFO if report.verdict in (STABLE, INSUFFICIENT) else logging.WARNING, "%s", line)
     if compared.attribution:
         for name, effect in list(compared.attribution.effects.items())[:5]:
             log.info("%s moves a prediction by %.4f on average (%+.4f)", name, effect.effect, effect.effect_signed)

@@ -5,17 +5,17 @@ Importing MLflow costs more than a second and making its database several, so th
 
 from __future__ import annotations
 
-import fcntl
 import os
-import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.local_folders import temporary_folder
+from airflow_hops.processes.files import staged
+from airflow_hops.processes.locks import locked
 
 
 def open_tracking(tracking_uri: str) -> Any:
@@ -43,10 +43,8 @@ def open_tracking(tracking_uri: str) -> Any:
             client.search_experiments(max_results=1)
             return client
         path = _sqlite_path(tracking_uri)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f".{path.name}.lock").open("w") as lock:
-            # Two processes that make the tables at once fail on each other's.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Two processes that make the tables at once fail on each other's.
+        with locked(path.with_name(f".{path.name}.lock")):
             if not path.exists():
                 _make_database(path)
             client = MlflowClient(tracking_uri)
@@ -56,8 +54,10 @@ def open_tracking(tracking_uri: str) -> Any:
     except HopsError:
         raise
     except Exception as error:
-        said = f"MLflow at {tracking_uri} does not open ({type(error).__name__}: {error})"
-        raise HopsError(f"{_without_passwords(said)}; see the connection's field 'tracking_uri'") from error
+        raise HopsError(
+            f"MLflow at {tracking_uri} does not open ({type(error).__name__}: {error}); see the connection's field "
+            "'tracking_uri'"
+        ) from error
 
 
 def _make_database(path: Path) -> None:
@@ -68,14 +68,11 @@ def _make_database(path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(
-        prefix="hops-mlflow-", dir=memory if os.access(memory, os.W_OK) else None
-    ) as folder:
-        made = Path(folder) / "mlflow.db"
+    with temporary_folder("mlflow", root=memory if os.access(memory, os.W_OK) else None) as folder:
+        made = folder / "mlflow.db"
         MlflowClient(f"sqlite:///{made}").search_experiments(max_results=1)
-        staging = path.with_name(f".{path.name}.staging")
-        shutil.copyfile(made, staging)
-        staging.replace(path)
+        with staged(path) as staging:
+            shutil.copyfile(made, staging)
 
 
 def experiment_id(client: Any, name: str) -> str:
@@ -109,12 +106,7 @@ def mlflow_errors(client: Any) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        raise HopsError(_without_passwords(f"MLflow at {client.tracking_uri}: {error}")) from error
-
-
-def _without_passwords(text: str) -> str:
-    """A text with addresses less the users and passwords in them: messages are shown to who may not know these."""
-    return re.sub(r"://[^/\s]*@", "://***@", text)
+        raise HopsError(f"MLflow at {client.tracking_uri}: {error}") from error
 
 
 def _sqlite_path(tracking_uri: str) -> Path:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, BadInput
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.properties import ModelProperties
 
 _PARAM_CHARS = 6000
 """MLflow's limit on a parameter's value."""
@@ -42,11 +43,12 @@ def params_of(model: Artifact, training: Mapping[str, Any]) -> dict[str, str]:
 
 def lineage_tags(model: Artifact) -> dict[str, str]:
     """The tags of a run or a version that lead back to the store."""
+    trained = ModelProperties.of(model)
     return {
         "hops.model": model.uri,
         "hops.fingerprint": model.fingerprint,
-        "hops.statistics": str(model.properties.get("statistics") or ""),
-        "hops.schema": str(model.properties.get("schema") or ""),
+        "hops.statistics": trained.statistics or "",
+        "hops.schema": trained.schema or "",
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.runtime.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.runtime.tracking.entries import lineage_tags, log_params, metrics_of, params_of
 from airflow_hops.runtime.tracking.training_run import TRAINING_TAG

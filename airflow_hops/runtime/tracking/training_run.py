@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import distributions
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, HopsError, Manifest, Producer
+from airflow_hops.contract.artifacts import Artifact, HopsError, Manifest, Producer
 from airflow_hops.runtime.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.runtime.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
 

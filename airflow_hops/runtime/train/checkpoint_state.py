@@ -10,9 +10,9 @@ import shutil
 from pathlib import Path
 from urllib.parse import unquote
 
-from airflow_hops.artifacts import HopsError, cache_key
+from airflow_hops.contract.artifacts import HopsError, cache_key
+from airflow_hops.contract.protocol import StepSpec
 from airflow_hops.hops.checkpoints import CHECKPOINT_GLOB, CHECKPOINT_NAME, Checkpoint, check_files, read_checkpoint
-from airflow_hops.protocol import StepSpec
 from airflow_hops.store import ArtifactStore
 
 _KEPT = 2

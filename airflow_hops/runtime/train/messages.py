@@ -9,8 +9,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from airflow_hops.protocol import format_record
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.contract.protocol import format_record
+from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import TrainingRun
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import keras
 
-from airflow_hops.artifacts import BadInput
-from airflow_hops.protocol import check_json
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.protocol import check_json
 from airflow_hops.runtime.train.program import MODEL_NAME, Program
-from airflow_hops.runtime.transform_graph import export_serving_model
+from airflow_hops.runtime.transform.graph import export_serving_model
 
 OUTPUT_VARIABLE = "HOPS_OUTPUT"
 """Environment variable with the folder that rank 0 writes to."""
@@ -44,12 +44,18 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int) -> N
         )
 
 
-def export(model: Any, examples: Path | None, output: Path) -> None:
-    """Writes ``saved_model/``: with the transform graph of the examples inside, or of the model alone."""
+def export(model: Any, examples: Path | None, output: Path) -> list[str] | None:
+    """Writes ``saved_model/``: with the transform graph of the examples inside, or of the model alone.
+
+    Returns:
+        Raw features that it takes; None for those of the model alone.
+    """
     # TensorFlow announces names that it mends and folders that it writes: nothing to act on.
     for name in ("absl", "tensorflow"):
         logging.getLogger(name).setLevel(logging.ERROR)
     if examples is None:
         model.export(str(output / SAVED_MODEL))
-        return
-    export_serving_model(output / SAVED_MODEL, examples / "transform_graph", model, examples / "features.json")
+        return None
+    return list(
+        export_serving_model(output / SAVED_MODEL, examples / "transform_graph", model, examples / "features.json")
+    )

@@ -6,14 +6,15 @@ import inspect
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.hops.context import TrainContext
-from airflow_hops.runtime.context import resolve
-from airflow_hops.runtime.function import call_defined, define_shipped
+from airflow_hops.runtime.step.context import resolve
+from airflow_hops.runtime.step.function import call_defined, define_shipped
 
 MODEL_NAME = "model"
 """The global of a script that is taken for its model."""
@@ -23,13 +24,13 @@ _SOURCE_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class Program:
-    """The user's code; one of its fields is given. It is JSON, so that it travels to ranks on other hosts.
+    """The user's code; one of its fields is given.
 
     Attributes:
         function: ``module:function``, called as ``function(context)``.
         script: Path of a Python file, relative to a folder of user code, which runs as ``__main__``.
         arguments: What the script finds in ``sys.argv``.
-        shipped: A function's source, with its arguments: see :func:`airflow_hops.runtime.function.call_shipped`.
+        shipped: A function's source, with its arguments: see :func:`airflow_hops.runtime.step.function.call_shipped`.
     """
 
     function: str | None = None
@@ -45,13 +46,9 @@ class Program:
             )
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Program:
-        """The inverse of :meth:`to_dict`."""
-        return cls(**{**value, "arguments": tuple(value.get("arguments", ()))})
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
-        return asdict(self)
+    def of_training(cls, options: TrainingOptions) -> Program:
+        """What a training runs."""
+        return cls(options.train, options.script, options.script_args, options.shipped)
 
     @property
     def name(self) -> str:

@@ -13,21 +13,19 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, TrainingOptions
 from airflow_hops.hops.keras import weights_checksum
 from airflow_hops.runtime.gang import Channel, Placement
 from airflow_hops.runtime.gang.agent import own_address
 from airflow_hops.runtime.gang.shared_values import SharedValues
 
-HOROVOD = "horovod"
-MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
-PARAMETER_SERVER = "parameter_server"
 STRATEGIES = (HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER)
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Which ranks do what.
+    """The roles of the ranks.
 
     Attributes:
         strategy: One of :data:`STRATEGIES`.
@@ -51,10 +49,17 @@ class Roles:
             raise BadInput(f"parameter_servers is {self.parameter_servers}, expected {expected}")
 
     @classmethod
-    def of_training(cls, strategy: str, np: int, parameter_servers: int) -> Roles:
+    def of_training(cls, options: TrainingOptions) -> Roles:
         """The roles of a training that wants ``np`` ranks to train."""
-        others = 1 + parameter_servers if strategy == PARAMETER_SERVER else 0
-        return cls(strategy, np + others, parameter_servers)
+        others = 1 + options.parameter_servers if options.strategy == PARAMETER_SERVER else 0
+        return cls(options.strategy, options.np + others, options.parameter_servers)
+
+    @property
+    def cpu_ranks(self) -> frozenset[int]:
+        """Those that do not train, and need no GPU: chief and parameter servers."""
+        if self.strategy != PARAMETER_SERVER:
+            return frozenset()
+        return frozenset(rank for rank in range(self.ranks) if self.task(rank)[0] != "worker")
 
     def task(self, rank: int) -> tuple[str, int]:
         """Type and index of a rank's task in the cluster."""

@@ -10,7 +10,6 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,61 +18,47 @@ import keras
 import numpy
 import tensorflow as tf
 
-from airflow_hops.runtime.feature_specs import FeatureSpecs
+from airflow_hops.contract.training import TrainingOptions
+from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import LocalRanks, RankJob, RankLauncher, run_gang
-from airflow_hops.runtime.gang.elastic import Elastic, note_resize, run_elastic_gang
 from airflow_hops.runtime.train.program import Program
-from airflow_hops.runtime.train.strategies import HOROVOD
+from airflow_hops.runtime.train.strategies import Roles
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is to be trained.
+    """The description of a training.
 
     Attributes:
-        program: The user's code, which runs on every rank.
+        options: How it is done.
         examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``; None for a
             program that finds its data itself.
         output: Folder to write to: ``saved_model/``, ``checkpoints/``, ``tensorboard/``, ``logs/``, ``training.json``.
         splits_uri: Where the splits of the examples lie, if not in their folder: ranks read them by themselves.
         storage_options: For fsspec, of the store where they lie.
-        params: Hyperparameters.
-        ranks: Number of ranks; where they are elastic, with how many they begin.
-        elastic: How far the gang may shrink and grow; None: all ranks or none.
-        seed: Seed of weights and of the order of rows.
-        deterministic: Whether the same training gives the same bits.
-        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
-        guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
-        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         resume_from: Folder of the checkpoint to begin from, or None.
         launcher: Where the ranks run.
         code_paths: Folders of user code, for ranks on other hosts.
-        environment: Variables for all ranks.
-        strategy: How the ranks work together: one of :data:`airflow_hops.runtime.train.strategies.STRATEGIES`.
-        parameter_servers: How many of the ranks hold variables, and do not train.
-        timeline: Whether Horovod writes its timeline.
     """
 
-    program: Program
+    options: TrainingOptions
     examples: Path | None
     output: Path
     splits_uri: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
-    params: Mapping[str, Any] = field(default_factory=dict)
-    ranks: int = 2
-    elastic: Elastic | None = None
-    seed: int = 0
-    deterministic: bool = False
-    checkpoint_every_steps: int = 0
-    guard_every_steps: int | None = None
-    stall_timeout_s: float = 300.0
     resume_from: Path | None = None
     launcher: RankLauncher = field(default_factory=LocalRanks)
     code_paths: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    strategy: str = HOROVOD
-    parameter_servers: int = 0
-    timeline: bool = False
+
+    @property
+    def program(self) -> Program:
+        """The user's code."""
+        return Program.of_training(self.options)
+
+    @property
+    def roles(self) -> Roles:
+        """All ranks, and what they do."""
+        return Roles.of_training(self.options)
 
 
 def train_model(
@@ -97,29 +82,14 @@ def train_model(
         FeatureSpecs.read(training.examples / "features.json")
     for name in ("checkpoints", "tensorboard"):
         (training.output / name).mkdir(parents=True, exist_ok=True)
-    resizes: list[dict[str, Any]] = []
-
-    def hear(rank: int, message: Mapping[str, Any]) -> None:
-        note_resize(resizes, message)
-        if on_message is not None:
-            on_message(rank, message)
-
-    run = run_gang if training.elastic is None else partial(run_elastic_gang, elastic=training.elastic)
-    ranks = run(
+    options = training.options
+    ranks = run_gang(
         RankJob(
             "airflow_hops.runtime.train.rank_program:train_rank",
             {
-                "program": training.program.to_dict(),
-                "params": dict(training.params),
-                "seed": training.seed,
+                "options": options.to_dict(),
                 "splits_uri": training.splits_uri,
                 "storage_options": dict(training.storage_options),
-                "deterministic": training.deterministic,
-                "checkpoint_every_steps": training.checkpoint_every_steps,
-                "guard_every_steps": training.guard_every_steps,
-                "strategy": training.strategy,
-                "parameter_servers": training.parameter_servers,
-                "timeline": training.timeline,
             },
             code_paths=training.code_paths,
             inputs={
@@ -127,24 +97,23 @@ def train_model(
                 **({} if training.resume_from is None else {"resumed": training.resume_from}),
             },
             output=training.output,
+            cpu_ranks=training.roles.cpu_ranks,
         ),
-        training.ranks,
+        training.roles.ranks,
         logs=training.output / "logs",
         launcher=training.launcher,
-        environment=training.environment,
-        stall_timeout_s=training.stall_timeout_s,
-        on_message=hear,
+        environment=options.env,
+        stall_timeout_s=options.stall_timeout_s,
+        on_message=on_message,
     )
     first, ranks = ranks[0], [rank for rank in ranks if rank is not None]
     summary = {
         "train": training.program.name,
-        "params": dict(training.params),
-        "seed": training.seed,
-        "deterministic": training.deterministic,
-        "strategy": training.strategy,
-        "ranks": training.ranks,
-        "ranks_at_end": len(ranks),
-        "resizes": resizes,
+        "params": dict(options.params),
+        "seed": options.seed,
+        "deterministic": options.deterministic,
+        "strategy": options.strategy,
+        "ranks": training.roles.ranks,
         "threads_per_rank": first["threads"],
         "hosts": sorted({rank["host"] for rank in ranks}),
         "epochs": first["history"],
@@ -162,6 +131,7 @@ def train_model(
         "rows_by_rank": [rank["rows"] for rank in ranks],
         "guard": first["guard"],
         "checksum": first["checksum"],
+        "inputs": first["inputs"],
         # A script that leaves no model but a SavedModel has shown nothing of its ranks.
         "synchronized": first["checksum"] is not None and len({rank["checksum"] for rank in ranks}) == 1,
         "value": first["value"],

@@ -1,4 +1,4 @@
-"""What of the data an anomaly is about: how many rows, and which values, by the statistics that were validated."""
+"""Evidence of an anomaly in the validated statistics: how many rows, and which values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_hops.runtime.statistics.summary import common_statistics
+from airflow_hops.runtime.feature_statistics.summary import common_statistics
 
 SHOWN_VALUES = 10
 """Offending values that are named, the most frequent first."""
@@ -23,7 +23,7 @@ class OffendingValue:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What statistics say of an anomaly.
+    """The evidence that statistics give for an anomaly.
 
     Attributes:
         rows: Rows that have it; None where it is none of rows (drift), or cannot be told.

@@ -1,18 +1,17 @@
-"""What can be done about data that does not fit: a proposed schema, and a page that a person can decide by."""
+"""Proposals for data that does not fit: a schema, and a page that a person can decide by."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.schema import TRAINING
-from airflow_hops.runtime.validation.validate import Anomaly, list_anomalies, validate_statistics
-
-if TYPE_CHECKING:
-    from airflow_hops.runtime.schema.diff import SchemaDiff
+from airflow_hops.runtime.schema.diff import SchemaDiff, diff_schemas
+from airflow_hops.runtime.schema.evolve import propose_schema
+from airflow_hops.runtime.validation.validate import Anomaly, list_anomalies, summarize, validate_statistics
 
 PROPOSED_FILE = "proposed.pbtxt"
 PROPOSAL_FILE = "proposal.md"
@@ -54,9 +53,6 @@ def propose(
         previous: Statistics of an earlier span by split.
         label: Name of the label column.
     """
-    from airflow_hops.runtime.schema.diff import diff_schemas
-    from airflow_hops.runtime.schema.evolve import propose_schema
-
     proposed = schema
     try:
         for current in statistics.values():
@@ -89,9 +85,10 @@ def to_markdown(found: Sequence[Anomaly], proposal: Proposal) -> str:
 
 
 def _listed(anomalies: Sequence[Anomaly]) -> str:
-    lines = [f"- {_escaped(str(anomaly))}" for anomaly in anomalies[:_LISTED]]
-    if len(anomalies) > _LISTED:
-        lines.append(f"- and {len(anomalies) - _LISTED} more")
+    sentences = summarize(anomalies)
+    lines = [f"- {_escaped(sentence)}" for sentence in sentences[:_LISTED]]
+    if len(sentences) > _LISTED:
+        lines.append(f"- and {len(sentences) - _LISTED} more")
     return "\n".join(lines)
 
 

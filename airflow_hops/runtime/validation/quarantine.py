@@ -6,16 +6,18 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow_hops.artifacts import BadInput, RowCounts
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tensorflow_metadata.proto.v0 import anomalies_pb2
+
+from airflow_hops.contract.artifacts import BadInput, RowCounts
+from airflow_hops.runtime.feature_statistics.sources import TypesDoNotFit, plan_source
 from airflow_hops.runtime.schema import TRAINING
+from airflow_hops.runtime.validation.row_rules import Broken, RowRules
 from airflow_hops.runtime.validation.validate import anomalous_feature
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from airflow_hops.runtime.validation.row_rules import Broken
 
 REASONS = "anomaly_reasons"
 """The column of quarantined rows that says why they are there."""
@@ -26,7 +28,7 @@ _FILES = (FILE, _STAGING)
 
 @dataclass
 class RowSplit:
-    """How the rows of a source were split.
+    """The split of a source's rows into good and bad ones.
 
     Attributes:
         rows: Rows read.
@@ -76,8 +78,6 @@ def split_anomalous(
         BadInput: the source cannot be read or has a column ``anomaly_reasons``, the environment is not the schema's,
             or a folder holds other files.
     """
-    from airflow_hops.runtime.statistics.sources import TypesDoNotFit, plan_source
-
     known = list(schema.default_environment)
     if known and environment not in known:
         raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
@@ -108,10 +108,6 @@ def _check_targets(plan: Any, good: Path, quarantine: Path) -> None:
 
 
 def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: str) -> RowSplit:
-    import pyarrow as pa
-
-    from airflow_hops.runtime.validation.row_rules import RowRules
-
     if REASONS in plan.types:
         raise BadInput(f"{plan.name}: there is a column {REASONS!r} already, which is to say why a row is quarantined")
     columns = pa.schema([(name, _written(kind)) for name, kind in plan.types.items()])
@@ -145,10 +141,6 @@ def _batches(plan: Any, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     Raises:
         TypesDoNotFit: a row has a column that the plan does not know yet.
     """
-    import pyarrow as pa
-
-    from airflow_hops.runtime.statistics.sources import TypesDoNotFit
-
     for part in plan.parts:
         for batch in plan.read(part):
             if new := {c.name: c.type for c in batch.schema if _is_new(c, plan.types.get(c.name))}:
@@ -163,21 +155,15 @@ def _batches(plan: Any, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def _written(kind: pa.DataType) -> pa.DataType:
     """The type that a column has in the files: lists of a fixed size are read as lists."""
-    import pyarrow as pa
-
     return pa.list_(kind.value_field) if pa.types.is_fixed_size_list(kind) else kind
 
 
 def _is_new(column: pa.Field, known: Any) -> bool:
-    import pyarrow as pa
-
     return known is None or (pa.types.is_null(known) and not pa.types.is_null(column.type))
 
 
 def _by_row(broken: list[Broken], rows: int) -> Any:
     """How many rules each row breaks (``[rows]``)."""
-    import numpy as np
-
     counted: np.ndarray = np.zeros(rows, np.int64)
     for one in broken:
         counted[one.rows] += 1
@@ -186,9 +172,6 @@ def _by_row(broken: list[Broken], rows: int) -> Any:
 
 def _reasons(broken: list[Broken], counted: Any) -> pa.Array:
     """The reasons of the rows that have any: a list for each, in the order of the schema's features."""
-    import numpy as np
-    import pyarrow as pa
-
     order = np.argsort(np.concatenate([one.rows for one in broken]), kind="stable")
     reasons = pa.concat_arrays([one.reasons for one in broken]).take(pa.array(order))
     offsets = np.concatenate([[0], np.cumsum(counted)]).astype(np.int32)
@@ -196,8 +179,6 @@ def _reasons(broken: list[Broken], counted: Any) -> pa.Array:
 
 
 def _count(split: RowSplit, broken: list[Broken], bad: Any) -> None:
-    import numpy as np
-
     split.rows += len(bad)
     split.good += int(np.count_nonzero(~bad))
     fresh = bad.copy()
@@ -244,8 +225,6 @@ class _Writer:
         self._file.write_batch(batch)
 
     def _open(self) -> None:
-        import pyarrow.parquet as pq
-
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file = pq.ParquetWriter(self.folder / _STAGING, self.schema)
 
@@ -258,8 +237,6 @@ def relax(anomalies: Any, split: RowSplit, few: float) -> None:
         split: Where its rows went.
         few: The share of the rows that is few.
     """
-    from tensorflow_metadata.proto.v0 import anomalies_pb2
-
     for key, info in anomalies.anomaly_info.items():
         kinds: Mapping[str, int] = split.by_feature.get(anomalous_feature(key, info), {})
         counts = [kinds.get(anomalies_pb2.AnomalyInfo.Type.Name(reason.type), 0) for reason in info.reason]

@@ -1,4 +1,4 @@
-"""Which rows of a record batch break a schema, as TFDV judges a single example, for whole batches at a time.
+"""Finding the rows of a record batch that break a schema, as TFDV judges a single example.
 
 TFDV's way (``IdentifyAnomalousExamples``) makes the statistics of each row and validates those. Here the same
 rules are held against columns. What a single row cannot break is left out: shares of rows, numbers of distinct values,
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.runtime.statistics.formats.feature_types import is_list
+from airflow_hops.runtime.feature_statistics.formats.feature_types import is_list
 
 IGNORED_STAGES = frozenset({"PLANNED", "ALPHA", "DEBUG_ONLY", "DEPRECATED", "DISABLED"})
 """Stages of a feature's life in which TFDV validates nothing of it."""

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.runtime.context import StepContext
+from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.contract.properties import AnomaliesProperties, StatisticsProperties
+from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.schema import SCHEMA_FILE, TRAINING, load_schema, to_text
-from airflow_hops.runtime.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
 from airflow_hops.runtime.validation.quarantine import RowSplit, relax, split_anomalous
-from airflow_hops.runtime.validation.validate import FEW, Anomaly, list_anomalies, validate_statistics
+from airflow_hops.runtime.validation.validate import FEW, Anomaly, list_anomalies, summarize, validate_statistics
 from airflow_hops.runtime.validation.validate import to_text as anomalies_to_text
 
 log = logging.getLogger(__name__)
@@ -50,17 +51,15 @@ def run(
     """
     statistics, folder = context.input("statistics"), context.local("statistics")
     schema = load_schema(context.local("schema") / SCHEMA_FILE)
-    label = statistics.properties.get("label")
-    names = list(
-        splits or statistics.properties.get("splits") or sorted(p.name for p in folder.iterdir() if p.is_dir())
-    )
+    of = StatisticsProperties.of(statistics)
+    names = list(splits or of.splits or sorted(p.name for p in folder.iterdir() if p.is_dir()))
     current = {split: load_statistics(folder / split / STATISTICS_FILE) for split in names}
     previous = _previous(context, names)
     with context.output() as writer:
         rows = {split: int(found.datasets[0].num_examples) for split, found in current.items()}
         counts = {split: RowCounts(counted, counted) for split, counted in rows.items()}
         row_splits: dict[str, RowSplit] = {}
-        properties: dict[str, Any] = {"splits": names}
+        good: Artifact | None = None
         if split_anomalous:
             # Statistics of a sample count the rows that it was drawn from.
             seen = {
@@ -68,23 +67,24 @@ def run(
             }
             good, row_splits = _split_examples(context, schema, environment, seen, writer.path / QUARANTINE)
             counts = {split: split_rows.counts for split, split_rows in row_splits.items()}
-            properties["examples"] = good.to_dict()
         found: list[Anomaly] = []
         drift: dict[str, dict[str, float]] = {}
         for split in names:
             anomalies = validate_statistics(
-                current[split], schema, environment=environment, previous=previous.get(split), label=label
+                current[split], schema, environment=environment, previous=previous.get(split), label=of.label
             )
             if split in row_splits:
                 relax(anomalies, row_splits[split], FEW)
             (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
             found += list_anomalies(anomalies, split)
             drift[split] = _drift(anomalies)
-        for anomaly in found:
-            log.log(logging.ERROR if anomaly.severity == "error" else logging.WARNING, "%s", anomaly)
+        told = {s: summarize(anomaly for anomaly in found if anomaly.severity == s) for s in ("error", "warning")}
+        for severity, sentences in told.items():
+            for sentence in sentences:
+                log.log(logging.ERROR if severity == "error" else logging.WARNING, "%s", sentence)
         proposal = None
         if found:
-            proposal = propose(schema, current, environment=environment, previous=previous, label=label)
+            proposal = propose(schema, current, environment=environment, previous=previous, label=of.label)
         if proposal is not None:
             (writer.path / PROPOSAL_FILE).write_text(to_markdown(found, proposal), encoding="utf-8")
             if proposal.schema is not None:
@@ -98,14 +98,17 @@ def run(
             "quarantined": {split: split_rows.by_feature for split, split_rows in row_splits.items()},
         }
         (writer.path / ANOMALIES_FILE).write_text(json.dumps(report, indent=1), encoding="utf-8")
-        for severity in ("error", "warning"):
-            told = [str(anomaly) for anomaly in found if anomaly.severity == severity]
-            properties[f"{severity}s"] = told[:_FEW_ANOMALIES]
-        properties["proposed_features"] = _features(proposal)
+        properties = AnomaliesProperties(
+            splits=tuple(names),
+            errors=tuple(told["error"][:_FEW_ANOMALIES]),
+            warnings=tuple(told["warning"][:_FEW_ANOMALIES]),
+            proposed_features=_features(proposal),
+            examples=good.to_dict() if good else None,
+        )
         metrics: dict[str, float] = {**_severities(found)}
         if row_splits:
             metrics["quarantined"] = sum(split_rows.counts.rows_rejected for split_rows in row_splits.values())
-        return writer.commit(rows=counts, metrics=metrics, properties=properties)
+        return writer.commit(rows=counts, metrics=metrics, properties=properties.to_dict())
 
 
 def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Any]:
@@ -158,8 +161,8 @@ def _severities(found: Sequence[Anomaly]) -> dict[str, int]:
     return {f"{name}s": sum(anomaly.severity == name for anomaly in found) for name in ("error", "warning")}
 
 
-def _features(proposal: Proposal | None) -> list[str] | None:
+def _features(proposal: Proposal | None) -> tuple[str, ...] | None:
     """Names of the proposed schema's features; None where there is no such schema."""
     if proposal is None or proposal.schema is None:
         return None
-    return [feature.name for feature in proposal.schema.feature]
+    return tuple(feature.name for feature in proposal.schema.feature)

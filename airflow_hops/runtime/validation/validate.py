@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_hops.artifacts import BadInput
-from airflow_hops.runtime import tfdv_extension
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import anomalies_pb2
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data import tfdv_extension
+from airflow_hops.runtime.feature_statistics.summary import common_statistics, feature_name
 from airflow_hops.runtime.schema import TRAINING
-from airflow_hops.runtime.statistics.summary import common_statistics, feature_name
 
 FEW = 0.05
 """Share of the rows up to which unexpected values or missing values are a warning; beyond it they are an error."""
@@ -34,6 +38,9 @@ WARNING_TYPES = frozenset(
 FEW_TYPES = frozenset({"ENUM_TYPE_UNEXPECTED_STRING_VALUES", "FEATURE_TYPE_LOW_FRACTION_PRESENT"})
 """Anomaly types that are warnings while few rows have them. All other types are errors."""
 
+_NAMED = 20
+"""Features that a sentence names, of those that have the same anomaly."""
+
 Severity = Literal["error", "warning"]
 
 
@@ -58,8 +65,7 @@ class Anomaly:
     description: str
 
     def __str__(self) -> str:
-        subject = f"feature {self.feature!r}" if self.feature else "the data set"
-        return f"{self.severity} in split {self.split!r}, {subject}: {self.summary}: {self.description}"
+        return summarize([self])[0]
 
 
 def validate_statistics(
@@ -109,7 +115,6 @@ def validate_statistics(
 
 def list_anomalies(anomalies: Any, split: str) -> list[Anomaly]:
     """The anomalies as plain values, errors first."""
-    from tensorflow_metadata.proto.v0 import anomalies_pb2
 
     def anomaly(feature: str, info: Any) -> Anomaly:
         return Anomaly(
@@ -127,6 +132,29 @@ def list_anomalies(anomalies: Any, split: str) -> list[Anomaly]:
     return sorted(found, key=lambda anomaly: anomaly.severity != "error")
 
 
+def summarize(anomalies: Iterable[Anomaly]) -> list[str]:
+    """The anomalies in sentences, those that differ in split and feature alone in one."""
+    alike: dict[tuple[str, str, str, bool], list[Anomaly]] = {}
+    for anomaly in anomalies:
+        key = (anomaly.severity, anomaly.summary, anomaly.description, bool(anomaly.feature))
+        alike.setdefault(key, []).append(anomaly)
+    return [
+        f"{severity} in {_named('split', [each.split for each in found])}, "
+        + (_named("feature", [each.feature for each in found]) if of_features else "the data set")
+        + f": {summary}: {description}"
+        for (severity, summary, description, of_features), found in alike.items()
+    ]
+
+
+def _named(kind: str, names: Iterable[str]) -> str:
+    """``feature 'a'``, or ``3 features ('a', 'b', 'c')``."""
+    unique = list(dict.fromkeys(names))
+    if len(unique) == 1:
+        return f"{kind} {unique[0]!r}"
+    shown = ", ".join(map(repr, unique[:_NAMED]))
+    return f"{len(unique)} {kind}s ({shown}{', …' if len(unique) > _NAMED else ''})"
+
+
 def anomalous_feature(key: str, info: Any) -> str:
     """The name of the feature of one of TFDV's anomalies, whose key has quotes around names with a dot."""
     return ".".join(info.path.step) or key
@@ -134,8 +162,6 @@ def anomalous_feature(key: str, info: Any) -> str:
 
 def to_text(anomalies: Any) -> str:
     """The anomalies as protobuf text, less the copy of the schema that they carry."""
-    from google.protobuf import text_format
-
     bare = type(anomalies)()
     bare.CopyFrom(anomalies)
     bare.ClearField("baseline")
@@ -143,8 +169,6 @@ def to_text(anomalies: Any) -> str:
 
 
 def _is_error(reason: Any, name: str, feature: Any, schema: Any, rows: float) -> bool:
-    from tensorflow_metadata.proto.v0 import anomalies_pb2
-
     kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
     if kind in WARNING_TYPES:
         return False
@@ -173,8 +197,6 @@ def _outside_domain(feature: Any, expected: Any, schema: Any) -> float:
 
 
 def _check_classes(anomalies: Any, label: str, numbers: Any) -> None:
-    from tensorflow_metadata.proto.v0 import anomalies_pb2
-
     rows = numbers.common_stats.num_non_missing
     if not rows or numbers.min != numbers.max:
         return

@@ -1,1 +1,1 @@
-"""How requests come in: gRPC, REST, and what both have in common."""
+"""The server's APIs: gRPC, REST, and what both have in common."""

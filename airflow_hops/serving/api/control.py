@@ -1,18 +1,16 @@
-"""What may be read and changed while the server runs: config, traffic; who may change it."""
+"""Control of a running server: reading and changing config and traffic."""
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf import json_format, text_format
 
-from airflow_hops.serving.api.grpc_methods import unary
+from airflow_hops.serving.api.grpc_methods import service, unary
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, ModelSource, State
@@ -22,52 +20,17 @@ from airflow_hops.serving_api.config import ConfigError
 Percents = Mapping[int, int]
 
 
-def read_token(path: str) -> str | None:
-    """Reads the token that whoever changes something must show; None where no file is given.
-
-    Raises:
-        ConfigError: The file cannot be read, or holds no token.
-    """
-    if not path:
-        return None
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--control_token_file={path}: cannot be read: {error}") from error
-    if not token or any(character.isspace() for character in token):
-        raise ConfigError(f"--control_token_file={path}: expected one token, on one line")
-    return token
-
-
 class Control:
     """Config and traffic at run time.
 
     Args:
         catalog: Whose traffic is set.
         loader: Whose config is shown and replaced.
-        token: What whoever changes something must show as ``Authorization: Bearer``; None lets everyone.
     """
 
-    def __init__(self, catalog: Catalog, loader: ModelSource, token: str | None) -> None:
+    def __init__(self, catalog: Catalog, loader: ModelSource) -> None:
         self._catalog = catalog
         self._loader = loader
-        self._expected = f"Bearer {token}".encode() if token else None
-
-    def check(self, authorization: str | bytes | None) -> None:
-        """Raises ServingError (UNAUTHENTICATED) unless a request may change something.
-
-        Args:
-            authorization: The request's header of that name, or None.
-        """
-        if self._expected is None:
-            return
-        given = authorization.encode("utf-8", "replace") if isinstance(authorization, str) else authorization
-        if not hmac.compare_digest(given or b"", self._expected):
-            raise ServingError(
-                grpc.StatusCode.UNAUTHENTICATED,
-                "This changes what the server does; expected the header 'Authorization: Bearer TOKEN' with the token "
-                "of --control_token_file",
-            )
 
     def config(self) -> dict[str, Any]:
         """Returns what ``GET /v1/config`` answers: the ``ModelServerConfig`` in effect, its source, and since when."""
@@ -140,12 +103,11 @@ def add_routes(routes: Routes, control: Control) -> None:
         return json_response(control.traffic(match["model"]))
 
     def set_traffic(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        control.check(request.headers.get("Authorization"))
         return json_response(control.set_traffic(match["model"], _percents(request.json())))
 
-    routes.add("GET", r"/v1/config", config)
-    routes.add("GET", r"/v1/models/(?P<model>[^/:]+):traffic", traffic)
-    routes.add("POST", r"/v1/models/(?P<model>[^/:]+):traffic", set_traffic)
+    routes.add("GET /v1/config", config)
+    routes.add("GET /v1/models/MODEL:traffic", traffic)
+    routes.add("POST /v1/models/MODEL:traffic", set_traffic)
 
 
 def _percents(document: Any) -> Percents | None:
@@ -170,7 +132,6 @@ def traffic_service(control: Control) -> Any:
         percents = {share.version: share.percent for share in request.shares}
         if len(percents) != len(request.shares):
             raise invalid_argument("shares names a version twice")
-        control.check(bearer(context))
         return _traffic_message(control.set_traffic(request.model, percents or None))
 
     def get_traffic(request: Any, context: grpc.ServicerContext) -> Any:
@@ -180,12 +141,7 @@ def traffic_service(control: Control) -> Any:
         "SetTraffic": unary(set_traffic, protocol.SetTrafficRequest),
         "GetTraffic": unary(get_traffic, protocol.GetTrafficRequest),
     }
-    return grpc.method_handlers_generic_handler(protocol.TRAFFIC_SERVICE, methods)
-
-
-def bearer(context: grpc.ServicerContext) -> str | bytes | None:
-    """Returns the ``authorization`` of a gRPC call."""
-    return next((value for key, value in context.invocation_metadata() if key == "authorization"), None)
+    return service(protocol.TRAFFIC_SERVICE, methods)
 
 
 def _traffic_message(report: Mapping[str, Any]) -> Any:

@@ -5,8 +5,8 @@ few slow clients hold them all, and a request wakes three threads in turn, which
 Here a call has no thread before its message is there. A request that is known to be quick is answered by the thread
 that received it; the others go to a pool.
 
-This stands on ``grpc._cython``, which is not public, in the version that the runtime environment pins. gRPC's server
-goes on serving all other methods: its thread hands the events of these calls to the tags that they were asked for with.
+This stands on parts of grpcio that are not public (:mod:`~airflow_hops.serving.api.grpc_internals`). gRPC's server goes
+on serving all other methods: its thread hands the events of these calls to the tags that they were asked for with.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from grpc import _common, _server
-from grpc._cython import cygrpc
 
+from airflow_hops.serving.api.grpc_internals import STARTED, STATUS_NUMBERS, check_server, cygrpc
 from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_message_bytes
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +45,14 @@ class UnaryMethod:
         is_quick: Whether to answer a request in the thread that received it, which all others wait for.
         answer: Given the request, the client's metadata and when it gives up, as of ``time.monotonic()``, returns the
             response and trailing metadata. What it raises beside ServingError is answered as INTERNAL.
+        check: Raises ServingError where the client's metadata do not entitle it to an answer; None lets all pass.
     """
 
     path: str
     read: Callable[[bytes], Any]
     is_quick: Callable[[Any], bool]
     answer: Callable[[Any, Metadata, float], tuple[bytes, Metadata | None]]
+    check: Callable[[Metadata], None] | None = None
 
 
 class UnaryCalls:
@@ -60,16 +62,29 @@ class UnaryCalls:
         server: Not started yet.
         max_threads: Requests that run at once, beside the quick ones.
         max_in_flight: Requests beyond which others are refused; 0 is no limit.
+        memory: What requests take of it is counted there, but of the quick ones.
+        receive_s: How long a call's message may take to arrive.
     """
 
-    def __init__(self, server: grpc.Server, max_threads: int, max_in_flight: int = 0) -> None:
+    def __init__(
+        self,
+        server: grpc.Server,
+        max_threads: int,
+        max_in_flight: int = 0,
+        memory: RequestMemory | None = None,
+        receive_s: float = math.inf,
+    ) -> None:
         self.pool = ThreadPoolExecutor(max_threads, "grpc")
+        self.memory = memory or RequestMemory()
+        check_server(server)
         self._server: Any = server
         self._max_in_flight = max_in_flight
         self._in_flight = 0
         self._max_threads = max_threads
         self._in_pool = 0
         self._lock = threading.Lock()
+        self._receive_s = receive_s
+        self._receiving: dict[_Call, float] = {}
         self._methods: list[UnaryMethod] = []
 
     def add(self, method: UnaryMethod) -> None:
@@ -80,6 +95,8 @@ class UnaryCalls:
     def start(self) -> None:
         """Starts the server, and takes calls."""
         self._server.start()
+        if self._receive_s < math.inf:
+            threading.Thread(target=self._end_late_calls, name="grpc-receive", daemon=True).start()
         for method in self._methods:
             self.accept(method)
 
@@ -87,7 +104,7 @@ class UnaryCalls:
         """Asks for the method's next call, unless the server is about to stop."""
         state = self._server._state
         with state.lock:
-            if state.stage is not _server._ServerStage.STARTED:
+            if state.stage is not STARTED:
                 return
             call = _Call(self, method)
             # gRPC's server ends when none of these is left.
@@ -110,6 +127,31 @@ class UnaryCalls:
         if self._max_in_flight:
             with self._lock:
                 self._in_flight -= 1
+
+    def enter_receiving(self, call: _Call) -> None:
+        """Notes when a call began to wait for its message."""
+        with self._lock:
+            self._receiving[call] = time.monotonic()
+
+    def leave_receiving(self, call: _Call) -> bool:
+        """Forgets that; False where the call has been ended meanwhile."""
+        with self._lock:
+            return self._receiving.pop(call, None) is not None
+
+    def _end_late_calls(self) -> None:
+        while True:
+            time.sleep(min(1.0, self._receive_s / 2))
+            begun_by_s = time.monotonic() - self._receive_s
+            with self._lock:
+                late = [call for call, begun_s in self._receiving.items() if begun_s < begun_by_s]
+                for call in late:
+                    del self._receiving[call]
+                    call.expect_another_event()
+            for call in late:
+                try:
+                    call.end_late()
+                except Exception:
+                    log.exception("a call whose message does not come could not be ended")
 
     def enter_pool(self) -> bool:
         """Counts a request in that goes to the pool; True where it will wait for a thread."""
@@ -142,10 +184,17 @@ class _Call:
         self._core = event.call
         self._calls.accept(self._method)
         self._metadata = event.invocation_metadata
+        if self._method.check is not None:
+            try:
+                self._method.check(self._metadata)
+            except ServingError as error:
+                self._refuse(error.code, error.message)
+                return _GOES_ON
         left_s = event.call_details.deadline - time.time()
         self._deadline_s = math.inf if left_s == math.inf else time.monotonic() + left_s
         self._is_counted = self._calls.enter()
         if self._is_counted:
+            self._calls.enter_receiving(self)
             self._core.start_server_batch((cygrpc.ReceiveMessageOperation(_FLAGS),), self.received)
         else:
             self._refuse(grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
@@ -153,6 +202,8 @@ class _Call:
 
     def received(self, event: Any) -> Any:
         """There is the message, or none: the client has closed or cancelled the call, or sent too much."""
+        if not self._calls.leave_receiving(self):
+            return self.done(event)
         message = event.batch_operations[0].message()
         try:
             if message is None:
@@ -163,9 +214,12 @@ class _Call:
             if self._method.is_quick(request):
                 self._answer(request)
             else:
+                reservation = self._calls.memory.reserve(len(message))
                 if self._calls.enter_pool():
                     self._watch()
-                self._calls.pool.submit(self._answer_in_pool, request)
+                self._calls.pool.submit(self._answer_in_pool, request, message, reservation)
+        except ServingError as error:
+            self._refuse(error.code, error.message)
         except Exception as error:
             self._fail(error)
         return _GOES_ON
@@ -184,17 +238,31 @@ class _Call:
             self._calls.leave()
         return self, ()
 
+    def expect_another_event(self) -> None:
+        """Has the call go on until it was both ended and told that its message does not come."""
+        self._open = 2
+
+    def end_late(self) -> None:
+        """Ends a call whose message has not arrived in time."""
+        self._refuse(grpc.StatusCode.DEADLINE_EXCEEDED, "The message of the request did not arrive")
+
     def _watch(self) -> None:
         self._is_watched, self._open = True, 2
         self._core.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_FLAGS),), self.closed)
 
-    def _answer_in_pool(self, request: Any) -> None:
+    def _answer_in_pool(self, request: Any, message: bytes, reservation: Reservation) -> None:
         try:
             if self._is_given_up:
                 self._refuse(grpc.StatusCode.CANCELLED, "Given up before there was a thread for it")
+                return
+            try:
+                reservation.grow(parsed_message_bytes(message))
+            except ServingError as error:
+                self._refuse(error.code, error.message)
             else:
                 self._answer(request)
         finally:
+            reservation.release()
             self._calls.leave_pool()
 
     def _answer(self, request: Any) -> None:
@@ -215,7 +283,7 @@ class _Call:
         self._refuse(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"[:1024])
 
     def _refuse(self, code: grpc.StatusCode, details: str) -> None:
-        number = _common.STATUS_CODE_TO_CYGRPC_STATUS_CODE[code]
+        number = STATUS_NUMBERS[code]
         self._send(cygrpc.SendStatusFromServerOperation(None, number, details.encode("utf-8", "replace"), _FLAGS))
 
     def _send(self, *operations: Any) -> None:

@@ -1,14 +1,15 @@
-"""gRPC methods from functions that take a message and may raise ServingError."""
+"""gRPC methods from functions that take a message and may raise ServingError, and services that guard them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from airflow_hops.serving.api.access import Access, authorization_of, right_of
 from airflow_hops.serving.errors import ServingError, invalid_argument
 
 log = logging.getLogger(__name__)
@@ -37,3 +38,44 @@ def unary(answer: Callable[[Any, grpc.ServicerContext], Any], request_class: Any
         raise AssertionError("abort does not return")
 
     return grpc.unary_unary_rpc_method_handler(call)
+
+
+def service(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.GenericRpcHandler:
+    """Returns a service as a gRPC server takes it.
+
+    Raises:
+        LookupError: The table of rights has no entry for a method.
+    """
+    for method in methods:
+        right_of(f"/{name}/{method}")
+    return grpc.method_handlers_generic_handler(name, methods)
+
+
+class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Refuses calls of services that show no token for what they want.
+
+    Args:
+        access: Who may do what.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def intercept_service(
+        self, continuation: Callable[[Any], grpc.RpcMethodHandler | None], details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """Returns the method that is called, or one that refuses."""
+        handler = continuation(details)
+        if handler is None:
+            return None
+        try:
+            self._access.check(right_of(details.method), authorization_of(details.invocation_metadata))
+        except ServingError as error:
+            refused = error
+        else:
+            return handler
+
+        def refuse(message: bytes, context: grpc.ServicerContext) -> None:
+            context.abort(refused.code, refused.message)
+
+        return grpc.unary_unary_rpc_method_handler(refuse)

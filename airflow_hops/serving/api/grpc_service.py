@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -10,15 +11,17 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from airflow_hops.serving.api.control import Control, bearer, traffic_service
+from airflow_hops.serving.api.access import Access, authorization_of, right_of
+from airflow_hops.serving.api.control import Control, traffic_service
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod
-from airflow_hops.serving.api.grpc_methods import unary
+from airflow_hops.serving.api.grpc_methods import Guard, service, unary
 from airflow_hops.serving.api.health import health_service
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call
 from airflow_hops.serving.request_handler import Answer, RequestHandler, Target, target_of
+from airflow_hops.serving.request_memory import RequestMemory
 from airflow_hops.serving_api import protocol
 from airflow_hops.serving_api.protocol import Method
 
@@ -36,12 +39,14 @@ class GrpcOptions:
         max_threads: Requests that run at once, beside the quick ones.
         max_request_bytes: Size of a request.
         max_in_flight: Requests that have begun and are not answered; 0 is no limit.
+        receive_s: How long the message of a request may take to arrive.
         channel_arguments: gRPC's own options by name.
     """
 
     max_threads: int = 8
     max_request_bytes: int = -1
     max_in_flight: int = 0
+    receive_s: float = math.inf
     channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
 
 
@@ -50,9 +55,12 @@ class GrpcServer:
 
     Args:
         options: Its limits.
+        memory: What requests take of it is counted there.
+        access: Who may do what.
     """
 
-    def __init__(self, options: GrpcOptions) -> None:
+    def __init__(self, options: GrpcOptions, memory: RequestMemory, access: Access) -> None:
+        self._access = access
         arguments: dict[str, int | str] = {
             # gRPC would share a taken port with whoever holds it, and half the requests would go astray.
             "grpc.so_reuseport": 0,
@@ -61,8 +69,8 @@ class GrpcServer:
             **options.channel_arguments,
         }
         pool = ThreadPoolExecutor(options.max_threads, "grpc-control")
-        self.server = grpc.server(pool, options=list(arguments.items()))
-        self._calls = UnaryCalls(self.server, options.max_threads, options.max_in_flight)
+        self.server = grpc.server(pool, interceptors=[Guard(access)], options=list(arguments.items()))
+        self._calls = UnaryCalls(self.server, options.max_threads, options.max_in_flight, memory, options.receive_s)
 
     def start(self) -> None:
         """Takes requests."""
@@ -80,7 +88,7 @@ class GrpcServer:
             others: Generic handlers of further services.
         """
         for method in Method:
-            self._calls.add(_inference(method, handler))
+            self._calls.add(_inference(method, handler, self._access))
         self.server.add_generic_rpc_handlers(
             (
                 _metadata_service(handler.catalog),
@@ -99,8 +107,12 @@ class _Received(NamedTuple):
     target: Target | ServingError
 
 
-def _inference(method: Method, handler: RequestHandler) -> UnaryMethod:
+def _inference(method: Method, handler: RequestHandler, access: Access) -> UnaryMethod:
     """A method that a model answers, from bytes to bytes: what a request holds is for the model to decode."""
+    right = right_of(str(method))
+
+    def check(metadata: Metadata) -> None:
+        access.check(right, authorization_of(metadata))
 
     def read(message: bytes) -> _Received:
         try:
@@ -123,7 +135,7 @@ def _inference(method: Method, handler: RequestHandler) -> UnaryMethod:
         answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key, told)
         return answered.message, metadata_of(answered) if told else None
 
-    return UnaryMethod(str(method), read, is_quick, answer)
+    return UnaryMethod(str(method), read, is_quick, answer, check if access.asks_for(right) else None)
 
 
 def _metadata_service(catalog: Catalog) -> Any:
@@ -133,7 +145,7 @@ def _metadata_service(catalog: Catalog) -> Any:
         return model_metadata(catalog, request)
 
     methods = {"GetModelMetadata": unary(answer, protocol.GetModelMetadataRequest)}
-    return grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", methods)
+    return service("tensorflow.serving.PredictionService", methods)
 
 
 def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
@@ -158,14 +170,13 @@ class _ModelService:
             "GetModelStatus": unary(self._status, protocol.GetModelStatusRequest),
             "HandleReloadConfigRequest": unary(self._reload, protocol.ReloadConfigRequest),
         }
-        return grpc.method_handlers_generic_handler("tensorflow.serving.ModelService", methods)
+        return service("tensorflow.serving.ModelService", methods)
 
     def _status(self, request: Any, context: grpc.ServicerContext) -> Any:
         return model_status(self._catalog, request)
 
     def _reload(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Takes a new config; answers once what it adds is available."""
-        self._control.check(bearer(context))
         self._control.reload(request.config)
         return protocol.ReloadConfigResponse()
 

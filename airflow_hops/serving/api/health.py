@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.serving.api.grpc_methods import unary
+from airflow_hops.serving.api.grpc_methods import service, unary
 from airflow_hops.serving.errors import not_found
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving_api import protocol
@@ -53,4 +53,4 @@ def health_service(lifecycle: Lifecycle) -> Any:
             response_serializer=response.SerializeToString,
         ),
     }
-    return grpc.method_handlers_generic_handler(protocol.HEALTH_SERVICE, methods)
+    return service(protocol.HEALTH_SERVICE, methods)

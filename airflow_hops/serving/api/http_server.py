@@ -6,11 +6,13 @@ import asyncio
 import gzip
 import logging
 import socket
+import ssl
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -18,13 +20,22 @@ from urllib.parse import parse_qsl, unquote
 import grpc
 from aiohttp import web
 
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, error_response, json_response
-from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.api.access import Access
+from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Route, Routes, error_response, json_response
+from airflow_hops.serving.errors import (
+    ServingError,
+    TooLargeError,
+    check_deadline,
+    deadline_exceeded,
+    invalid_argument,
+)
 from airflow_hops.serving.lifecycle import Lifecycle
+from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_json_bytes
 
 log = logging.getLogger(__name__)
 
 _COMPRESSED_FROM_BYTES = 1024
+_INFLATED_AT_ONCE_BYTES = 2**20
 _CORS_HEADERS = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
@@ -39,7 +50,9 @@ class HttpOptions:
     Attributes:
         max_threads: Requests answered at once.
         timeout_s: How long an answer may take.
+        receive_s: How long a body may take to arrive.
         max_request_bytes: Size of a body, decompressed.
+        max_connections: Connections of one client's address; 0 is no limit.
         max_in_flight: Requests answered or waiting for a thread; 0 is no limit.
         idle_s: A connection that sends nothing for as long is closed.
         cors: Whether pages of other origins may ask.
@@ -47,7 +60,9 @@ class HttpOptions:
 
     max_threads: int = 8
     timeout_s: float = 30.0
+    receive_s: float = 300.0
     max_request_bytes: int = 2**30
+    max_connections: int = 0
     max_in_flight: int = 0
     idle_s: float = 75.0
     cors: bool = False
@@ -63,14 +78,29 @@ class HttpServer:
         listener: A bound socket.
         routes: What answers.
         lifecycle: Whether the server is ready, or draining.
+        access: Who may do what.
         options: Limits.
+        memory: What requests take of it is counted there.
+        tls: What speaks TLS; None for plain HTTP.
     """
 
-    def __init__(self, listener: socket.socket, routes: Routes, lifecycle: Lifecycle, options: HttpOptions) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        routes: Routes,
+        lifecycle: Lifecycle,
+        access: Access,
+        options: HttpOptions,
+        memory: RequestMemory,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._access = access
+        self._tls = tls
         self._listener = listener
         self._routes = routes
         self._lifecycle = lifecycle
         self._options = options
+        self._memory = memory
         self._pool = ThreadPoolExecutor(options.max_threads, "rest")
         self._loop = asyncio.new_event_loop()
         self._runner: web.ServerRunner | None = None
@@ -101,8 +131,9 @@ class HttpServer:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _start(self) -> None:
-        server = web.Server(
+        server = _Connections(
             self._answer,
+            self._options.max_connections,
             access_log=None,
             keepalive_timeout=self._options.idle_s,
             lingering_time=1.0,
@@ -110,7 +141,7 @@ class HttpServer:
         )
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.SockSite(self._runner, self._listener).start()
+        await web.SockSite(self._runner, self._listener, ssl_context=self._tls).start()
 
     async def _stop(self) -> None:
         if self._runner is not None:
@@ -129,60 +160,90 @@ class HttpServer:
             return self._finished(request, HttpResponse(b""))
         if self._lifecycle.draining:
             return self._finished(request, error_response(_unavailable("The server is shutting down")), close=True)
+        if "%" in path:
+            path = unquote(path)
+        try:
+            route = self._routes.find(request.method, path)
+            self._access.check(route.right, request.headers.get("Authorization"))
+        except ServingError as error:
+            # The body of whoever may not ask is not read: the connection cannot be used again.
+            return self._finished(request, error_response(error), close=not request.content.is_eof())
         if self._options.max_in_flight and self._in_flight >= self._options.max_in_flight:
             return self._finished(request, error_response(_unavailable("Too many requests in flight")))
         self._in_flight += 1
+        reservation = self._memory.reserve()
+        running: Future[HttpResponse] | None = None
         try:
-            body = await self._body(request)
+            body = await self._body(request, reservation)
             deadline_s = time.monotonic() + self._options.timeout_s
+            running = self._pool.submit(self._run, route, request, path, query, body, deadline_s, reservation)
             async with asyncio.timeout(self._options.timeout_s):
-                response = await self._loop.run_in_executor(
-                    self._pool, self._run, request, unquote(path) if "%" in path else path, query, body, deadline_s
-                )
+                response = await asyncio.wrap_future(running)
             return self._finished(request, response)
-        except _Refused as refused:
-            return self._finished(request, error_response(refused.error), close=True)
+        except ServingError as error:
+            # The body is not read to its end: the connection cannot be used again.
+            return self._finished(request, error_response(error), close=True)
         except TimeoutError:
-            late = ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Timed out waiting for notification")
-            return self._finished(request, error_response(late))
+            return self._finished(request, error_response(deadline_exceeded()))
         finally:
+            if running is None:
+                reservation.release()
+            else:
+                # What runs on after its client was answered goes on taking memory.
+                running.add_done_callback(lambda _: reservation.release())
             self._in_flight -= 1
             self._check_drained()
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
+    async def _body(self, request: web.BaseRequest, reservation: Reservation) -> bytes:
         limit = self._options.max_request_bytes
         if request.content_length is not None and request.content_length > limit:
-            raise _Refused(_too_large(limit))
+            raise _too_large(limit)
         content = request.content
         if content.is_eof() and request.content_length:
+            reservation.grow(request.content_length)
             return await content.read()
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
         chunks: list[bytes] = []
         size = 0
+        received_by_s = self._loop.time() + self._options.receive_s
         while not content.at_eof():
             try:
-                async with asyncio.timeout(self._options.idle_s):
+                async with asyncio.timeout_at(min(received_by_s, self._loop.time() + self._options.idle_s)):
                     chunk = await content.readany()
             except TimeoutError:
-                slow = ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "The body of the request did not arrive")
-                raise _Refused(slow) from None
+                raise ServingError(
+                    grpc.StatusCode.DEADLINE_EXCEEDED, "The body of the request did not arrive"
+                ) from None
             size += len(chunk)
             if size > limit:
-                raise _Refused(_too_large(limit))
+                raise _too_large(limit)
+            reservation.grow(len(chunk))
             chunks.append(chunk)
         return b"".join(chunks)
 
-    def _run(self, request: web.BaseRequest, path: str, query: str, body: bytes, deadline_s: float) -> HttpResponse:
+    def _run(
+        self,
+        route: Route,
+        request: web.BaseRequest,
+        path: str,
+        query: str,
+        body: bytes,
+        deadline_s: float,
+        reservation: Reservation,
+    ) -> HttpResponse:
         """Answers in a thread of the pool."""
         headers = request.headers
         try:
             encoding = headers.get("Content-Encoding")
             if encoding is not None or body[:2] == b"\x1f\x8b":
-                body = _decompressed(body, encoding, self._options.max_request_bytes)
+                body = _decompressed(body, encoding, self._options.max_request_bytes, deadline_s, reservation)
+            else:
+                reservation.grow(parsed_json_bytes(body))
             parameters = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
-            response = self._routes.find(HttpRequest(request.method, path, body, headers, parameters, deadline_s))
+            asked = HttpRequest(request.method, path, body, headers, parameters, deadline_s)
+            response = route.answer(asked, route.match)
         except ServingError as error:
             return error_response(error)
         except Exception as error:
@@ -211,12 +272,33 @@ class HttpServer:
         return json_response(report, 200 if report["ready"] else 503)
 
 
-class _Refused(Exception):
-    """A request whose body is not read to its end: its connection cannot be used again."""
+class _Connections(web.Server):
+    """aiohttp's side of the connections, so many of one client's address at most."""
 
-    def __init__(self, error: ServingError) -> None:
-        super().__init__(error.message)
-        self.error = error
+    def __init__(self, answer: Any, max_connections: int, **options: Any) -> None:
+        super().__init__(answer, **options)
+        self._max = max_connections
+        self._addresses: dict[Any, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        peer = transport.get_extra_info("peername")
+        address = self._addresses[handler] = peer[0] if isinstance(peer, tuple) else ""
+        self._counts[address] += 1
+        if self._max and self._counts[address] > self._max:
+            body = json_response({"error": f"Too many connections of {address} ({self._max} at most)"}).body
+            head = f"HTTP/1.1 429 Too Many Requests\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            transport.write(head.encode() + body)
+            transport.close()
+
+    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        address = self._addresses.pop(handler, None)
+        if address is not None:
+            self._counts[address] -= 1
+            if not self._counts[address]:
+                del self._counts[address]
 
 
 def _unavailable(message: str) -> ServingError:
@@ -224,23 +306,34 @@ def _unavailable(message: str) -> ServingError:
 
 
 def _too_large(limit: int) -> ServingError:
-    return ServingError(
-        grpc.StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({limit} bytes, --max_request_bytes)"
-    )
+    return TooLargeError(f"Received message larger than max ({limit} bytes, --max_request_bytes)")
 
 
-def _decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
+def _decompressed(body: bytes, encoding: str | None, limit: int, deadline_s: float, reservation: Reservation) -> bytes:
+    """Returns a body's text, for which memory is reserved as it grows, and for what is read from it."""
     if encoding is not None and encoding.lower() not in ("gzip", "x-gzip", "deflate", "identity"):
         raise invalid_argument(f"Content-Encoding {encoding} is not supported; expected gzip or deflate")
     if encoding is not None and encoding.lower() == "identity":
+        reservation.grow(parsed_json_bytes(body))
         return body
     inflate: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells gzip from zlib by itself
-    try:
-        plain: bytes = inflate.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise invalid_argument(f"Body is not valid gzip: {error}") from None
-    if len(plain) > limit:
-        raise _too_large(limit)
+    chunks: list[bytes] = []
+    size = 0
+    for start in range(0, len(body), _INFLATED_AT_ONCE_BYTES):
+        compressed, has_more = body[start : start + _INFLATED_AT_ONCE_BYTES], True
+        while has_more and not inflate.eof:
+            check_deadline(deadline_s)
+            try:
+                chunk = inflate.decompress(compressed, _INFLATED_AT_ONCE_BYTES)
+            except zlib.error as error:
+                raise invalid_argument(f"Body is not valid gzip: {error}") from None
+            compressed = inflate.unconsumed_tail
+            has_more = bool(compressed) or len(chunk) == _INFLATED_AT_ONCE_BYTES
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            reservation.grow(len(chunk) + parsed_json_bytes(chunk))
+            chunks.append(chunk)
     if not inflate.eof:
         raise invalid_argument("Body is not valid gzip: it ends early")
-    return plain
+    return b"".join(chunks)

@@ -12,6 +12,8 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.serving.api.grpc_methods import service
+from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving_api.protocol import PROFILER_SERVICE, ProfileRequest, ProfileResponse, TerminateRequest
 
 log = logging.getLogger(__name__)
@@ -24,9 +26,13 @@ class ProfilerService:
 
     The profile is written to ``<repository_root>/<session_id>/<host_name>.xplane.pb``, on this machine: client and
     server share the folder, as they do with TensorFlow's. ``Monitor`` is not implemented there either.
+
+    Args:
+        log_dir: Folder below which profiles are written, whatever a client names.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log_dir: Path) -> None:
+        self._log_dir = log_dir.resolve()
         self._running = threading.Lock()
         self._terminated = threading.Event()
 
@@ -43,24 +49,38 @@ class ProfilerService:
             ),
             "Monitor": grpc.unary_unary_rpc_method_handler(_monitor),
         }
-        return grpc.method_handlers_generic_handler(PROFILER_SERVICE, methods)
+        return service(PROFILER_SERVICE, methods)
 
     def _profile(self, request: Any, context: grpc.ServicerContext) -> Any:
-        folder = Path(request.repository_root)
-        if not folder.is_absolute() or not _is_name(request.session_id) or not _is_name(request.host_name):
-            context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"repository_root {request.repository_root!r}, session_id {request.session_id!r}, host_name "
-                f"{request.host_name!r}: expected an absolute path and two names",
-            )
+        try:
+            folder = self._folder(request)
+        except ServingError as error:
+            context.abort(error.code, error.message)
         if not self._running.acquire(blocking=False):
             context.abort(grpc.StatusCode.ALREADY_EXISTS, "Another profiler is running.")
         try:
-            return self._run(request, folder / request.session_id, context)
+            return self._run(request, folder, context)
         except OSError as error:
             context.abort(grpc.StatusCode.INTERNAL, f"the profile cannot be written: {error}")
         finally:
             self._running.release()
+
+    def _folder(self, request: Any) -> Path:
+        """The session's folder; links in its path are followed before it is judged."""
+        root = Path(request.repository_root)
+        are_names = _is_name(request.session_id) and _is_name(request.host_name)
+        if not root.is_absolute() or "\0" in request.repository_root or not are_names:
+            raise invalid_argument(
+                f"repository_root {request.repository_root!r}, session_id {request.session_id!r}, host_name "
+                f"{request.host_name!r}: expected an absolute path and two names"
+            )
+        folder: Path = (root / request.session_id).resolve()
+        if not folder.is_relative_to(self._log_dir):
+            raise invalid_argument(
+                f"repository_root {request.repository_root!r}, session_id {request.session_id!r}: this is {folder}; "
+                f"expected a folder below --profiler_log_dir={self._log_dir}"
+            )
+        return folder
 
     def _run(self, request: Any, folder: Path, context: grpc.ServicerContext) -> Any:
         import tensorflow as tf
@@ -99,7 +119,7 @@ class ProfilerService:
 
 
 def _is_name(text: str) -> bool:
-    return bool(text) and "/" not in text and text not in (".", "..")
+    return bool(text) and "/" not in text and "\0" not in text and text not in (".", "..")
 
 
 def _monitor(request: bytes, context: grpc.ServicerContext) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import threading
@@ -15,13 +16,12 @@ from google.protobuf import json_format
 from airflow_hops.serving.api import rest_examples, rest_json
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
-from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
 from airflow_hops.serving.request_handler import RequestHandler, Target
 from airflow_hops.serving_api import protocol, tensors
 from airflow_hops.serving_api.protocol import Method
 
-_MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 # Side by side, threads that decode so much JSON only take the interpreter's lock and the caches from each other. What
 # is larger is rare, and would keep the others waiting for long.
 _IN_TURNS_BYTES = range(64 * 2**10, 4 * 2**20)
@@ -35,12 +35,14 @@ def add_routes(routes: Routes, handler: RequestHandler) -> None:
         handler: Answers requests.
     """
     api = _RestApi(handler)
-    routes.add("POST", _MODEL + r":predict", api.predict)
-    routes.add("POST", _MODEL + r":(?P<verb>classify|regress)", api.infer)
-    routes.add("GET", _MODEL + r"/metadata", api.metadata)
-    routes.add("GET", _MODEL, api.status)
-    routes.add("GET", r"/v1/models(?:/versions/[0-9]+|/labels/[^/:]+)?(?:/metadata)?", api.nameless)
-    routes.add("GET", r"/v1/stats", api.stats)
+    routes.add("POST /v1/models/MODEL[/versions/N|/labels/L]:predict", api.predict)
+    routes.add("POST /v1/models/MODEL[/versions/N|/labels/L]:classify", functools.partial(api.infer, Method.CLASSIFY))
+    routes.add("POST /v1/models/MODEL[/versions/N|/labels/L]:regress", functools.partial(api.infer, Method.REGRESS))
+    routes.add("GET /v1/models/MODEL[/versions/N|/labels/L]/metadata", api.metadata)
+    routes.add("GET /v1/models/MODEL[/versions/N|/labels/L]", api.status)
+    routes.add("GET /v1/models[/versions/N|/labels/L]/metadata", api.nameless)
+    routes.add("GET /v1/models[/versions/N|/labels/L]", api.nameless)
+    routes.add("GET /v1/stats", api.stats)
 
 
 class _RestApi:
@@ -55,7 +57,9 @@ class _RestApi:
         def make_call(servable: Servable) -> Call:
             nonlocal parsed
             with self._turns if len(request.body) in _IN_TURNS_BYTES else contextlib.nullcontext():
+                check_deadline(request.deadline_s)
                 parsed = rest_json.parse_body(request.body)
+                check_deadline(request.deadline_s)
                 message = protocol.PredictRequest()
                 target.fill(message.model_spec)
                 message.model_spec.signature_name = parsed.signature
@@ -66,14 +70,14 @@ class _RestApi:
         keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
         answered = self._handler.answer(target, make_call, "rest", *keys)
         assert parsed is not None
+        check_deadline(request.deadline_s)
         response = protocol.PredictResponse.FromString(answered.message)
         outputs = {alias: tensors.from_proto(response.outputs[alias]) for alias in sorted(response.outputs)}
         headers = dict(metadata_of(answered))
         return HttpResponse(rest_json.write_outputs(outputs, parsed.format), headers=headers)
 
-    def infer(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+    def infer(self, method: Method, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         target = _target(match)
-        method = Method.CLASSIFY if match["verb"].lower() == "classify" else Method.REGRESS
         message = rest_examples.read_request(method, request.body)
         target.fill(message.model_spec)
         call = Call(method, message.SerializeToString(), request.deadline_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 from array import array as packed_array
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ InputTypes = Mapping[str, TensorType | None]
 _JSON_TYPE = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number", type(None): "Null"}
 _SHOWN = json.JSONEncoder(indent=4, ensure_ascii=False)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# An integer of more characters may be beyond the largest double.
+_LONGEST_INTEGER = 300
 _INTEGERS_KEPT = {"float": 2**24, "double": 2**53, "half": 2**11}
 
 
@@ -103,7 +106,7 @@ def _parse(body: bytes) -> Any:
         pass
     try:
         # NaN and Infinity stand bare in TensorFlow Serving's JSON, which orjson does not read.
-        document = json.loads(body.decode())
+        document = json.loads(body.decode(), parse_float=_double, parse_int=_integer)
         if _SURROGATE.search(body):
             json.dumps(document, ensure_ascii=False).encode()
         return document
@@ -113,6 +116,24 @@ def _parse(body: bytes) -> Any:
         raise invalid_argument(f"JSON Parse error: {error.reason} at offset: {error.start}") from None
     except RecursionError:
         raise invalid_argument("JSON Parse error: nested too deeply") from None
+    except OverflowError as error:
+        offset = body.find(str(error).encode())
+        raise invalid_argument(
+            f"JSON Parse error: Number too big to be stored in double. at offset: {offset}"
+        ) from None
+
+
+def _double(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise OverflowError(text)
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > _LONGEST_INTEGER:
+        _double(text)
+    return int(text)
 
 
 def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]:

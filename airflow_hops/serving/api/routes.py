@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.serving.api.access import Right, right_of
 from airflow_hops.serving.errors import ServingError, invalid_argument
 
 
@@ -58,6 +59,18 @@ class HttpResponse:
 
 Answer = Callable[[HttpRequest, "re.Match[str]"], HttpResponse]
 
+# How the parts of a path that vary are written in a route.
+_PLACEHOLDERS = {
+    "MODEL": r"(?P<model>[^/:]+)",
+    "[/versions/N|/labels/L]": r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?",
+}
+
+
+_ERROR_HEADERS: Mapping[grpc.StatusCode, Mapping[str, str]] = {
+    grpc.StatusCode.UNAVAILABLE: {"Retry-After": "1"},
+    grpc.StatusCode.UNAUTHENTICATED: {"WWW-Authenticate": 'Bearer realm="model server"'},
+}
+
 
 def json_response(document: Any, status: int = 200) -> HttpResponse:
     """Returns an answer of one JSON document."""
@@ -66,38 +79,58 @@ def json_response(document: Any, status: int = 200) -> HttpResponse:
 
 def error_response(error: ServingError) -> HttpResponse:
     """Returns an error as TensorFlow Serving's REST API shows it."""
-    headers = {"Retry-After": "1"} if error.code is grpc.StatusCode.UNAVAILABLE else {}
+    headers = _ERROR_HEADERS.get(error.code, {})
     return HttpResponse(json.dumps({"error": error.message}).encode(), error.http_status, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route: the handler of a path, and the right that it takes."""
+
+    right: Right
+    answer: Answer
+    match: re.Match[str]
 
 
 class Routes:
     """Paths and what answers them; functions run in the threads of the REST API, and may wait."""
 
     def __init__(self) -> None:
-        self._routes: list[tuple[str, re.Pattern[str], Answer]] = []
+        self._routes: list[tuple[str, re.Pattern[str], Right, Answer]] = []
 
-    def add(self, method: str, pattern: str, answer: Answer) -> None:
+    def add(self, route: str, answer: Answer, path: str | None = None) -> None:
         """Adds a route.
 
         Args:
-            method: HTTP method; a GET answers HEAD as well.
-            pattern: Regular expression of the whole path, case-insensitive.
-            answer: Called with the request and the match; may raise ServingError.
-        """
-        self._routes.append((method, re.compile(pattern, re.IGNORECASE), answer))
-
-    def find(self, request: HttpRequest) -> HttpResponse:
-        """Answers a request.
+            route: ``METHOD /path``, as the table of rights has it; a GET answers HEAD as well.
+            answer: Called with the request and the match of the path, which is case-insensitive; may raise
+                ServingError.
+            path: Where it is, for a route whose path can be chosen.
 
         Raises:
-            ServingError: No route matches, in TensorFlow Serving's words, or what a route raises.
+            LookupError: The table of rights has no such route.
         """
-        method = "GET" if request.method == "HEAD" else request.method
-        for wanted, pattern, answer in self._routes:
-            if wanted == method:
-                match = pattern.fullmatch(request.path)
+        method, _, pattern = route.partition(" ")
+        for placeholder, expression in _PLACEHOLDERS.items():
+            pattern = pattern.replace(placeholder, expression)
+        compiled = re.compile(re.escape(path) if path else pattern, re.IGNORECASE)
+        self._routes.append((method, compiled, right_of(route), answer))
+
+    def find(self, method: str, path: str) -> Route:
+        """Returns what answers a request.
+
+        Args:
+            method: GET, POST, …
+            path: Decoded, without the query.
+
+        Raises:
+            ServingError: No route matches, in TensorFlow Serving's words.
+        """
+        for wanted, pattern, right, answer in self._routes:
+            if wanted == ("GET" if method == "HEAD" else method):
+                match = pattern.fullmatch(path)
                 if match is not None:
-                    return answer(request, match)
-        if request.path.lower().startswith("/v1/"):
-            raise invalid_argument(f"Malformed request: {request.method} {request.path}")
-        raise ServingError(grpc.StatusCode.NOT_FOUND, f"Not found: {request.path}")
+                    return Route(right, answer, match)
+        if path.lower().startswith("/v1/"):
+            raise invalid_argument(f"Malformed request: {method} {path}")
+        raise ServingError(grpc.StatusCode.NOT_FOUND, f"Not found: {path}")

@@ -1,8 +1,8 @@
 """Keeps what was asked and answered: the end that the request path sees.
 
-A request is captured once its record is in the spool (:mod:`~airflow_hops.serving.capture.spool`), which takes a copy
-in memory: that much is acknowledged, and outlives the process. What makes files of it is a process of its own
-(:mod:`~airflow_hops.serving.capture.writer`).
+A request is captured once its record is in the spool (:mod:`~airflow_hops.serving.capture.spool`), in a file of which
+the kernel has the bytes: that much is acknowledged, and outlives the process. What makes files of it is a process of
+its own (:mod:`~airflow_hops.serving.capture.writer`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.programs import module_command, with_package
 from airflow_hops.serving.capture.backlog import Backlog
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CallPacker, CapturedCall, CapturedLabel, pack_label, request_ids
-from airflow_hops.serving.capture.spool import NOTHING, SERVER_LOCK, Lock, Position, Spool, used_bytes
+from airflow_hops.serving.capture.spool import SERVER_LOCK, Lock, Position, Spool, used_bytes
 from airflow_hops.serving.capture.state import WriterState, WrittenCounts
 from airflow_hops.serving.monitoring.stats import RequestKind
 
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 _LOOK_EVERY_S = 0.5
-_SHORTEST_PAUSE_S = 0.02
 _RESTART_PAUSE_S = 1.0
 _LONGEST_RESTART_PAUSE_S = 30.0
 _ASK_AGAIN_S = 2.0
@@ -40,7 +40,7 @@ _LAG_SAMPLES = 3600
 
 @dataclass
 class TakenCounts:
-    """What the request path made of one model's rows since the server started."""
+    """Counts of one model's rows on the request path since the server started."""
 
     captured_rows: int = 0
     dropped_rows: int = 0
@@ -93,7 +93,7 @@ class Capture:
             # First what has another server's writer find the folder, should this process be killed here.
             _write_whole(self._folder / "options.json", options.to_json())
             WriterState.create(self._folder)
-            self._spool = Spool(self._folder, options.spool_bytes, options.segment_bytes)
+            self._spool = Spool(self._folder, options.spool_bytes, options.segment_bytes, self._written)
             self._backlog = Backlog(self._spool_calls)
             self._start_writer()
             self._thread = threading.Thread(target=self._keep, name="capture", daemon=True)
@@ -119,17 +119,18 @@ class Capture:
     def _spool_calls(self, calls: Iterable[CapturedCall]) -> bool:
         """Spools requests; returns whether there was room for all of them."""
         assert self._spool is not None
-        all_captured = True
+        lanes, records = [], []
         for call in calls:
             lane = self._lanes.get((call.kind, call.shadow)) or self._new_lane(call)
-            captured = self._spool.append(lane.packer.pack(call))
-            with self._lock:
-                if captured:
-                    lane.counts.captured_rows += call.rows
-                else:
-                    lane.counts.dropped_rows += call.rows
-            all_captured = all_captured and captured
-        return all_captured
+            lanes.append((lane.counts, call.rows))
+            records.append(lane.packer.pack(call))
+        captured = self._spool.append(records)
+        with self._lock:
+            for counts, rows in lanes[:captured]:
+                counts.captured_rows += rows
+            for counts, rows in lanes[captured:]:
+                counts.dropped_rows += rows
+        return captured == len(records)
 
     def _new_lane(self, call: CapturedCall) -> _Lane:
         packer = CallPacker(call.kind, call.shadow, self.options.mode)
@@ -151,9 +152,7 @@ class Capture:
             How many, from the first, are captured; there is no room for the others.
         """
         assert self._spool is not None
-        taken = 0
-        while taken < len(labels) and self._spool.append(pack_label(labels[taken])):
-            taken += 1
+        taken = self._spool.append([pack_label(label) for label in labels])
         with self._lock:
             for index, label in enumerate(labels):
                 counts = self._counts_of(label.model)
@@ -270,24 +269,22 @@ class Capture:
             return
 
     def _keep(self) -> None:
-        """Keeps a segment ready, and the writer alive."""
+        """Keeps the writer alive, and notes when the spool reached which end."""
         assert self._spool is not None
-        spool = self._spool
-        while not self._closing.is_set():
-            spool.wanted.wait(_LOOK_EVERY_S)
+        while not self._closing.wait(_LOOK_EVERY_S):
             try:
-                spool.prepare(WriterState.load(self._folder).position if spool.error else NOTHING)
                 self._keep_writer()
             except Exception:
                 # Short of memory, processes or descriptors: there may be some soon.
                 log.exception("capture: a round failed; the next goes on")
                 self._closing.wait(_RESTART_PAUSE_S)
-            end = spool.end
+            end = self._spool.end
             with self._lock:
                 if not self._ends or self._ends[-1][1] != end:
                     self._ends.append((time.monotonic(), end))
-            # Where there is no room, every request asks for a segment.
-            self._closing.wait(_SHORTEST_PAUSE_S)
+
+    def _written(self) -> Position:
+        return WriterState.load(self._folder).position
 
     def _keep_writer(self) -> None:
         """Starts another writer where the last one has ended: at once where it has lived, else ever later."""
@@ -302,13 +299,11 @@ class Capture:
         self._restarts += 1
 
     def _start_writer(self) -> None:
-        package = Path(__file__).resolve().parents[3]
-        path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
         self._writer = subprocess.Popen(
-            [sys.executable, "-m", "airflow_hops.serving.capture.writer", str(self._folder)],
+            module_command(sys.executable, "airflow_hops.serving.capture.writer", self._folder),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            env=with_package(os.environ),
             # What ends the server's group does not end the writer.
             process_group=0,
         )

@@ -30,7 +30,7 @@ _RESPONSES: dict[Method, Any] = {
 
 @dataclass(frozen=True)
 class Inference:
-    """What one signature was asked and answered.
+    """A request to one signature, and its answer.
 
     Attributes:
         signature: Signature name; empty for the default.

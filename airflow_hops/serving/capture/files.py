@@ -1,4 +1,4 @@
-"""Where captured files go: a folder of this machine, or any store that fsspec opens.
+"""The destination of captured files: a folder of this machine, or any store that fsspec opens.
 
 A file is complete when it appears. Its name begins with the time at which it does, later than every name in the folder
 before it, so that a reader who remembers the last name it has seen misses nothing.
@@ -7,21 +7,21 @@ before it, so that a reader who remembers the last name it has seen misses nothi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+
+from airflow_hops.processes.files import sync
+from airflow_hops.processes.locks import locked
+from airflow_hops.processes.remote_files import RemoteFiles
 
 _TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-.*\.(?:parquet|tfrecord)")
 _STALE_TEMPORARY_S = 3600
-# Stores in which an object appears whole once it is written; elsewhere a file is renamed into place.
-_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
 
 
 class CapturedFiles(ABC):
@@ -87,13 +87,12 @@ class LocalFiles(CapturedFiles):
             _remove_stale_temporaries(place)
         temporary = place / f".{tail}.{os.getpid()}.tmp"
         try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            with self._exclusive(), self._synced(place):
+            temporary.write_bytes(content)
+            sync(temporary)
+            with locked(self._base):  # of two writers, the later name must not appear first
                 name = self._next_name(folder, (path.name for path in place.iterdir()), tail)
                 temporary.rename(place / name)
+                sync(place)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -126,27 +125,8 @@ class LocalFiles(CapturedFiles):
         """Removes a file."""
         (self._base / folder / name).unlink(missing_ok=True)
 
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Holds the base path: of two writers, the later name must not appear first."""
-        descriptor = os.open(self._base, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
-    @contextlib.contextmanager
-    def _synced(self, place: Path) -> Iterator[None]:
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            yield
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-class RemoteFiles(CapturedFiles):
+class StoredFiles(CapturedFiles):
     """Files of a store that fsspec opens; its options come from the environment, as the store's library reads them.
 
     Args:
@@ -159,62 +139,43 @@ class RemoteFiles(CapturedFiles):
 
     def __init__(self, base_path: str) -> None:
         super().__init__()
-        import fsspec
-
-        self._fs, root = fsspec.url_to_fs(base_path)
-        self._root = root.rstrip("/")
-        protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
-        self._whole = bool(protocols & _OBJECT_STORES)
+        self._remote = RemoteFiles(base_path)
 
     def publish(self, folder: str, tail: str, content: bytes) -> str:
         """Makes a file appear."""
-        place = f"{self._root}/{folder}"
         # Names are looked for once: this process is the only one that adds any.
         known = self.sizes(folder) if folder not in self._last_name_at else ()
         name = self._next_name(folder, known, tail)
-        if self._whole:
-            self._fs.pipe_file(f"{place}/{name}", content)
-            return name
-        self._fs.makedirs(place, exist_ok=True)
-        temporary = f"{place}/.{tail}.tmp"
-        self._fs.pipe_file(temporary, content)
-        self._fs.mv(temporary, f"{place}/{name}")
+        self._remote.write(self._address(folder, name), content, staging=f".{tail}.tmp")
         return name
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Returns the size of each captured file of a folder by name."""
-        listed = self._list(f"{self._root}/{folder}")
+        listed = self._remote.entries(self._address(folder))
         named = {entry["name"].rsplit("/", 1)[-1]: int(entry["size"] or 0) for entry in listed}
         return {name: size for name, size in named.items() if time_of(name) is not None}
 
     def folders(self) -> list[str]:
         """Returns the folders of models."""
-        listed = self._list(self._root)
+        listed = self._remote.entries(self._remote.root)
         names = [e["name"].rstrip("/").rsplit("/", 1)[-1] for e in listed if e["type"] == "directory"]
         return sorted(name for name in names if not name.startswith("."))
 
     def read(self, folder: str, name: str) -> bytes:
         """Returns a file's content."""
-        content: bytes = self._fs.cat_file(f"{self._root}/{folder}/{name}")
-        return content
+        return self._remote.read(self._address(folder, name))
 
     def remove(self, folder: str, name: str) -> None:
         """Removes a file."""
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.rm_file(f"{self._root}/{folder}/{name}")
+        self._remote.remove(self._address(folder, name))
 
-    def _list(self, path: str) -> list[dict[str, Any]]:
-        self._fs.invalidate_cache()
-        try:
-            listed: list[dict[str, Any]] = self._fs.ls(path, detail=True)
-        except FileNotFoundError:
-            return []
-        return listed
+    def _address(self, *names: str) -> str:
+        return "/".join([self._remote.root, *names])
 
 
 def open_files(base_path: str) -> CapturedFiles:
     """Opens a base path: a folder or an fsspec URL."""
-    return RemoteFiles(base_path) if "://" in base_path else LocalFiles(base_path)
+    return StoredFiles(base_path) if "://" in base_path else LocalFiles(base_path)
 
 
 def time_of(name: str) -> datetime | None:

@@ -1,4 +1,4 @@
-"""What is captured, as metrics."""
+"""Metrics of the capture."""
 
 from __future__ import annotations
 

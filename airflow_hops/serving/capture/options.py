@@ -1,4 +1,4 @@
-"""What is captured, where it goes, and for how long it stays."""
+"""Options of the capture: what is captured, where it goes, and for how long it stays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LARGEST_BATCH_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """What is captured, and when a file is closed.
+    """Options: what is captured, and when a file is closed.
 
     Attributes:
         base_path: Folder or fsspec URL that holds one folder a model; empty captures nothing.

@@ -1,4 +1,4 @@
-"""What one batch of records becomes: parts, each one file."""
+"""Parts of one batch of records, each one file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack, unpack_label
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.capture.waiting import WaitingRecords
+from airflow_hops.serving.prediction_log import to_record
 from airflow_hops.serving_api.capture_layout import FEEDBACK_FOLDER, PREDICTION_LOG_FOLDER, SHADOW_FOLDER, folder_name
-from airflow_hops.serving_api.prediction_log import to_record
 
 
 @dataclass(frozen=True)

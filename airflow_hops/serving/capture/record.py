@@ -1,4 +1,4 @@
-"""What the request path leaves in the spool: one record an answered request, undecoded, or one a label."""
+"""Records of the spool: one for each answered request, undecoded, or one for each label."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CapturedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CapturedLabel:
-    """What was right about one row of a request, as it became known later.
+    """The label of one row of a request, as it became known later.
 
     Attributes:
         model: Model name.

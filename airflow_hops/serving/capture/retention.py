@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Removed:
-    """What was removed."""
+    """The files that were removed."""
 
     files: int = 0
     size_bytes: int = 0

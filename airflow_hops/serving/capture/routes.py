@@ -47,6 +47,6 @@ def add_routes(routes: Routes, capture: Capture, is_model: Callable[[str], bool]
         counts = {"accepted": taken, "dropped": len(labels) - taken}
         return json_response(counts, 200 if taken == len(labels) else 503)
 
-    routes.add("GET", r"/v1/capture", status)
-    routes.add("POST", r"/v1/capture:flush", flush)
-    routes.add("POST", r"/v1/feedback", feedback)
+    routes.add("GET /v1/capture", status)
+    routes.add("POST /v1/capture:flush", flush)
+    routes.add("POST /v1/feedback", feedback)

@@ -1,30 +1,30 @@
-"""Where captured requests wait to be written: files that outlive the process, filled without a system call.
+"""Where captured requests wait to be written: files that outlive the process, to which records are appended.
 
-A spool is a folder of *segments*, ``<number>.segment``. A segment is made at its full size, mapped into memory, and
-filled record by record: what was copied into the map is the kernel's, and stays when the process is killed. A record is
-its length and CRC-32C (4 bytes each) and its bytes, padded to 8; it counts once its length is not zero. The length is
-written last, and a record begins only after the one before it is whole, so that at most the last one can be torn.
+A spool is a folder of *segments*, ``<number>.segment``. What was written to one is the kernel's, and stays when the
+process is killed. A record is its length and CRC-32C (4 bytes each) and its bytes, so that one that is torn shows: at
+most the last one of those that were written together before a process died.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 import google_crc32c
 
-_MAGIC = b"HOPSPOOL"
 _HEAD = struct.Struct("<II")
 _HEAD_BYTES = _HEAD.size
+_LOOK_AGAIN_S = 0.05
+_MAPPED = b"HOPSPOOL"
+"""How segments of earlier versions begin: mapped at full size, each record at a multiple of 8, zeros at the end."""
 SERVER_LOCK = "server.lock"
 WRITER_LOCK = "writer.lock"
 
@@ -33,7 +33,7 @@ class Position(NamedTuple):
     """A place in a spool: a segment's number, and an offset in bytes within it."""
 
     segment: int = 0
-    offset: int = len(_MAGIC)
+    offset: int = 0
 
 
 NOTHING = Position()
@@ -78,139 +78,102 @@ class Lock:
 class Spool:
     """The end of a spool that the server fills; safe to call from every request thread.
 
-    The next segment is made beside the request path, by :meth:`prepare`: only where a record does not fit into one is
-    it made at once.
-
     Args:
         folder: The spool's folder; it exists, and is this process's.
         limit_bytes: Size of all segments together at most.
-        segment_bytes: Size of one segment.
+        segment_bytes: Size at which the next segment is begun.
+        written: Tells before which position everything is needed no more.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int, segment_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, limit_bytes: int, segment_bytes: int, written: Callable[[], Position] = Position
+    ) -> None:
         self.folder = folder
-        self.wanted = threading.Event()
         self.error: OSError | None = None
-        self._limit_bytes, self._segment_bytes = limit_bytes, segment_bytes
+        self._limit_bytes, self._segment_bytes, self._written = limit_bytes, segment_bytes, written
         self._lock = threading.Lock()
-        self._numbers = count(1)
-        self._map: mmap.mmap | None = None
+        self._descriptor = -1
         self._position = Position()
-        self._offset = self._size = 0
-        self._spare: tuple[int, mmap.mmap] | None = None
+        self._used_bytes = 0
+        self._full_until_s = 0.0
         self._closed = False
-        self.prepare()
 
-    def append(self, record: bytes) -> bool:
-        """Adds a record.
+    def append(self, records: Sequence[bytes]) -> int:
+        """Adds records.
 
         Returns:
-            Whether it is in the spool, and outlives this process; False where there is no room.
+            How many of them, from the first, are in the spool, and outlive this process; there is no room for the rest.
         """
-        length = len(record)
-        crc = google_crc32c.value(record)
-        size = (_HEAD_BYTES + length + 7) & ~7
+        framed = [_HEAD.pack(len(record), google_crc32c.value(record)) + record for record in records]
         with self._lock:
-            if (self._map is None or self._offset + size > self._size) and not self._advance(size):
-                return False
-            at, map_ = self._offset, self._map
-            assert map_ is not None
-            begin = at + _HEAD_BYTES
-            map_[begin : begin + length] = record
-            _HEAD.pack_into(map_, at, length, crc)
-            self._offset = at + size
-        return True
-
-    def prepare(self, written: Position = NOTHING) -> None:
-        """Makes the next segment, where there is none and there is room.
-
-        Args:
-            written: Everything before it is needed no more.
-        """
-        self.wanted.clear()
-        with self._lock:
-            if self._spare is not None or self._closed:
-                return
-            number = next(self._numbers)
-        made = self._make(number, self._segment_bytes)
-        if made is None and self._give_up_current(written):
-            made = self._make(number, self._segment_bytes)
-        if made is None:
-            return
-        with self._lock:
-            # A record that fits into no segment may have been given one of its own, with a later number.
-            if not self._closed and number > self._position.segment:
-                self._spare = (number, made)
-                return
-        self._discard(number, made)
+            if not framed or self._write(framed):
+                return len(framed)
+            # Together they are too many, or there is room for none.
+            return next((n for n, each in enumerate(framed) if not self._write([each])), len(framed))
 
     @property
     def end(self) -> Position:
         """Behind the last record."""
         with self._lock:
-            return Position(self._position.segment, self._offset or Position().offset)
+            return self._position
 
     def close(self) -> None:
         """Takes no more records."""
         with self._lock:
             self._closed = True
-            for map_ in (self._map, self._spare[1] if self._spare else None):
-                if map_ is not None:
-                    map_.close()
-            self._map = self._spare = None
+            self._leave_segment()
 
-    def _advance(self, size: int) -> bool:
-        """Goes on to the next segment; False where there is none."""
-        if self._closed:
+    def _write(self, framed: Sequence[bytes]) -> bool:
+        content = b"".join(framed)
+        if self._closed or not self._has_room(len(content)):
             return False
-        spare, self._spare = self._spare, None
-        self.wanted.set()
-        if size + len(_MAGIC) > self._segment_bytes:
-            if spare is not None:
-                self._discard(*spare)
-            number = next(self._numbers)
-            made = self._make(number, size + len(_MAGIC))
-            spare = None if made is None else (number, made)
-        if spare is None:
+        try:
+            if self._descriptor < 0 or self._position.offset >= self._segment_bytes:
+                self._begin_segment()
+            written = os.write(self._descriptor, content)
+            if written < len(content):
+                # The disk is full: what is there of them is none of the records.
+                os.ftruncate(self._descriptor, self._position.offset)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self.error = error
+            self._make_room()
             return False
-        if self._map is not None:
-            self._map.close()
-        number, self._map = spare
-        self._position, self._offset, self._size = Position(number), len(_MAGIC), len(self._map)
+        self._position = self._position._replace(offset=self._position.offset + written)
+        self._used_bytes += written
+        self.error = None
         return True
 
-    def _give_up_current(self, written: Position) -> bool:
-        """Removes the segment that is being filled, where all of it is written, to make room for another."""
-        with self._lock:
-            if self._map is None or Position(self._position.segment, self._offset) > written:
-                return False
-            self._discard(self._position.segment, self._map)
-            self._map = None
+    def _has_room(self, size: int) -> bool:
+        if self._used_bytes + size <= self._limit_bytes:
             return True
+        if time.monotonic() < self._full_until_s:
+            return False
+        self._used_bytes = used_bytes(self.folder)
+        if self._used_bytes + size <= self._limit_bytes:
+            return True
+        self._make_room()
+        return self._used_bytes + size <= self._limit_bytes
 
-    def _discard(self, number: int, made: mmap.mmap) -> None:
-        made.close()
-        segment_path(self.folder, number).unlink(missing_ok=True)
+    def _make_room(self) -> None:
+        """Removes the segment that is being filled, where all of it is written: the writer removes those before it."""
+        self._full_until_s = time.monotonic() + _LOOK_AGAIN_S
+        if self._descriptor >= 0 and self._position.offset and self._position <= self._written():
+            self._leave_segment()
+            segment_path(self.folder, self._position.segment).unlink(missing_ok=True)
+            self._used_bytes = used_bytes(self.folder)
 
-    def _make(self, number: int, size: int) -> mmap.mmap | None:
-        path = segment_path(self.folder, number)
-        try:
-            if used_bytes(self.folder) + size > self._limit_bytes:
-                return None
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                # A page of the map that the disk has no room for would end the process.
-                os.posix_fallocate(descriptor, 0, size)
-                map_ = mmap.mmap(descriptor, size)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            self.error = error
-            return None
-        map_[: len(_MAGIC)] = _MAGIC
-        self.error = None
-        return map_
+    def _begin_segment(self) -> None:
+        self._leave_segment()
+        number = self._position.segment + 1
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(segment_path(self.folder, number), flags, 0o600)
+        self._position = Position(number)
+
+    def _leave_segment(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -236,7 +199,7 @@ def used_bytes(folder: Path) -> int:
 
 @dataclass
 class Damage:
-    """What could not be read of a spool.
+    """Damage in a spool: records that could not be read.
 
     Attributes:
         records: Records whose bytes are not what was written, each with the rest of its segment.
@@ -288,27 +251,29 @@ def read_spool(
 
 def _read_segment(folder: Path, start: Position, until: Position | None) -> Iterator[tuple[bytes | None, Position]]:
     """Yields the whole records of one segment, and None for one that is not whole."""
+    number, offset = start
+    length_of_search = until.offset - offset if until is not None and until.segment == number else -1
     try:
-        with segment_path(folder, start.segment).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size <= len(_MAGIC):
-                return
-            with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as map_:
-                number, offset = start
-                end_of_search = size if until is None or until.segment > number else min(size, until.offset)
-                while offset + _HEAD_BYTES <= end_of_search:
-                    length, crc = _HEAD.unpack_from(map_, offset)
-                    if not length:
-                        return
-                    begin = offset + _HEAD_BYTES
-                    record = map_[begin : begin + length]
-                    if len(record) != length or google_crc32c.value(record) != crc:
-                        yield None, Position(number, offset)
-                        return
-                    offset = (begin + length + 7) & ~7
-                    yield record, Position(number, offset)
+        with segment_path(folder, number).open("rb") as file:
+            mapped = file.read(len(_MAPPED)) == _MAPPED
+            if mapped:
+                offset = max(offset, len(_MAPPED))
+            file.seek(offset)
+            content = file.read(length_of_search)
     except FileNotFoundError:
         return
+    at = 0
+    while at < len(content):
+        begin = at + _HEAD_BYTES
+        length, crc = _HEAD.unpack_from(content, at) if begin <= len(content) else (0, 0)
+        record = content[begin : begin + length]
+        if mapped and not length:
+            return
+        if not length or len(record) != length or google_crc32c.value(record) != crc:
+            yield None, Position(number, offset + at)
+            return
+        at = begin + length + (-length % 8 if mapped else 0)
+        yield record, Position(number, offset + at)
 
 
 def _has_records(folder: Path, number: int) -> bool:

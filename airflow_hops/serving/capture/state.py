@@ -1,4 +1,4 @@
-"""How far a spool is written, kept beside it so that it survives the writer."""
+"""The writer's position in a spool, kept beside it so that it survives the writer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEAD = struct.Struct("<QII")
 
 @dataclass
 class WrittenCounts:
-    """What became of one model's rows."""
+    """Counts of one model's rows, by what became of them."""
 
     written_rows: int = 0
     failed_rows: int = 0
@@ -32,7 +32,7 @@ class WrittenCounts:
 
 @dataclass
 class WriterState:
-    """How far a spool is written.
+    """The writer's position in a spool.
 
     Attributes:
         position: Everything before it is in files.

@@ -1,1 +1,1 @@
-"""Which version answers: traffic split, shadow traffic, model servers upstream."""
+"""Choosing the version that answers: traffic split, shadow traffic, model servers upstream."""

@@ -1,4 +1,4 @@
-"""How far two answers to one request are apart."""
+"""Comparison of two answers to one request."""
 
 from __future__ import annotations
 

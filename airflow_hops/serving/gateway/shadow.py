@@ -30,7 +30,7 @@ _PAUSE_S = 0.002
 
 @dataclass(frozen=True)
 class ShadowOptions:
-    """How copies are run.
+    """Options of the shadow copies.
 
     Attributes:
         queue_requests: Copies that wait at most; what comes beyond is dropped and counted.
@@ -105,7 +105,7 @@ class OutputCounts:
 
 @dataclass
 class ShadowCounts:
-    """What became of the copies for one version.
+    """Counts of the copies for one version.
 
     Attributes:
         by_code: gRPC status code's name to copies.

@@ -1,4 +1,4 @@
-"""Which version answers a request that names neither version nor label."""
+"""Choosing a version for a request that names neither version nor label."""
 
 from __future__ import annotations
 

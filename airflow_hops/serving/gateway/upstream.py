@@ -14,8 +14,10 @@ import grpc
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import State, VersionStatus
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature, VersionGone, read_signatures
+from airflow_hops.serving.tokens import TokenFile
 from airflow_hops.serving_api import protocol
 from airflow_hops.serving_api.protocol import Method
+from airflow_hops.serving_api.tls import TlsFiles
 
 _AVOID_S = 1.0
 _OPTIONS = [
@@ -32,6 +34,8 @@ class Upstream:
 
     Args:
         address: ``host:port`` or ``unix:path`` of its gRPC port.
+        tls: Files of a connection by TLS; None for one without.
+        token: File of the token that it is shown; None for none.
 
     Attributes:
         is_away: Whether it could not be reached when it was last asked for its models.
@@ -40,15 +44,19 @@ class Upstream:
         statuses: Model to version to what it said last of that; replaced, never changed.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None = None, token: TokenFile | None = None) -> None:
         self.address = address
+        self._token = token
         self.is_away = False
         self.in_flight = 0
         self.avoid_until_s = 0.0
         self.statuses: Mapping[str, Mapping[int, VersionStatus]] = {}
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        if tls is None:
+            self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(address, tls.credentials(), options=_OPTIONS)
         self._methods = {method: self._channel.unary_unary(method.value) for method in Method}
         self._status = self._method(protocol.GET_MODEL_STATUS, protocol.GetModelStatusResponse)
         self._metadata = self._method(protocol.GET_MODEL_METADATA, protocol.GetModelMetadataResponse)
@@ -79,10 +87,10 @@ class Upstream:
         with self._lock:
             self.in_flight += 1
         try:
-            answer: bytes = self._methods[method](message, timeout=timeout_s)
+            answer: bytes = self._methods[method](message, timeout=timeout_s, metadata=self._metadata_of_call())
             return answer
         except grpc.RpcError as error:
-            raise _error(error) from None
+            raise self._error(error) from None
         finally:
             with self._lock:
                 self.in_flight -= 1
@@ -155,9 +163,19 @@ class Upstream:
 
     def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
         try:
-            return method(request, timeout=timeout_s)
+            return method(request, timeout=timeout_s, metadata=self._metadata_of_call())
         except grpc.RpcError as error:
-            raise _error(error) from None
+            raise self._error(error) from None
+
+    def _metadata_of_call(self) -> tuple[tuple[str, str], ...] | None:
+        return (("authorization", f"Bearer {self._token.first}"),) if self._token else None
+
+    def _error(self, error: Any) -> ServingError:
+        code, message = error.code(), error.details() or ""
+        if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            # It is this server that lacks the right, not its client.
+            return ServingError(grpc.StatusCode.UNAVAILABLE, f"refused by it (--upstream_token_file): {message}")
+        return ServingError(code, message)
 
 
 class _Forwarding(Servable):
@@ -314,7 +332,3 @@ def _status(entry: Any) -> VersionStatus:
     known = {int(state) for state in State}
     state = State(entry.state) if entry.state in known else State.START
     return VersionStatus(entry.version, state, error if entry.status.error_code else None)
-
-
-def _error(error: Any) -> ServingError:
-    return ServingError(error.code(), error.details() or "")

@@ -34,7 +34,7 @@ class UpstreamWatcher:
 
     Args:
         catalog: Where available versions are published.
-        addresses: ``host:port`` or ``unix:path`` of the upstreams' gRPC ports.
+        upstreams: The servers.
         config: A ``ModelServerConfig`` that names the models to ask for from the start.
         config_file: The file that it came from, or empty.
         traffic_poll_s: Seconds between looks at the traffic file; 0 never looks again.
@@ -43,14 +43,14 @@ class UpstreamWatcher:
     def __init__(
         self,
         catalog: Catalog,
-        addresses: Sequence[str],
+        upstreams: Sequence[Upstream],
         config: Any,
         config_file: str,
         traffic_poll_s: float,
     ) -> None:
         self._catalog = catalog
         self._traffic_poll_s = traffic_poll_s
-        self._upstreams = [Upstream(address) for address in addresses]
+        self._upstreams = upstreams
         self._current = CurrentConfig(config, config_file or "command line", time.time())
         self._models = self.current_names()
         self._servables: dict[str, dict[int, UpstreamServable]] = {}

@@ -43,7 +43,7 @@ class VersionStatus:
 
 @dataclass(frozen=True)
 class ModelView:
-    """What requests see of a model: replaced as a whole at every change, so that they need no lock.
+    """A model as requests see it: replaced as a whole at every change, so that they need no lock.
 
     Attributes:
         servables: Available versions.
@@ -84,7 +84,7 @@ class CurrentConfig:
 
 
 class ModelSource(Protocol):
-    """What fills a catalog."""
+    """A source that fills a catalog."""
 
     def start(self) -> None:
         """Starts filling it, in threads of its own."""
@@ -118,11 +118,14 @@ class Catalog:
     Attributes:
         discover: Looks for a model or version that is not known here, and says whether to look it up again; for models
             that are served elsewhere.
+        is_coming: Says whether a model, and the version or label of it that is asked for, is configured and not loaded
+            yet.
     """
 
     def __init__(self, traffic: TrafficTable) -> None:
         self.traffic = traffic
         self.discover: Callable[[str], bool] = lambda model: False
+        self.is_coming: Callable[[str, int | None, str | None], bool] = lambda model, version, label: False
         self._lock = threading.Lock()
         self._views: Mapping[str, ModelView] = MappingProxyType({})
         self._statuses: dict[str, dict[int, VersionStatus]] = {}
@@ -243,13 +246,17 @@ class Catalog:
         """Finds the version that would answer a request, without holding it open.
 
         Raises:
-            ServingError: There is no such model, version or label.
+            ServingError: There is no such model, version or label; UNAVAILABLE where it is still to be loaded.
         """
         if not model:
             raise invalid_argument("ModelSpec has no name specified.")
         try:
             return self._find(model, version, label, sticky_key)
         except ServingError:
+            if self.is_coming(model, version, label):
+                raise ServingError(
+                    grpc.StatusCode.UNAVAILABLE, f"Servable is not loaded yet: {_wanted(model, version)}"
+                ) from None
             if not self.discover(model):
                 raise
         return self._find(model, version, label, sticky_key)

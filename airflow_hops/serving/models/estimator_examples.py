@@ -1,4 +1,4 @@
-"""What an estimator takes, from the ``tf.Example`` messages of Classify, Regress and MultiInference."""
+"""Inputs of an estimator from the ``tf.Example`` messages of Classify, Regress and MultiInference."""
 
 from __future__ import annotations
 

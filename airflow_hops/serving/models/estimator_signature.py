@@ -1,4 +1,4 @@
-"""What an estimator takes: read from ``signature.json`` or MLflow's ``MLmodel``, and made from a sample."""
+"""The signature of an estimator: read from ``signature.json`` or MLflow's ``MLmodel``, and made from a sample."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SignatureFileError(ValueError):
 
 @dataclass(frozen=True)
 class EstimatorInputs:
-    """What an estimator takes: columns of a table, or one matrix.
+    """The inputs of an estimator: columns of a table, or one matrix.
 
     Attributes:
         columns: Name to type of each column, in the order in which the estimator was fitted; the only one is

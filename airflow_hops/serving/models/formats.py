@@ -1,4 +1,4 @@
-"""Which kinds of model there are, how a folder is told to hold one, and how it is opened."""
+"""Formats of models: how a folder is recognised as one, and how it is opened."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class ExampleSignatures:
             requested: Its ``InferenceTask`` messages.
 
         Raises:
-            ServingError: They are not of one model, one input and different signatures, or one cannot be answered.
+            ServingError: They are not of one model and different signatures, or one cannot be answered.
         """
         tasks: dict[str, Task] = {}
         for wanted in requested:
@@ -100,11 +100,7 @@ class ExampleSignatures:
                 raise ServingError(
                     grpc.StatusCode.UNIMPLEMENTED, f"Unsupported signature method_name: {wanted.method_name}"
                 )
-            task = self.task(wanted.method_name, name)
-            first = next(iter(tasks.values()), task)
-            if task.signature.inputs[_INPUTS] != first.signature.inputs[_INPUTS]:
-                raise invalid_argument("Input tensor must be the same for all Signatures.")
-            tasks[name] = task
+            tasks[name] = self.task(wanted.method_name, name)
         return list(tasks.values())
 
     def _key(self, method_name: str, name: str) -> str:
@@ -164,18 +160,18 @@ def joined_signature(tasks: Sequence[Task]) -> Signature:
     """Returns one signature that gives the outputs of several, so that a model runs once for all of them.
 
     Args:
-        tasks: Tasks with the same input tensor.
+        tasks: Tasks of one model. In a TensorFlow 2 SavedModel each signature has an input tensor of its own.
 
     Returns:
-        A signature whose outputs go by their tensor names.
+        A signature whose inputs and outputs go by their tensor names.
     """
-    first = tasks[0].signature
+    types = {task.signature.inputs[_INPUTS]: task.signature.input_types[_INPUTS] for task in tasks}
     names = sorted({task.signature.outputs[alias] for task in tasks for alias in task.aliases})
     return Signature(
         name=f"MultiInference:{','.join(sorted(task.signature.name for task in tasks))}",
         method_name="",
-        inputs=first.inputs,
-        input_types=first.input_types,
+        inputs={name: name for name in types},
+        input_types=types,
         outputs={name: name for name in names},
     )
 

@@ -72,7 +72,7 @@ class _Layout:
 
 
 class KnownRequests:
-    """What a version's requests look like; safe to use from every request thread."""
+    """The layouts of a version's requests; safe to use from every request thread."""
 
     def __init__(self) -> None:
         self._layouts: dict[int, _Layout] = {}

@@ -19,7 +19,7 @@ from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.memory import give_back
 from airflow_hops.serving.models.model_cache import ModelCache
-from airflow_hops.serving.models.remote_looks import RemoteLooks
+from airflow_hops.serving.models.remote_polls import RemoteLooks
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import (
     StorageLog,
@@ -29,7 +29,7 @@ from airflow_hops.serving.models.storage import (
     version_folders,
     wanted_versions,
 )
-from airflow_hops.serving.models.wanted import WantedModel, WantedVersion
+from airflow_hops.serving.models.version_states import WantedModel, WantedVersion
 from airflow_hops.serving_api.config import ConfigError, change_config, check_config, parse_config
 from airflow_hops.serving_api.protocol import ModelServerConfig
 
@@ -46,7 +46,7 @@ _GROWING_S = 10.0
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """When to look and how often to try.
+    """Options of the loader: when to look, and how often to try.
 
     Attributes:
         file_system_poll_s: Seconds between looks at the base paths; 0 looks once, negative never.
@@ -109,7 +109,7 @@ class Loader:
         self._scans = 0
         self._config_due_s = _after(options.config_poll_s)
         self._traffic_due_s = _after(options.traffic_poll_s)
-        self._stopping = False
+        self._is_started = self._stopping = False
         # Copying takes long, or fails late: it must not hold up what lies on this machine.
         self._pool, self._remote_pool = (
             ThreadPoolExecutor(max(1, options.load_threads), name) for name in ("load", "load-remote")
@@ -117,6 +117,7 @@ class Loader:
         self._unload_pool = ThreadPoolExecutor(max(1, options.unload_threads), "unload")
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
         self._set_config(config, str(config_file) if config_file else "command line")
+        catalog.is_coming = self._is_coming
 
     def current_config(self) -> CurrentConfig:
         """Returns the config in effect."""
@@ -153,6 +154,7 @@ class Loader:
             until_s = time.monotonic() + _GROWING_S
             while not self._has_settled(0, until_s) and not stop():
                 self._changed.wait(0.2)
+            self._is_started = True
 
     def reload(self, config: Any) -> None:
         """Takes a new config, the whole truth from now on, and waits until what it adds was tried once.
@@ -268,6 +270,13 @@ class Loader:
             for version in model.versions.values()
         )
 
+    def _is_coming(self, name: str, version: int | None, label: str | None) -> bool:
+        if self._is_started and name in self._catalog.views:
+            return False
+        with self._changed:
+            model = self._models.get(name)
+            return model is not None and model.is_coming(version, label) and self._options.file_system_poll_s >= 0
+
     def _run(self) -> None:
         with self._changed:
             while not self._stopping:
@@ -346,6 +355,7 @@ class Loader:
 
     def _take_in(self, model: WantedModel, versions: Sequence[StoredVersion] | Exception) -> None:
         """Takes in what lies under a model's base path, or why nobody knows."""
+        model.looked_at = True
         if isinstance(versions, Exception):
             # A base path that is away for a while must not unload what is serving.
             self._storage_log.check(model.config, versions)

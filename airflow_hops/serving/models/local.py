@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from airflow_hops.serving.errors import invalid_argument
+from airflow_hops.serving.errors import check_deadline, invalid_argument
 from airflow_hops.serving.models import inference
 from airflow_hops.serving.models.batching import Batcher
 from airflow_hops.serving.models.known_requests import Known, KnownRequests
@@ -83,6 +83,7 @@ class LocalServable(Servable):
 
     def answer(self, call: Call) -> Reply:
         """Answers a request."""
+        check_deadline(call.deadline_s)
         try:
             return self._methods[call.method](call)
         except DecodeError as error:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import logging
 import os
 import shutil
 import tempfile
 import threading
 from pathlib import Path
 
-log = logging.getLogger(__name__)
-
-_PREFIX = "hops-models-"
+from airflow_hops.local_folders import make_temporary_folder, remove_left_behind
 
 
 class ModelCache:
@@ -31,8 +27,7 @@ class ModelCache:
         self._folder: Path | None = None
         self._held = -1
         self._closed = False
-        for folder in self._root.glob(f"{_PREFIX}*"):
-            _remove_left(folder)
+        remove_left_behind(self._root, "models", age_s=0)
 
     def new_folder(self, version: int) -> Path:
         """Makes an empty folder.
@@ -47,7 +42,8 @@ class ModelCache:
             if self._closed:
                 raise OSError("the server stops")
             if self._folder is None:
-                self._folder, self._held = _locked_folder(self._root)
+                self._root.mkdir(parents=True, exist_ok=True)
+                self._folder, self._held = make_temporary_folder("models", root=self._root)
             return Path(tempfile.mkdtemp(prefix=f"{version}-", dir=self._folder))
 
     def remove(self, folder: str | os.PathLike[str]) -> None:
@@ -63,34 +59,3 @@ class ModelCache:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 os.close(self._held)
                 self._folder = None
-
-
-def _locked_folder(root: Path) -> tuple[Path, int]:
-    """Makes a folder that only its owner can read, and returns the descriptor that holds its lock, too.
-
-    It has its name once it is locked: another server would take it for one that was left.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=root))
-    held = os.open(folder, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    return folder.rename(root / folder.name.removeprefix(".")), held
-
-
-def _remove_left(folder: Path) -> None:
-    """Removes a folder of ours that no process holds."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_uid == os.geteuid():
-            shutil.rmtree(folder)
-            log.info("removed %s, which a server that was killed had left", folder)
-    except BlockingIOError:
-        pass  # a server that lives
-    except OSError as error:
-        log.warning("cannot remove %s, which a server that was killed had left: %s", folder, error)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""How models are opened, whatever they are."""
+"""Options for opening models, whatever their format."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf.config_pb2 import CallableOptions
 from tensorflow.python.framework import ops
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
-from airflow_hops.serving.errors import ServingError, code_of, invalid_argument
+from airflow_hops.serving.errors import ServingError, check_deadline, code_of, invalid_argument
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
@@ -86,9 +86,8 @@ class SavedModelServable(LocalServable):
     def _run(
         self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
     ) -> Sequence[np.ndarray]:
+        check_deadline(deadline_s)
         started_s = time.monotonic()
-        if deadline_s <= started_s:
-            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Timed out waiting for notification")
         timeout_ms = self._timeout_ms(signature, deadline_s - started_s)
         try:
             run = self._callables.get((signature.name, aliases, timeout_ms))

@@ -101,6 +101,7 @@ class EstimatorServable(LocalServable):
         elif tensor == _LABELS and _SCORES not in self._output_types:
             values = np.asarray(self._estimator.predict(given))[:, np.newaxis]
         else:
+            assert self._labels is not None
             values = np.tile(self._labels, (len(given), 1))
         return _as_type(np.asarray(values), self._output_types[tensor])
 

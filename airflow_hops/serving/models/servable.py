@@ -53,7 +53,7 @@ class VersionGone(ServingError):
 
 @dataclass(frozen=True)
 class Signature:
-    """What a signature takes and gives.
+    """A signature: its inputs and outputs.
 
     Attributes:
         name: Its key in the model.

@@ -1,4 +1,4 @@
-"""Which versions a model has under its base path, and which of them its policy wants."""
+"""Versions of a model under its base path, and those that its policy selects."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def version_folders(base_path: str) -> list[VersionFolder]:
 
 @dataclass(frozen=True)
 class FoundVersions:
-    """What a look at a base path finds.
+    """The versions that were found under a base path.
 
     Attributes:
         ready: Versions that hold a model and are whole.

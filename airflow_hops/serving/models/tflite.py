@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 import os
 import queue
 import threading
@@ -14,8 +16,11 @@ from typing import Any
 import grpc
 import numpy as np
 import tensorflow as tf
+from flatbuffers import flexbuffers
+from google.protobuf.message import DecodeError
+from tensorflow.lite.python import schema_py_generated as schema
 
-from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid_argument
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
@@ -24,6 +29,9 @@ from airflow_hops.serving_api.protocol import SignatureDefMap
 
 PREDICT = "tensorflow/serving/predict"
 
+# Where TensorFlow's signature_def_utils keeps signatures in a file: a FlexBuffer of serialized SignatureDefs by name.
+_SIGNATURES_METADATA = b"signature_defs_metadata"
+
 Interpreter = Any
 Detail = dict[str, Any]
 
@@ -31,9 +39,10 @@ Detail = dict[str, Any]
 class TfLiteServable(LocalServable):
     """The ``model.tflite`` of a version folder.
 
-    Its signatures are those in the file; a file without any has ``serving_default``, whose inputs and outputs go by the
-    names of the tensors. As many requests run at once as there are cores, each in an interpreter of its own, whose
-    tensors take the sizes of the request's.
+    Its signatures are those in the file's metadata, where TensorFlow Serving looks for them, else those that its
+    converter wrote; a file without any has ``serving_default``, whose inputs and outputs go by the names of tensors.
+    As many requests run at once as there are cores, each in an interpreter of its own, whose tensors take the sizes of
+    the request's.
 
     Args:
         model: Model name.
@@ -52,9 +61,11 @@ class TfLiteServable(LocalServable):
         try:
             self._interpreters = _Pool(lambda: tf.lite.Interpreter(path, num_threads=threads), os.cpu_count() or 1)
             with self._interpreters.borrow() as interpreter:
-                self._named = bool(interpreter.get_signature_list())
-                definitions = _signature_defs(interpreter)
-        except (ValueError, RuntimeError) as error:
+                definitions = _metadata_signatures(path, interpreter)
+                self._by_tensor = bool(definitions.signature_def) or not interpreter.get_signature_list()
+                if not definitions.signature_def:
+                    definitions = _signature_defs(interpreter)
+        except (ValueError, RuntimeError, KeyError, DecodeError) as error:
             raise ServingError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"Could not load the TensorFlow Lite model at {path}: {error}"
             ) from error
@@ -69,16 +80,16 @@ class TfLiteServable(LocalServable):
     def _run(
         self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
     ) -> Sequence[np.ndarray]:
-        inputs = dict(zip(signature.inputs, feeds, strict=True))
-        with self._interpreters.borrow() as interpreter:
+        with self._interpreters.borrow(deadline_s) as interpreter:
             try:
-                if self._named:
-                    outputs = interpreter.get_signature_runner(signature.name)(**inputs)
-                else:
-                    outputs = _run_unnamed(interpreter, inputs)
+                if self._by_tensor:
+                    tensors_given = dict(zip(signature.inputs.values(), feeds, strict=True))
+                    return _run(interpreter, tensors_given, [signature.outputs[alias] for alias in aliases])
+                inputs = dict(zip(signature.inputs, feeds, strict=True))
+                outputs = interpreter.get_signature_runner(signature.name)(**inputs)
+                return [np.asarray(outputs[alias]) for alias in aliases]
             except (ValueError, RuntimeError) as error:
                 raise invalid_argument(f"Failed to run interpreter: {error}") from error
-            return [np.asarray(outputs[alias]) for alias in aliases]
 
 
 class _Pool:
@@ -91,26 +102,76 @@ class _Pool:
         self._to_make = limit
 
     @contextmanager
-    def borrow(self) -> Iterator[Interpreter]:
-        """Waits for an interpreter that nobody uses."""
-        interpreter = self._take()
+    def borrow(self, deadline_s: float = math.inf) -> Iterator[Interpreter]:
+        """Waits for an interpreter that nobody uses.
+
+        Raises:
+            ServingError: DEADLINE_EXCEEDED.
+        """
+        interpreter = self._take(deadline_s)
         try:
             yield interpreter
         finally:
             self._idle.put(interpreter)
 
-    def _take(self) -> Interpreter:
+    def _take(self, deadline_s: float) -> Interpreter:
         with self._lock:
             if self._idle.empty() and self._to_make:
                 interpreter = self._make()
                 self._to_make -= 1
                 return interpreter
-        return self._idle.get()
+        left_s = min(deadline_s - time.monotonic(), threading.TIMEOUT_MAX)
+        try:
+            return self._idle.get(timeout=max(0.0, left_s))
+        except queue.Empty:
+            raise deadline_exceeded() from None
 
     def clear(self) -> None:
         """Lets go of those that nobody uses."""
         while not self._idle.empty():
             self._idle.get()
+
+
+def _metadata_signatures(path: str, interpreter: Interpreter) -> Any:
+    """The signatures in a file's metadata, with the types and shapes of the tensors that they name."""
+    definitions, written = SignatureDefMap(), SignatureDefMap()
+    inputs, outputs = _details(interpreter)
+    for name, serialized in _serialized_signatures(path).items():
+        definition, given = definitions.signature_def[name], written.signature_def[name]
+        given.ParseFromString(serialized)
+        sides = [
+            {alias: _named_tensor(details, name, info.name) for alias, info in infos.items()}
+            for infos, details in ((given.inputs, inputs), (given.outputs, outputs))
+        ]
+        _fill_definition(definition, *sides)
+        definition.method_name = given.method_name or PREDICT
+    return definitions
+
+
+def _serialized_signatures(path: str) -> dict[str, bytes]:
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        model = schema.Model.GetRootAs(content)
+        for number in range(model.MetadataLength()):
+            metadata = model.Metadata(number)
+            if metadata.Name() == _SIGNATURES_METADATA:
+                buffer = model.Buffers(metadata.Buffer()).DataAsNumpy().tobytes()
+                signatures = flexbuffers.GetRoot(buffer).AsMap
+                named = zip(signatures.Keys, signatures.Values, strict=True)
+                return {name.AsKey: serialized.AsStringBytes for name, serialized in named}
+    return {}
+
+
+def _named_tensor(details: dict[str, Detail], signature: str, name: str) -> Detail:
+    detail = details.get(name) or details.get(name.removesuffix(":0"))
+    if detail is None:
+        raise ValueError(f"signature {signature!r} names a tensor {name!r}; those of the model are {sorted(details)}")
+    return detail
+
+
+def _details(interpreter: Interpreter) -> tuple[dict[str, Detail], dict[str, Detail]]:
+    """Inputs and outputs by the names of their tensors."""
+    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    return {detail["name"]: detail for detail in inputs}, {detail["name"]: detail for detail in outputs}
 
 
 def _signature_defs(interpreter: Interpreter) -> Any:
@@ -119,11 +180,7 @@ def _signature_defs(interpreter: Interpreter) -> Any:
         runner = interpreter.get_signature_runner(name)
         _fill_definition(definitions.signature_def[name], runner.get_input_details(), runner.get_output_details())
     if not definitions.signature_def:
-        inputs, outputs = (
-            {detail["name"]: detail for detail in details}
-            for details in (interpreter.get_input_details(), interpreter.get_output_details())
-        )
-        _fill_definition(definitions.signature_def[DEFAULT_SIGNATURE], inputs, outputs)
+        _fill_definition(definitions.signature_def[DEFAULT_SIGNATURE], *_details(interpreter))
     return definitions
 
 
@@ -139,12 +196,13 @@ def _fill_definition(definition: Any, inputs: dict[str, Detail], outputs: dict[s
                 info.tensor_shape.dim.add(size=size)
 
 
-def _run_unnamed(interpreter: Interpreter, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    details = {detail["name"]: detail for detail in interpreter.get_input_details()}
-    for name, value in inputs.items():
-        interpreter.resize_tensor_input(details[name]["index"], value.shape)
+def _run(interpreter: Interpreter, given: dict[str, np.ndarray], wanted: Sequence[str]) -> list[np.ndarray]:
+    """Runs a model by the names of its tensors."""
+    inputs, outputs = _details(interpreter)
+    for name, value in given.items():
+        interpreter.resize_tensor_input(inputs[name]["index"], value.shape)
     interpreter.allocate_tensors()
-    for name, value in inputs.items():
-        interpreter.set_tensor(details[name]["index"], value)
+    for name, value in given.items():
+        interpreter.set_tensor(inputs[name]["index"], value)
     interpreter.invoke()
-    return {detail["name"]: interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()}
+    return [interpreter.get_tensor(outputs[name]["index"]) for name in wanted]

@@ -17,14 +17,14 @@ import grpc
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
 from airflow_hops.serving.models.servable import Call, Servable
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.prediction_log import (
+from airflow_hops.serving.prediction_log import (
     WARMUP_FILE,
     LoggedCall,
     PredictionLogError,
     RecordError,
     read_prediction_logs,
 )
+from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import Method, PredictRequest, SignatureDefMap
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""How large batches are and how long requests waited for them, under TensorFlow Serving's names."""
+"""Metrics of batching, under TensorFlow Serving's names: sizes, and how long requests waited."""
 
 from __future__ import annotations
 

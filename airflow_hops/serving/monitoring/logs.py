@@ -131,7 +131,7 @@ def add_routes(routes: Routes) -> None:
         lines = BUFFER.tail(count, query.get("model", ""), version, since_s, level)
         return json_response({"lines": [_document(line) for line in lines]})
 
-    routes.add("GET", r"/v1/logs", tail)
+    routes.add("GET /v1/logs", tail)
 
 
 _Request = tuple[float, str, RequestKind, str | None, float, int]

@@ -21,7 +21,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from airflow_hops.serving.api.routes import HttpResponse, Routes
+from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes
 from airflow_hops.serving.monitoring.stats import (
     BUCKETS_PER_BOUND,
     LATENCY_BOUNDS_US,
@@ -59,7 +59,11 @@ def prometheus_path(monitoring_config_file: str) -> str | None:
 
 def add_route(routes: Routes, path: str) -> None:
     """Adds the route of the metrics."""
-    routes.add("GET", re.escape(path), lambda request, match: HttpResponse(exposition(), content_type=CONTENT_TYPE))
+
+    def show(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        return HttpResponse(exposition(), content_type=CONTENT_TYPE)
+
+    routes.add(f"GET {DEFAULT_PATH}", show, path)
 
 
 class RequestCollector(Collector):

@@ -1,4 +1,4 @@
-"""How long requests of a size usually take a model."""
+"""Usual run times of a model, by the size of the request."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class BatchTotals:
-    """What a server has batched since it started.
+    """Totals of a server's batches since it started.
 
     Attributes:
         batches: Batches.
@@ -46,10 +46,11 @@ class BatchTotals:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a version was asked in a step; ``None`` latencies where it answered nothing."""
+    """Requests of a version in a step; latencies are ``None`` where it answered nothing."""
 
     requests: int
     errors: int
+    client_errors: int
     rows: int
     latency_ms_p50: float | None
     latency_ms_p99: float | None
@@ -57,7 +58,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Step:
-    """What happened in a step.
+    """The counts of one step.
 
     Attributes:
         at_s: Its end, seconds since 1970.
@@ -76,6 +77,7 @@ class Step:
 class _Counted:
     requests: int = 0
     errors: int = 0
+    client_errors: int = 0
     rows: int = 0
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
 
@@ -163,10 +165,10 @@ def add_routes(routes: Routes, series: RequestSeries) -> None:
             raise invalid_argument(f"since is {since!r}; expected seconds since 1970") from None
         return json_response(series.report(request.query.get("model", ""), since_s))
 
-    routes.add("GET", r"/v1/stats/series", show)
+    routes.add("GET /v1/stats/series", show)
 
 
-_NOTHING = Asked(0, 0, 0, None, None)
+_NOTHING = Asked(0, 0, 0, 0, None, None)
 _BATCH_COLUMNS = ("batches", "rows", "requests", "wait_s")
 
 
@@ -177,6 +179,7 @@ def _counted(stats: RequestStats) -> dict[_Key, _Counted]:
             total = found.setdefault((kind.model, kind.version), _Counted())
             total.requests += counts.requests
             total.errors += counts.errors
+            total.client_errors += counts.client_errors
             total.rows += counts.rows
             total.latency.merge(counts.latency)
     return found
@@ -191,6 +194,7 @@ def _asked(now: _Counted, before: _Counted | None) -> Asked:
     return Asked(
         requests=now.requests - before.requests,
         errors=now.errors - before.errors,
+        client_errors=now.client_errors - before.client_errors,
         rows=now.rows - before.rows,
         latency_ms_p50=latency.percentile_ms(50),
         latency_ms_p99=latency.percentile_ms(99),

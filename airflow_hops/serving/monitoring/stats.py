@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from airflow_hops.serving.errors import CLIENT_ERRORS
+
 # A percentile is at most 2.5% off, a version costs 4 kB for each method however many requests it answers, and every
 # twelfth bound is one of TensorFlow Serving's own, which grow by 1.8 from 10 microseconds.
 BUCKETS_PER_BOUND = 12
@@ -19,7 +21,7 @@ LATENCY_BOUNDS_US = tuple(10 * 1.8**power for power in range(33))
 
 
 class RequestKind(NamedTuple):
-    """What requests are counted by; version 0 where none was found that could have answered."""
+    """The key by which requests are counted; version 0 where none was found that could have answered."""
 
     model: str
     version: int
@@ -90,12 +92,17 @@ class RequestCounts:
 
     @property
     def errors(self) -> int:
-        """Requests that were refused or failed."""
-        return self.requests - self.by_code.get("OK", 0)
+        """Requests that failed, by no fault of the client."""
+        return self.requests - self.by_code.get("OK", 0) - self.client_errors
+
+    @property
+    def client_errors(self) -> int:
+        """Requests that were refused as the client's mistake."""
+        return sum(count for code, count in self.by_code.items() if code in CLIENT_ERRORS)
 
 
 class RequestStats:
-    """What was asked and answered; safe to call from every request thread."""
+    """Counts of requests and answers; safe to call from every request thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -172,6 +179,7 @@ def _summary(counts: RequestCounts) -> dict[str, Any]:
         "requests": counts.requests,
         "rows": counts.rows,
         "errors": counts.errors,
+        "client_errors": counts.client_errors,
         "codes": dict(sorted(counts.by_code.items())),
         "latency_ms_p50": counts.latency.percentile_ms(50),
         "latency_ms_p99": counts.latency.percentile_ms(99),

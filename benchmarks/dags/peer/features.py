@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from airflow_hops.data.constants import Constants
 from airflow_hops.hops.preprocessing import columns, vocabulary_ids, z_score
-from airflow_hops.runtime.constants import Constants
 
 SCALED = ("month", "day", "hour", "sched_dep_time", "weekday", "distance")
 EMBEDDED = ("carrier", "origin", "dest")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.skew.rows.join import Identifiers, Join, Rows
 from airflow_hops.runtime.skew.rows.report import FeatureRowSkew, RowSkewReport
 from airflow_hops.runtime.skew.rows.values import Outcome, compare, shown, values_of
@@ -96,7 +96,7 @@ class Comparison:
         )
 
     def _add(self, names: list[str], training: Any, training_rows: Any, serving: Any, serving_rows: Any) -> None:
-        skewed: Any = np.zeros(len(training_rows), bool)
+        skewed = np.zeros(len(training_rows), bool)
         for name in names:
             base, test = _take(training, name, training_rows), _take(serving, name, serving_rows)
             counted = self._features[name]

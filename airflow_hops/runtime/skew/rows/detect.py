@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.skew.rows.report import RowSkewReport
 
 
@@ -35,8 +35,8 @@ def detect_row_skew(
     serving rows.
 
     Args:
-        training: A source as :func:`~airflow_hops.runtime.statistics.generate_statistics` takes; or a function of
-            column names (None for all) that yields Arrow record batches, each time anew.
+        training: A source as :func:`~airflow_hops.runtime.feature_statistics.generate_statistics` takes; or a function
+            of column names (None for all) that yields Arrow record batches, each time anew.
         serving: The same, of what was served.
         identifiers: Features that tell a row, together. Rows that lack one are counted, and not compared.
         ignore: Features that are not compared.

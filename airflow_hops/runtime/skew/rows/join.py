@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.skew.rows.report import RowMatches
 from airflow_hops.runtime.skew.rows.values import canonical, hash_rows, values_of
 
@@ -46,7 +46,7 @@ class Rows:
                 yield canonical(batch, self.side)
 
     def _read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        from airflow_hops.runtime.statistics.sources import TypesDoNotFit, plan_source
+        from airflow_hops.runtime.feature_statistics.sources import TypesDoNotFit, plan_source
 
         key = None if columns is None else tuple(columns)
         if key not in self._plans:
@@ -123,15 +123,15 @@ class Join:
         Yields:
             Places in ``rows`` and places in ``keys``, of the same length.
         """
-        first: Any = np.searchsorted(self.keys, keys, "left")
-        counts: Any = np.searchsorted(self.keys, keys, "right") - first
-        ends: Any = np.cumsum(counts)
+        first = np.searchsorted(self.keys, keys, "left")
+        counts = np.searchsorted(self.keys, keys, "right") - first
+        ends = np.cumsum(counts)
         total = int(ends[-1]) if len(ends) else 0
-        starts: Any = np.searchsorted(ends, range(0, total, PAIRS_AT_ONCE))
+        starts = np.searchsorted(ends, range(0, total, PAIRS_AT_ONCE))
         cuts = {*starts.tolist(), len(keys)}
         for start, stop in itertools.pairwise(sorted(cuts)):
             n = counts[start:stop]
-            serving: Any = np.repeat(np.arange(start, stop), n)
+            serving = np.repeat(np.arange(start, stop), n)
             within = np.arange(len(serving)) - np.repeat(np.cumsum(n) - n, n)
             if len(serving):
                 yield np.repeat(first[start:stop], n) + within, serving

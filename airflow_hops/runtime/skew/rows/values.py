@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput
 
 _SHOWN_LENGTH = 200
 _SHOWN_VALUES = 20
@@ -99,7 +99,7 @@ def compare(base: Any, test: Any, rounding: int | None = None) -> Any:
         An :class:`Outcome` for each row, uint8.
     """
     before, after = values_of(base), values_of(test)
-    outcome: Any = np.full(len(base), Outcome.BOTH_MISSING, np.uint8)
+    outcome = np.full(len(base), Outcome.BOTH_MISSING, np.uint8)
     outcome[before.present & ~after.present] = Outcome.BASE_ONLY
     outcome[~before.present & after.present] = Outcome.TEST_ONLY
     both = before.present & after.present
@@ -115,8 +115,8 @@ def hash_rows(columns: Sequence[Any], rounding: int | None = None) -> tuple[Any,
     Returns:
         The hashes, uint64 of shape ``[rows]``, and which rows have a value in every column.
     """
-    hashes: Any = np.zeros(len(columns[0]), np.uint64)
-    whole: Any = np.ones(len(hashes), bool)
+    hashes = np.zeros(len(columns[0]), np.uint64)
+    whole = np.ones(len(hashes), bool)
     for column in columns:
         values = values_of(column)
         whole &= values.present
@@ -176,7 +176,7 @@ def _equal(before: Values, after: Values, both: Any, rounding: int | None) -> An
     wrong = np.concatenate([[0], np.cumsum(~_equal_values(flats[0], flats[1], before.kind, rounding))])
     ends = np.cumsum(before.lengths[same_length])
     starts = ends - before.lengths[same_length]
-    equal: Any = np.zeros(len(both), bool)
+    equal = np.zeros(len(both), bool)
     equal[same_length] = wrong[ends] == wrong[starts]
     return equal
 
@@ -221,7 +221,7 @@ def _hash_values(flat: Any, kind: str, rounding: int | None) -> Any:
     from pandas.util import hash_array
 
     encoded = flat.dictionary_encode()
-    words: Any = np.append(encoded.dictionary.to_numpy(zero_copy_only=False), b"").astype(object)
+    words = np.append(encoded.dictionary.to_numpy(zero_copy_only=False), b"").astype(object)
     known = hash_array(words, categorize=False)
     places = pc.fill_null(encoded.indices.cast(pa.int64()), len(known) - 1).to_numpy(zero_copy_only=False)
     return np.asarray(known[places])

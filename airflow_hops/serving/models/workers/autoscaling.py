@@ -1,4 +1,4 @@
-"""How many workers a version should have, from how many requests it has in flight."""
+"""Autoscaling: the number of workers of a version, by its requests in flight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SCALE_OUT_WINDOW_S = 1.0
 
 @dataclass(frozen=True)
 class WorkerBounds:
-    """How many workers a version has at least and at most; 0 to 0 runs models in the server's own process."""
+    """The least and the greatest number of workers of a version; 0 to 0 runs models in the server's own process."""
 
     minimum: int = 0
     maximum: int = 0
@@ -38,7 +38,7 @@ NO_WORKERS = WorkerBounds()
 
 @dataclass(frozen=True)
 class ScalingOptions:
-    """When workers are added and taken away.
+    """Options of the autoscaling: when workers are added and taken away.
 
     Attributes:
         bounds: Workers at least and at most.

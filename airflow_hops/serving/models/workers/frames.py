@@ -1,4 +1,4 @@
-"""What the server and a worker say to each other: on each connection one request at a time, then its answer.
+"""Messages between the server and a worker: on each connection one request at a time, then its answer.
 
 A frame is a fixed header and a message. There are as many connections to a worker as it has had requests at once, so
 that the thread that asks is the one that the kernel wakes with the answer: no request number, no thread in between.

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 
 import grpc
 
+from airflow_hops.programs import module_command, with_package
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.workers.process import Job
+from airflow_hops.serving.models.workers.process import Assignment
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +57,9 @@ class _Zygote:
         self.commands, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.program = subprocess.Popen(
-                [sys.executable, "-m", "airflow_hops.serving.models.workers.zygote", str(theirs.fileno())],
+                module_command(sys.executable, "airflow_hops.serving.models.workers.zygote", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **environment},
+                env={**with_package(os.environ), **environment},
                 pass_fds=[theirs.fileno()],
             )
         self.asked: dict[int, Process] = {}
@@ -87,11 +88,11 @@ class Launcher:
         zygote = self._zygote
         return zygote.program.pid if zygote else None
 
-    def fork(self, job: Job, control: socket.socket, on_end: Callable[[], None]) -> Process:
+    def fork(self, assignment: Assignment, control: socket.socket, on_end: Callable[[], None]) -> Process:
         """Starts a worker.
 
         Args:
-            job: What it serves.
+            assignment: What it serves.
             control: Its end of the control connection; stays open here.
             on_end: Called, in a thread that must not be held up, when it is no more.
 
@@ -106,7 +107,7 @@ class Launcher:
             zygote = self._zygote or self._start()
             self._count += 1
             zygote.asked[self._count] = process
-            record = pickle.dumps(("fork", self._count, pickle.dumps(job)))
+            record = pickle.dumps(("fork", self._count, pickle.dumps(assignment)))
             # Where the zygote is no more, the thread that reads its reports ends the process.
             with contextlib.suppress(ConnectionError):
                 socket.send_fds(zygote.commands, [record], [control.fileno()])

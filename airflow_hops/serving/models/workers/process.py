@@ -1,4 +1,4 @@
-"""What a worker process does: opens one version and answers what comes over its connections."""
+"""The worker process: opens one version and answers what comes over its connections."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a worker serves.
+class Assignment:
+    """The version that a worker serves.
 
     Attributes:
         model: Model name.
@@ -42,15 +42,15 @@ class Job:
     options: ModelOptions
 
 
-def run_worker(job: Job, control: socket.socket) -> None:
+def run_worker(assignment: Assignment, control: socket.socket) -> None:
     """Opens the version, says so, and serves until the control connection ends; then the process ends, too.
 
     Args:
-        job: What to serve.
+        assignment: What to serve.
         control: The first answer on it says whether the version has opened, and with which signatures; every byte
             that the server sends on it brings the descriptor of a new connection.
     """
-    who = f"{job.model} version {job.version}".replace("%", "%%")
+    who = f"{assignment.model} version {assignment.version}".replace("%", "%%")
     log_lines.configure(
         format=f"%(asctime)s %(levelname)s %(name)s: worker %(process)d of {who}: %(message)s",
         stream=sys.stderr,
@@ -59,7 +59,7 @@ def run_worker(job: Job, control: socket.socket) -> None:
         Path("/proc/self/oom_score_adj").write_text("500")
     with contextlib.suppress(PeerGone):
         try:
-            servable = open_model(job.model, job.version, job.folder, job.options)
+            servable = open_model(assignment.model, assignment.version, assignment.folder, assignment.options)
         except Exception as error:
             send_reply(control, _refusal(error))
             os._exit(0)

@@ -9,16 +9,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
-from airflow_hops.serving.models.workers.supervisor import Supervisor
+from airflow_hops.serving.models.workers.supervisor import WorkerSupervisor
 
 
-def add_route(routes: Routes, supervisor: Supervisor) -> None:
+def add_route(routes: Routes, supervisor: WorkerSupervisor) -> None:
     """Adds ``GET /v1/workers``."""
 
     def show(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         return json_response(supervisor.report())
 
-    routes.add("GET", r"/v1/workers", show)
+    routes.add("GET /v1/workers", show)
 
 
 class WorkerCollector(Collector):
@@ -28,7 +28,7 @@ class WorkerCollector(Collector):
         supervisor: Of the workers.
     """
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: WorkerSupervisor) -> None:
         self._supervisor = supervisor
 
     def collect(self) -> Iterable[Metric]:

@@ -19,7 +19,7 @@ from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
 from airflow_hops.serving.models.workers.frames import PeerGone
 from airflow_hops.serving.models.workers.launcher import Launcher
 from airflow_hops.serving.models.workers.pool import WorkerPool
-from airflow_hops.serving.models.workers.process import Job
+from airflow_hops.serving.models.workers.process import Assignment
 from airflow_hops.serving.models.workers.servable import WorkerServable
 from airflow_hops.serving.models.workers.worker import Worker
 
@@ -27,7 +27,7 @@ _SAMPLE_INTERVAL_S = 0.1
 _METRICS_TIMEOUT_S = 1.0
 
 
-class Supervisor:
+class WorkerSupervisor:
     """Opens versions, each in worker processes of its own.
 
     Args:
@@ -60,7 +60,7 @@ class Supervisor:
             ServingError: It does not load.
         """
         started_s = time.monotonic()
-        start = functools.partial(Worker, self._launcher, Job(model, version, folder, self._options))
+        start = functools.partial(Worker, self._launcher, Assignment(model, version, folder, self._options))
         pool = WorkerPool(f"model {model} version {version}", start, self._scaling)
         servable = WorkerServable(model, version, folder, pool, self._closed)
         servable.load_s = time.monotonic() - started_s

@@ -16,7 +16,7 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.servable import Call, Reply
 from airflow_hops.serving.models.workers.frames import Connection, PeerGone, connection_pair, receive_reply
 from airflow_hops.serving.models.workers.launcher import Launcher
-from airflow_hops.serving.models.workers.process import Job
+from airflow_hops.serving.models.workers.process import Assignment
 
 _END_TIMEOUT_S = 5.0
 
@@ -26,7 +26,7 @@ class Worker:
 
     Args:
         launcher: Starts it.
-        job: What it serves.
+        assignment: What it serves.
         on_end: Called with the worker when it is no more, whatever ended it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Worker:
         ServingError: The version does not load, or the process died of it.
     """
 
-    def __init__(self, launcher: Launcher, job: Job, on_end: Callable[[Worker], None]) -> None:
+    def __init__(self, launcher: Launcher, assignment: Assignment, on_end: Callable[[Worker], None]) -> None:
         self.in_flight = 0
         self.requests = 0
         self.alone = False
@@ -54,8 +54,8 @@ class Worker:
         self._control, theirs = connection_pair()
         try:
             with theirs:
-                self.process = launcher.fork(job, theirs, lambda: on_end(self))
-            self.signature_defs = self._opened(job)
+                self.process = launcher.fork(assignment, theirs, lambda: on_end(self))
+            self.signature_defs = self._opened(assignment)
         except BaseException:
             self._control.close()
             raise
@@ -123,13 +123,14 @@ class Worker:
             raise answer
         return answer
 
-    def _opened(self, job: Job) -> bytes:
+    def _opened(self, assignment: Assignment) -> bytes:
         try:
             opened = receive_reply(self._control)
         except PeerGone:
             self.process.ended.wait(_END_TIMEOUT_S)
             raise ServingError(
-                grpc.StatusCode.INTERNAL, f"The worker that was loading {job.folder} ended with {self.process.end}"
+                grpc.StatusCode.INTERNAL,
+                f"The worker that was loading {assignment.folder} ended with {self.process.end}",
             ) from None
         if isinstance(opened, ServingError):
             raise opened

@@ -65,7 +65,7 @@ function Single({ decision }: { decision: Decision }) {
       {decision.traffic && Object.keys(decision.traffic).length > 1 && (
         <Box maxW="md" mt={1}>
           <TrafficBar
-            compact
+            size="compact"
             shares={Object.entries(decision.traffic).map(([version, percent]) => ({
               version: Number(version),
               percent,

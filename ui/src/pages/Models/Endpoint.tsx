@@ -73,13 +73,18 @@ function Live({ live, detail, minutes }: { live: LiveModel; detail: ModelDetail;
         )}
       </Box>
       {series && rates ? (
-        <Grid templateColumns={{ base: "repeat(3, 1fr)", xl: "repeat(6, 1fr)" }} gap={3}>
+        <Grid templateColumns={{ base: "repeat(3, 1fr)", xl: "repeat(7, 1fr)" }} gap={3}>
           <Tile label="Requests" value={formatNumber(rates.perSecond, 3)} unit="/s" help={`${rates.requests} in all`} />
           <Tile
             label="Errors"
             value={formatPercent(rates.errorShare)}
-            help={`${rates.errors} of ${rates.requests} requests were refused or failed`}
+            help={`${rates.errors} of ${rates.requests} requests failed, by no fault of the client`}
             bad={rates.errors > 0}
+          />
+          <Tile
+            label="Refused"
+            value={formatPercent(rates.refusedShare)}
+            help={`${rates.refused} of ${rates.requests} requests were refused as the client's mistake`}
           />
           <Tile
             label="Latency p50"

@@ -37,7 +37,11 @@ export function LiveCharts({
   return (
     <SimpleGrid columns={{ base: 1, lg: 3 }} gap={4}>
       <Panel title="Requests per second" label="Requests per second by version" option={charts.rate} />
-      <Panel title="Errors per second" label="Failed requests per second by version" option={charts.errors} />
+      <Panel
+        title="Errors per second · failed solid, refused as the client's mistake dotted"
+        label="Failed and refused requests per second by version"
+        option={charts.errors}
+      />
       <Panel
         title="Latency in ms, logarithmic · p99 solid, p50 dotted"
         label="Latency by version, median and 99th percentile"
@@ -115,6 +119,8 @@ function line(version: number, name: string, data: Points, theme: ChartTheme) {
   };
 }
 
+const dotted = (series: ReturnType<typeof line>) => ({ ...series, lineStyle: { width: 1.5, type: "dotted" } });
+
 /** Vertical lines where what serves was decided anew. */
 function marksOf(decisions: readonly Decision[], { from, to }: Frame, theme: ChartTheme) {
   const data = decisions
@@ -147,9 +153,12 @@ function errorOption(series: Series, frame: Frame, theme: ChartTheme): EChartsCo
   const rate = (value: number, index: number) => value / Math.max(series.seconds[index] ?? 0, 0.001);
   return {
     ...base(frame),
-    series: series.versions.map(({ version, errors }) =>
+    series: series.versions.flatMap(({ version, errors, client_errors }) => [
       line(version, `v${version}`, points(series, errors, rate), theme),
-    ),
+      ...(client_errors.some((refused) => refused > 0)
+        ? [dotted(line(version, `v${version} refused`, points(series, client_errors, rate), theme))]
+        : []),
+    ]),
   };
 }
 
@@ -160,10 +169,7 @@ function latencyOption(series: Series, frame: Frame, theme: ChartTheme): ECharts
     yAxis: { ...frameOptions.yAxis, type: "log", min: undefined },
     series: series.versions.flatMap(({ version, latency_ms_p50, latency_ms_p99 }) => [
       line(version, `v${version} p99`, points(series, latency_ms_p99), theme),
-      {
-        ...line(version, `v${version} p50`, points(series, latency_ms_p50), theme),
-        lineStyle: { width: 1.5, type: "dotted" },
-      },
+      dotted(line(version, `v${version} p50`, points(series, latency_ms_p50), theme)),
     ]),
   };
 }

@@ -3,10 +3,10 @@ import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
-import { formatCount } from "src/format";
 import { Actions } from "src/pages/Models/Actions";
 import type { ModelDetail } from "src/pages/Models/queries";
 import { VersionBadge } from "src/pages/Models/versions";
+import { askedInWords } from "src/pages/Models/words";
 import { lineagePath } from "src/routes";
 
 /** What serves, since when, what is being tried, and what may be done about it. */
@@ -39,7 +39,7 @@ function Serves({
   dagId: string;
   model: string;
   state: string;
-  served: Schemas["ServedVersion"];
+  served: Schemas["VersionShare"];
 }) {
   return (
     <HStack gap={2}>
@@ -65,7 +65,7 @@ function RolloutNow({ rollout }: { rollout: Schemas["Rollout"] }) {
           the traffic, since <Time at={rollout.since} />
         </Alert.Title>
         <Alert.Description>
-          {formatCount(canary.requests)} requests in this step, {formatCount(canary.errors)} failed
+          In this step {askedInWords(canary)}
           {rollout.waits_for_approval && "; it has passed, and waits for a person's approval in Airflow"}
           {doubts.length > 0 && `; in doubt: ${doubts.join("; ")}`}
         </Alert.Description>

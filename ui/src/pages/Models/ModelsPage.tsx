@@ -139,12 +139,17 @@ function columnsFor(dagId: string): Column<Row>[] {
       width: 90,
       align: "end",
       descendingFirst: true,
-      help: "Share of the requests that were refused or failed",
+      help: "Share of the requests that failed; those that were refused as the client's mistake are apart",
       value: ({ rates }) => rates?.errorShare,
       render: ({ rates }) => (
-        <Text as="span" color={rates?.errors ? "fg.error" : undefined}>
-          {formatPercent(rates?.errorShare)}
-        </Text>
+        <Box lineHeight="short">
+          <Text color={rates?.errors ? "fg.error" : undefined}>{formatPercent(rates?.errorShare)}</Text>
+          {Boolean(rates?.refused) && (
+            <Text fontSize="xs" color="fg.muted">
+              {formatPercent(rates?.refusedShare)} refused
+            </Text>
+          )}
+        </Box>
       ),
     },
     {
@@ -215,7 +220,7 @@ function Traffic({ model, live }: { model: Schemas["ModelSummary"]; live: LiveMo
   const shares = live?.versions.some(({ traffic_percent }) => traffic_percent !== null)
     ? live.versions.map(({ version, traffic_percent }) => ({ version, percent: traffic_percent ?? 0 }))
     : decided.map(({ version, traffic_percent }) => ({ version, percent: traffic_percent }));
-  return <TrafficBar shares={shares} compact />;
+  return <TrafficBar shares={shares} size="compact" />;
 }
 
 function Requests({ live, rates }: { live: LiveModel | undefined; rates: Rates | null }) {

@@ -8,7 +8,7 @@ import { DecisionTitle } from "src/pages/Models/DecisionTitle";
 import type { Decision } from "src/pages/Models/queries";
 import { type Group, stepsOf } from "src/pages/Models/rollouts";
 import { versionPalette } from "src/pages/Models/versions";
-import { titleOf } from "src/pages/Models/words";
+import { askedInWords, titleOf } from "src/pages/Models/words";
 
 const STEP_PX = 72;
 const OUTCOMES: Record<string, string> = { promoted: "promoted", rolled_back: "rolled back", left: "left as it is" };
@@ -51,7 +51,6 @@ export function RolloutCard({ events }: { events: Group }) {
 }
 
 function Step({ step, chosen, onChoose }: { step: Decision; chosen: boolean; onChoose: () => void }) {
-  const worst = verdictOf(step.findings);
   return (
     <Box
       as="button"
@@ -80,11 +79,9 @@ function Step({ step, chosen, onChoose }: { step: Decision; chosen: boolean; onC
           <Text fontSize="md" fontWeight="semibold">
             {step.percent}%
           </Text>
-          <Text color="fg.muted">
-            {formatCount(step.canary?.requests)} requests, {formatCount(step.canary?.errors)} failed
-          </Text>
+          <Text color="fg.muted">{askedInWords(step.canary)}</Text>
           <Text color="fg.muted">p99 {formatNumber(step.canary?.latency_ms_p99, 3)} ms</Text>
-          <StateBadge state={worst === "ok" ? "ok" : worst === "bad" ? "failed" : "warning"} size="xs" mt={1}>
+          <StateBadge state={stateOf(worstOf(step.findings))} size="xs" mt={1}>
             {OUTCOMES[step.event] ?? "passed"}
           </StateBadge>
         </Box>
@@ -93,13 +90,19 @@ function Step({ step, chosen, onChoose }: { step: Decision; chosen: boolean; onC
   );
 }
 
-function verdictOf(findings: Schemas["Finding"][]): string {
+const STATES: Record<string, string> = { ok: "ok", doubt: "warning", bad: "failed", not_judged: "not judged" };
+
+const stateOf = (verdict: string): string => STATES[verdict] ?? "warning";
+
+/** The verdict that decides; not judged is a step of which nothing was. */
+function worstOf(findings: readonly Schemas["Finding"][]): string {
   const verdicts = findings.map(({ verdict }) => verdict);
-  return verdicts.includes("bad") ? "bad" : verdicts.includes("doubt") ? "doubt" : "ok";
+  return ["bad", "doubt", "ok", "not_judged"].find((verdict) => verdicts.includes(verdict)) ?? "ok";
 }
 
 const NAMES: Record<string, string> = {
   errors: "Errors",
+  refusals: "Refused requests",
   latency_p50: "Latency p50",
   latency_p99: "Latency p99",
   predictions: "Predictions",
@@ -133,11 +136,8 @@ function Findings({ step }: { step: Decision }) {
             <Table.Row key={`${finding.what} ${finding.text}`}>
               <Table.Cell whiteSpace="nowrap">{NAMES[finding.what] ?? finding.what}</Table.Cell>
               <Table.Cell>
-                <StateBadge
-                  state={finding.verdict === "ok" ? "ok" : finding.verdict === "bad" ? "failed" : "warning"}
-                  size="xs"
-                >
-                  {finding.verdict}
+                <StateBadge state={stateOf(finding.verdict)} size="xs">
+                  {finding.verdict.replaceAll("_", " ")}
                 </StateBadge>
               </Table.Cell>
               <Table.Cell textAlign="end" whiteSpace="nowrap" fontVariantNumeric="tabular-nums">

@@ -1,4 +1,4 @@
-import { Box, chakra, HStack, Text } from "@chakra-ui/react";
+import { Flex, Text } from "@chakra-ui/react";
 import { versionPalette } from "src/pages/Models/versions";
 
 export interface Share {
@@ -6,51 +6,69 @@ export interface Share {
   percent: number;
 }
 
-/** Shares of the traffic as one bar, the versions in order; `compact` for a table's cell. */
-export function TrafficBar({ shares, compact = false }: { shares: readonly Share[]; compact?: boolean }) {
+/** By size: the height, the size of the text, and the least share that is labelled. */
+const SIZES = {
+  thin: { height: "8px", fontSize: "2xs", labelled: Number.POSITIVE_INFINITY },
+  compact: { height: "16px", fontSize: "2xs", labelled: 30 },
+  full: { height: "28px", fontSize: "xs", labelled: 8 },
+} as const;
+
+/**
+ * Shares of the traffic as one bar, the versions in order.
+ *
+ * @param words what it says to those who do not see it; by default version by version
+ */
+export function TrafficBar({
+  shares,
+  size = "full",
+  words,
+}: {
+  shares: readonly Share[];
+  size?: keyof typeof SIZES;
+  words?: string;
+}) {
+  const { height, fontSize, labelled } = SIZES[size];
   const taking = shares.filter(({ percent }) => percent > 0).toSorted((a, b) => a.version - b.version);
-  const words = taking.map(({ version, percent }) => `version ${version} ${percent}%`).join(", ") || "no traffic";
+  const said =
+    words ?? (taking.map(({ version, percent }) => `version ${version} ${percent}%`).join(", ") || "no traffic");
   return (
-    <HStack
+    <Flex
       role="img"
-      aria-label={`Traffic: ${words}`}
-      title={words}
+      aria-label={`Traffic: ${said}`}
+      title={said}
+      align="center"
       gap="2px"
-      height={compact ? "16px" : "28px"}
+      height={height}
       width="full"
       borderRadius="sm"
       overflow="hidden"
       bg="bg.muted"
     >
       {taking.map(({ version, percent }) => (
-        <Box
+        <Flex
           key={version}
           width={`${percent}%`}
+          minWidth="3px"
           height="full"
-          display="flex"
-          alignItems="center"
-          justifyContent="center"
+          align="center"
+          justify="center"
           colorPalette={versionPalette(version)}
           bg="colorPalette.solid"
           color="colorPalette.contrast"
-          fontSize={compact ? "2xs" : "xs"}
+          fontSize={fontSize}
           fontWeight="semibold"
           whiteSpace="nowrap"
           overflow="hidden"
           transition="width 0.4s"
         >
-          {percent >= (compact ? 30 : 8) && (
-            <chakra.span>
-              v{version} {percent}%
-            </chakra.span>
-          )}
-        </Box>
+          {percent >= labelled && `v${version} ${percent}%`}
+        </Flex>
       ))}
-      {taking.length === 0 && (
+      {taking.length === 0 && size !== "thin" && (
         <Text fontSize="xs" color="fg.muted" px={2}>
           nothing serves
         </Text>
       )}
-    </HStack>
+    </Flex>
   );
 }

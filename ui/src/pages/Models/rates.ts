@@ -8,10 +8,14 @@ type VersionSeries = Schemas["VersionSeries"];
 export interface Rates {
   seconds: number;
   requests: number;
+  /** Requests that failed. */
   errors: number;
+  /** Requests that were refused as the client's mistake. */
+  refused: number;
   perSecond: number | null;
   /** Of 1; null without requests. */
   errorShare: number | null;
+  refusedShare: number | null;
   /** Milliseconds: the mean of the steps' medians, each by its requests. */
   p50: number | null;
   /** Milliseconds: the mean of the steps' 99th percentiles, each by its requests. */
@@ -41,7 +45,11 @@ function mean(
   return weight ? sum / weight : null;
 }
 
-function total(series: readonly VersionSeries[], column: "requests" | "errors", from: number): number {
+function total(
+  series: readonly VersionSeries[],
+  column: "requests" | "errors" | "client_errors",
+  from: number,
+): number {
   return series.reduce((sum, each) => sum + each[column].slice(from).reduce((a, b) => a + b, 0), 0);
 }
 
@@ -54,13 +62,16 @@ export function ratesOf(series: Series, minutes: number, version?: number): Rate
   const seconds = series.seconds.slice(from).reduce((a, b) => a + b, 0);
   const requests = total(chosen, "requests", from);
   const errors = total(chosen, "errors", from);
+  const refused = total(chosen, "client_errors", from);
   const highest = chosen.flatMap(({ latency_ms_p99 }) => latency_ms_p99.slice(from)).filter((value) => value !== null);
   return {
     seconds,
     requests,
     errors,
+    refused,
     perSecond: seconds ? requests / seconds : null,
     errorShare: requests ? errors / requests : null,
+    refusedShare: requests ? refused / requests : null,
     p50: mean(chosen, "latency_ms_p50", from),
     p99: mean(chosen, "latency_ms_p99", from),
     worst: highest.length ? Math.max(...highest) : null,

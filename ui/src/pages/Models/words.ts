@@ -1,5 +1,7 @@
 /** Decisions in words. */
 
+import type { Schemas } from "src/api/client";
+import { formatCount } from "src/format";
 import type { Decision } from "src/pages/Models/queries";
 
 const TITLES: Record<string, (decision: Decision) => string> = {
@@ -23,6 +25,12 @@ export function titleOf(decision: Decision): string {
 export function sharesInWords(traffic: Readonly<Record<string, number>>): string {
   const shares = Object.entries(traffic).filter(([, percent]) => percent > 0);
   return shares.map(([version, percent]) => `v${version} ${percent}%`).join(" · ") || "no traffic";
+}
+
+/** What a version was asked: `120 requests, 1 failed, 2 refused`; refused are the clients' mistakes. */
+export function askedInWords(counts: Schemas["AskedCounts"] | null): string {
+  const { requests, errors, client_errors: refused } = counts ?? { requests: null, errors: null, client_errors: 0 };
+  return `${formatCount(requests)} requests, ${formatCount(errors)} failed${refused ? `, ${formatCount(refused)} refused` : ""}`;
 }
 
 /** Metrics' names for people: `log_loss` as `log loss`, `auc` as `AUC`. */

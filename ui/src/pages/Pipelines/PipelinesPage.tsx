@@ -13,7 +13,10 @@ const NEVER_RUN = "never run";
 const NOT_CHECKED = "not checked";
 const ROW_HEIGHT = 62;
 
-const runState = ({ last_run }: Pipeline) => last_run?.state ?? NEVER_RUN;
+function runState({ last_run }: Pipeline): string {
+  const refused = last_run?.state === "success" && last_run.refusal;
+  return refused ? refused.verdict : (last_run?.state ?? NEVER_RUN);
+}
 const skewVerdict = ({ skew }: Pipeline) => skew?.verdict ?? NOT_CHECKED;
 
 /** All pipelines: how they ran, what serves, whether it has drifted. */

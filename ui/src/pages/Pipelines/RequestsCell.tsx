@@ -20,6 +20,7 @@ export function RequestsCell({ serves, activity }: { serves: boolean; activity: 
   const requests = activity.traffic?.requests;
   if (requests?.per_second.length) {
     const errors = requests.errors.reduce((sum, each) => sum + each, 0);
+    const refused = requests.client_errors.reduce((sum, each) => sum + each, 0);
     const most = Math.max(...requests.per_second.map((each) => each ?? 0));
     const label = `Requests a second in the last hour, at most ${formatNumber(most, 3)}`;
     return (
@@ -31,6 +32,11 @@ export function RequestsCell({ serves, activity }: { serves: boolean; activity: 
             {errors > 0 && (
               <Text as="span" color="fg.error" ms={2}>
                 {formatCount(errors)} failed
+              </Text>
+            )}
+            {refused > 0 && (
+              <Text as="span" ms={2} title="Refused as the client's mistake">
+                {formatCount(refused)} refused
               </Text>
             )}
           </Text>

@@ -28,7 +28,7 @@ export function RunCell({ dagId, run, isPaused }: { dagId: string; run: Run | nu
       first={
         <>
           <AppLink to={airflowRunPath(dagId, run.run_id)} title={run.run_id} aria-label={`Run ${run.run_id}`}>
-            <StateBadge state={run.state} />
+            <RunBadge run={run} />
           </AppLink>
           <Text truncate>
             <Time at={run.ended_at ?? run.started_at ?? run.run_after} />
@@ -37,7 +37,7 @@ export function RunCell({ dagId, run, isPaused }: { dagId: string; run: Run | nu
       }
       second={
         <>
-          <StageStrip stages={run.stages} width={run.state === "success" ? "140px" : "84px"} />
+          <StageStrip stages={run.stages} width={run.state === "success" && !run.refusal ? "140px" : "84px"} />
           <Second dagId={dagId} run={run} />
         </>
       }
@@ -45,14 +45,25 @@ export function RunCell({ dagId, run, isPaused }: { dagId: string; run: Run | nu
   );
 }
 
+/** A run that succeeded, and whose model was refused, says the latter. */
+function RunBadge({ run: { state, refusal } }: { run: Run }) {
+  return refusal && state === "success" ? (
+    <StateBadge state="refused">{refusal.verdict}</StateBadge>
+  ) : (
+    <StateBadge state={state} />
+  );
+}
+
 function Second({ dagId, run }: { dagId: string; run: Run }) {
-  if (run.failure) {
-    const { task_id, map_index, why } = run.failure;
+  const told = run.failure ?? run.refusal;
+  if (told) {
+    const { task_id, map_index, why } = told;
     const task = { dag_id: dagId, run_id: run.run_id, task_id, map_index };
+    const color = run.failure ? "fg.error" : "fg.warning";
     return (
       <Tooltip content={<Text whiteSpace="pre-wrap">{why ?? "It left no word; its log says why."}</Text>}>
-        <Text truncate color="fg.error">
-          <AppLink to={airflowTaskPath(task)} color="fg.error" fontWeight="medium">
+        <Text truncate color={color}>
+          <AppLink to={airflowTaskPath(task)} color={color} fontWeight="medium">
             {task_id}
           </AppLink>
           {why && `: ${why}`}

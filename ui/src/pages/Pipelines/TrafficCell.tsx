@@ -1,17 +1,11 @@
 import { Box, Skeleton, Text } from "@chakra-ui/react";
 import { LuUnplug } from "react-icons/lu";
 import type { Activity, Pipeline } from "src/api/pipelines";
-import { ShareBar } from "src/components/ShareBar";
 import { Tooltip } from "src/components/Tooltip";
 import { TwoLines } from "src/components/TwoLines";
-import { versionPalette } from "src/pages/Models/versions";
+import { type Share, TrafficBar } from "src/pages/Models/TrafficBar";
 
-interface VersionShare {
-  version: number;
-  percent: number;
-}
-
-function sharesOf(model: Pipeline["model"], activity: Activity | undefined): VersionShare[] {
+function sharesOf(model: Pipeline["model"], activity: Activity | undefined): Share[] {
   const live = activity?.traffic?.versions.filter(({ traffic_percent }) => (traffic_percent ?? 0) > 0) ?? [];
   if (live.length > 0) {
     return live.map(({ version, traffic_percent }) => ({ version, percent: traffic_percent ?? 0 }));
@@ -34,13 +28,10 @@ export function TrafficCell({ pipeline, activity }: { pipeline: Pipeline; activi
     <TwoLines
       first={
         <Box flex={1} pe={2}>
-          <ShareBar
-            label={`Traffic: ${label}${activity && !problem ? "" : ", as it was decided"}`}
-            shares={shares.map(({ version, percent }) => ({
-              label: String(version),
-              percent,
-              palette: versionPalette(version),
-            }))}
+          <TrafficBar
+            size="thin"
+            shares={shares}
+            words={`${label}${activity && !problem ? "" : ", as it was decided"}`}
           />
         </Box>
       }

@@ -15,10 +15,10 @@ const NUMBERS = /^(.+):([^:]+):([^:]+)$/;
 /** The ranges that are marked, one for each stretch of an axis. */
 export function useBrushes(): { brushes: Brush[]; set: (brushes: readonly Brush[]) => void; clear: () => void } {
   const [texts, setTexts] = useQueryList("brush");
-  const brushes = useMemo(() => texts.flatMap((text) => parse(text) ?? []), [texts]);
+  const brushes = useMemo(() => texts.flatMap((text) => parseBrush(text) ?? []), [texts]);
   return {
     brushes,
-    set: (changed) => setTexts(changed.map(format)),
+    set: (changed) => setTexts(changed.map(formatBrush)),
     clear: () => setTexts([]),
   };
 }
@@ -38,13 +38,13 @@ function isWithin(run: Run, { key, low, high, words }: Brush): boolean {
   return number !== null && number >= low && number <= high;
 }
 
-function format({ key, low, high, words }: Brush): string {
+export function formatBrush({ key, low, high, words }: Brush): string {
   return words === null
     ? `${key}:${Number(low.toPrecision(6))}:${Number(high.toPrecision(6))}`
     : JSON.stringify([key, ...words]);
 }
 
-function parse(text: string): Brush | null {
+export function parseBrush(text: string): Brush | null {
   if (text.startsWith("[")) {
     try {
       const [key, ...words] = JSON.parse(text) as string[];

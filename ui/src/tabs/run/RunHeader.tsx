@@ -2,9 +2,10 @@ import { HStack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { StateBadge } from "src/components/StateBadge";
 import { formatBytes } from "src/format";
 import { StageStrip } from "src/pages/Pipelines/StageStrip";
-import { pagePath } from "src/routes";
+import { airflowTaskPath, pagePath } from "src/routes";
 import type { StageRow } from "src/tabs/run/stages";
 import { ENDED } from "src/tabs/states";
 
@@ -47,10 +48,26 @@ export function RunHeader({
         <strong>{formatBytes(size)}</strong> written
       </Muted>
       {run.triggered_by && <Muted>started by {run.triggered_by}</Muted>}
+      {run.refusal && <Refused dagId={dagId} runId={run.run_id} refusal={run.refusal} />}
       <HStack gap={4} marginInlineStart="auto">
         <AppLink to={pagePath("runs", dagId)}>Training runs</AppLink>
         <AppLink to={pagePath("lineage", dagId)}>Lineage</AppLink>
       </HStack>
+    </HStack>
+  );
+}
+
+/** Which task refused the model, and why: the host says no more than that the run succeeded. */
+function Refused({ dagId, runId, refusal }: { dagId: string; runId: string; refusal: Schemas["Refusal"] }) {
+  const { task_id, map_index, verdict, why } = refusal;
+  return (
+    <HStack gap={2} minWidth={0} maxWidth="xl" title={why}>
+      <StateBadge state="refused" size="sm">
+        {verdict}
+      </StateBadge>
+      <Text truncate>
+        <AppLink to={airflowTaskPath({ dag_id: dagId, run_id: runId, task_id, map_index })}>{task_id}</AppLink>: {why}
+      </Text>
     </HStack>
   );
 }

@@ -8,7 +8,7 @@ import type { Column } from "src/components/table";
 import { formatBytes, formatDuration, formatNumber } from "src/format";
 import { airflowTaskPath } from "src/routes";
 import { CachedBadge } from "src/tabs/run/CachedBadge";
-import { type ArtifactEntry, headlineOf, isConserved, pageOf, type StageRow, totalsOf } from "src/tabs/run/stages";
+import { type ArtifactEntry, headlineOf, isConserved, pageOf, type StageRow } from "src/tabs/run/stages";
 
 const GONE: Record<string, string> = { deleted: "deleted", unreachable: "cannot be read" };
 
@@ -53,7 +53,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
     align: "end",
     descendingFirst: true,
     help: "Rows that the stage read and wrote; those between are rejected, each with its reason",
-    value: (row) => row.artifact && (totalsOf(row.artifact)?.rowsOut ?? null),
+    value: (row) => row.artifact?.total_rows?.rows_out,
     render: (row) => row.artifact && <RowsCell artifact={row.artifact} />,
   },
   {
@@ -173,11 +173,11 @@ function None({ row: { stage } }: { row: StageRow }) {
 }
 
 function RowsCell({ artifact }: { artifact: ArtifactEntry }) {
-  const totals = totalsOf(artifact);
-  if (totals === null) {
+  if (artifact.total_rows === null) {
     return <>–</>;
   }
-  const { rowsIn, rowsOut, rejected } = totals;
+  const { rows_in: rowsIn, rows_out: rowsOut } = artifact.total_rows;
+  const rejected = Object.values(artifact.total_rows.rejected).reduce((sum, count) => sum + count, 0);
   const conserved = isConserved(artifact);
   const reasons = Object.entries(artifact.rows).flatMap(([name, { rejected: of }]) =>
     Object.entries(of).map(([reason, count]) => `${name}: ${formatNumber(count)} ${reason}`),

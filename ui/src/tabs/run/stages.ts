@@ -31,29 +31,6 @@ export function rowsOf(dagId: string, { run_id, stages }: Schemas["RunStages"]):
     .map((row, position) => ({ ...row, position }));
 }
 
-/** Rows in, out and rejected, less those counted twice: what a stage read, or else its splits together. */
-interface RowTotals {
-  rowsIn: number;
-  rowsOut: number;
-  rejected: number;
-}
-
-export function totalsOf({ rows, properties }: ArtifactEntry): RowTotals | null {
-  const splits = new Set(Array.isArray(properties.splits) ? properties.splits.map(String) : []);
-  const all = Object.entries(rows);
-  const read = all.filter(([name]) => !splits.has(name));
-  const counted = (read.length > 0 ? read : all).map(([, counts]) => counts);
-  if (counted.length === 0) {
-    return null;
-  }
-  const sum = (of: (counts: Schemas["Rows"]) => number) => counted.reduce((total, counts) => total + of(counts), 0);
-  return {
-    rowsIn: sum(({ rows_in }) => rows_in),
-    rowsOut: sum(({ rows_out }) => rows_out),
-    rejected: sum(({ rejected }) => Object.values(rejected).reduce((total, count) => total + count, 0)),
-  };
-}
-
 /** Whether every row that was read is written or rejected. */
 export function isConserved({ rows }: ArtifactEntry): boolean {
   return Object.values(rows).every(

@@ -42,7 +42,7 @@ export function EvaluationResult({ artifact }: { artifact: Schemas["ArtifactEntr
   );
 }
 
-function Slices({ report }: { report: Schemas["EvaluationReport"] }) {
+function Slices({ report }: { report: Schemas["EvaluationTable"] }) {
   const { metric, rows } = report;
   const hasChampion = rows.some(({ champion }) => champion !== null);
   const others = Object.keys(rows[0]?.candidate ?? {}).filter((name) => name !== metric && name !== "rows");

@@ -20,8 +20,8 @@ import { usePlaced, useSelected } from "src/pages/Data/dive/placed";
 import { RowTable } from "src/pages/Data/dive/RowTable";
 import { SamplingNote } from "src/pages/Data/dive/SamplingNote";
 import { Sidebar } from "src/pages/Data/dive/Sidebar";
-import type { Shown } from "src/pages/Data/dive/scene";
 import { formatSelection, numberIn, type Placement } from "src/pages/Data/dive/settings";
+import type { Shown } from "src/pages/Data/dive/shown";
 import { useRestOfWindow } from "src/pages/Data/dive/useRestOfWindow";
 import type { Rows } from "src/pages/Data/dive/useRows";
 

@@ -2,7 +2,8 @@ import { Box, type BoxProps } from "@chakra-ui/react";
 import { type CSSProperties, type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
 import { PlotTools, type Tool } from "src/pages/Data/dive/PlotTools";
 import type { Place } from "src/pages/Data/dive/picking";
-import { type Margins, Scene, type Shown } from "src/pages/Data/dive/scene";
+import { Scene } from "src/pages/Data/dive/scene";
+import type { Margins, Shown } from "src/pages/Data/dive/shown";
 import { usePointer } from "src/pages/Data/dive/usePointer";
 import { formatView, HOME, move, parseView, type View, zoom } from "src/pages/Data/dive/view";
 

@@ -2,7 +2,7 @@
 
 import { formatCount, formatNumber, formatPercent } from "src/format";
 import type { Place } from "src/pages/Data/dive/picking";
-import type { Labels, Marks, Scene, Shown } from "src/pages/Data/dive/scene";
+import type { Labels, Marks, Plotted, Shown } from "src/pages/Data/dive/shown";
 
 const FONT_PX = 11;
 const LEAST_CELL = { width: 44, height: 34 };
@@ -10,7 +10,7 @@ const LEAST_CELL = { width: 44, height: 34 };
 /** Draws all of them anew: `scene.margins` leave room for what stands beside the plot. */
 export function paintLabels(
   canvas: HTMLCanvasElement,
-  scene: Scene,
+  scene: Plotted,
   shown: Shown,
   across: Marks[],
   down: Marks[],
@@ -46,7 +46,7 @@ function fitting(context: CanvasRenderingContext2D, text: string, width: number)
   return `${text.slice(0, length)}…`;
 }
 
-function marksBelow(context: CanvasRenderingContext2D, scene: Scene, across: Marks[]): void {
+function marksBelow(context: CanvasRenderingContext2D, scene: Plotted, across: Marks[]): void {
   context.textAlign = "center";
   context.textBaseline = "top";
   let free = Number.NEGATIVE_INFINITY;
@@ -60,7 +60,7 @@ function marksBelow(context: CanvasRenderingContext2D, scene: Scene, across: Mar
   }
 }
 
-function marksBeside(context: CanvasRenderingContext2D, scene: Scene, down: Marks[]): void {
+function marksBeside(context: CanvasRenderingContext2D, scene: Plotted, down: Marks[]): void {
   context.textAlign = "right";
   context.textBaseline = "middle";
   const drawn: number[] = [];
@@ -72,7 +72,7 @@ function marksBeside(context: CanvasRenderingContext2D, scene: Scene, down: Mark
   }
 }
 
-function axisNames(context: CanvasRenderingContext2D, scene: Scene, shown: Shown, family: string): void {
+function axisNames(context: CanvasRenderingContext2D, scene: Plotted, shown: Shown, family: string): void {
   context.font = `600 ${FONT_PX}px ${family}`;
   if (shown.x) {
     context.textAlign = "center";
@@ -97,7 +97,7 @@ function sideways(context: CanvasRenderingContext2D, text: string, x: number, y:
 
 function headings(
   context: CanvasRenderingContext2D,
-  scene: Scene,
+  scene: Plotted,
   shown: Shown,
   across: Marks[],
   down: Marks[],
@@ -131,7 +131,7 @@ function heading(context: CanvasRenderingContext2D, labels: Labels, index: numbe
 
 function counts(
   context: CanvasRenderingContext2D,
-  scene: Scene,
+  scene: Plotted,
   shown: Shown,
   across: Marks[],
   down: Marks[],
@@ -163,7 +163,7 @@ function counts(
   }
 }
 
-function outlines(context: CanvasRenderingContext2D, scene: Scene, shown: Shown): void {
+function outlines(context: CanvasRenderingContext2D, scene: Plotted, shown: Shown): void {
   context.save();
   context.beginPath();
   context.rect(0, 0, scene.width, scene.height);
@@ -196,7 +196,7 @@ function outlines(context: CanvasRenderingContext2D, scene: Scene, shown: Shown)
 
 function ring(
   context: CanvasRenderingContext2D,
-  scene: Scene,
+  scene: Plotted,
   row: number | null,
   color: string,
   radius: number,

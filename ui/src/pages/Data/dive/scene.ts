@@ -1,52 +1,12 @@
 /** The plot: rows on a canvas, moved, zoomed and changed smoothly. It knows nothing of React. */
 
-import type { ChartTheme } from "src/components/chart/theme";
-import type { Coloring } from "src/pages/Data/dive/color";
 import { paintLabels } from "src/pages/Data/dive/labels";
 import { facetSpan, type Layout } from "src/pages/Data/dive/layout";
 import { nearest, type Place } from "src/pages/Data/dive/picking";
 import { drawPoints, fillBox, type Mark, type Points, type Projection, toPixel } from "src/pages/Data/dive/raster";
-import type { Axis, Tick } from "src/pages/Data/dive/scale";
+import type { Tick } from "src/pages/Data/dive/scale";
+import type { Margins, Marks, Plotted, Shown } from "src/pages/Data/dive/shown";
 import { HOME, type View } from "src/pages/Data/dive/view";
-
-/** Headings of facets: the feature, and what of it each facet holds. */
-export interface Labels {
-  name: string;
-  of: readonly string[];
-}
-
-/** What the plot shows. */
-export interface Shown {
-  layout: Layout;
-  coloring: Coloring;
-  x: Axis | null;
-  y: Axis | null;
-  /** Headings of the facets; null where there are none. */
-  columnLabels: Labels | null;
-  rowLabels: Labels | null;
-  /** Rows that stand out; null where all are alike. */
-  chosen: Uint8Array | null;
-  opened: number | null;
-  /** Radius of a point, in pixels of CSS. */
-  radius: number;
-  opacity: number;
-  theme: ChartTheme;
-}
-
-/** Space around the plot, in pixels of CSS. */
-export interface Margins {
-  left: number;
-  top: number;
-  right: number;
-  bottom: number;
-}
-
-/** Marks of a facet's axis, in pixels of CSS from the plot's corner. */
-export interface Marks {
-  from: number;
-  to: number;
-  ticks: { at: number; label: string }[];
-}
 
 const TRANSITION_MS = 500;
 const MOST_PIXELS = 8_000_000;
@@ -54,7 +14,7 @@ const PICK_PX = 10;
 const CLOSE_PX = 5;
 const MOST_RADIUS_PX = 14;
 
-export class Scene {
+export class Scene implements Plotted {
   view: View = HOME;
   /** What is being drawn around rows, in the unit square. */
   outline: readonly Place[] = [];

@@ -7,7 +7,7 @@ import { type ArtifactRef, formatArtifact, refOf } from "src/routes";
 interface Source {
   ref: ArtifactRef;
   key: string;
-  /** Rows of all its splits, where the task counted them. */
+  /** All its rows, where the task counted them. */
   rows: number | null;
 }
 
@@ -35,12 +35,7 @@ export function sourcesOf(runs: readonly Schemas["RunSummary"][]): SourceRun[] {
   return runs.flatMap((run) => {
     const sources = run.artifacts.filter(hasRows).map((artifact): Source => {
       const ref = refOf(artifact);
-      const counts = Object.values(artifact.rows).map(({ rows_out }) => rows_out);
-      return {
-        ref,
-        key: formatArtifact(ref),
-        rows: counts.length ? counts.reduce((sum, rows) => sum + rows, 0) : null,
-      };
+      return { ref, key: formatArtifact(ref), rows: artifact.total_rows?.rows_out ?? null };
     });
     return sources.length ? [{ run, sources }] : [];
   });

@@ -9,7 +9,7 @@ import { measureName } from "src/measures";
 import { DetailChart } from "src/pages/Data/overview/DetailChart";
 import { FiguresTable, QuantilesTable, ValuesTable } from "src/pages/Data/overview/DetailTables";
 import type { Shown } from "src/pages/Data/overview/datasets";
-import type { FeatureRow } from "src/pages/Data/overview/features";
+import type { Distances, FeatureRow } from "src/pages/Data/overview/features";
 import { useDetails, useDistances } from "src/pages/Data/overview/queries";
 import { schemaPath, skewPath } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
@@ -105,27 +105,39 @@ function Step({ label, icon, onClick }: { label: string; icon: React.ReactNode; 
   );
 }
 
-/** How far the second data set is from the first, by every measure of the field. */
+/** How far each of the other data sets is from the first, by every measure of the field. */
 function Apart({ shown, name }: { shown: readonly Shown[]; name: string }) {
-  const { data } = useDistances(shown, { feature: name });
-  const [first, second] = shown;
-  if (!data || !first || !second || data.names.length === 0) {
-    return null;
-  }
-  const judged = data.measures[0];
-  const others = Object.entries(data.every).filter(([measure]) => measure !== judged);
+  const queries = useDistances(shown, { feature: name });
+  const [first, ...others] = shown;
   return (
-    <Box fontSize="sm">
-      {judged && (
-        <Text color={data.drifted[0] ? "fg.error" : undefined}>
-          From {first.label} to {second.label}: {measureName(judged)} {formatNumber(data.scores[0], 3)}, threshold{" "}
-          {formatNumber(data.thresholds[0], 3)}
-          {data.p_values[0] !== null && `, ${formatPValue(data.p_values[0])}`}
-          {data.reported ? " (of the skew report)" : ""}
-        </Text>
-      )}
+    <Stack gap={2} fontSize="sm">
+      {others.map((other, index) => {
+        const data = queries[index]?.data;
+        return (
+          first && data && data.names.length > 0 && <Pair key={other.index} first={first} other={other} data={data} />
+        );
+      })}
+    </Stack>
+  );
+}
+
+function Pair({ first, other, data }: { first: Shown; other: Shown; data: Distances }) {
+  const judged = data.measures[0];
+  const unjudged = Object.entries(data.every).filter(([measure]) => measure !== judged);
+  return (
+    <Box>
+      <Text color={data.drifted[0] ? "fg.error" : undefined}>
+        From {first.label} to {other.label}
+        {judged && (
+          <>
+            : {measureName(judged)} {formatNumber(data.scores[0], 3)}, threshold {formatNumber(data.thresholds[0], 3)}
+            {data.p_values[0] !== null && `, ${formatPValue(data.p_values[0])}`}
+            {data.reported ? " (of the skew report)" : ""}
+          </>
+        )}
+      </Text>
       <Text color="fg.muted">
-        {others.map(([measure, score]) => `${measureName(measure)} ${formatNumber(score, 3)}`).join(" · ")}
+        {unjudged.map(([measure, score]) => `${measureName(measure)} ${formatNumber(score, 3)}`).join(" · ")}
       </Text>
     </Box>
   );

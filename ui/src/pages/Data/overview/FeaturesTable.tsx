@@ -148,10 +148,12 @@ function columnsOf({
       label: "Distance",
       align: "end",
       width: 88,
-      help: `From ${labels[0]} to ${labels[1]}: L-infinity of words, Jensen-Shannon of numbers, unless the skew report measures otherwise`,
+      help: `From ${labels[0]} to ${shown.length > 2 ? "each of the others, sorted by the farthest" : labels[1]}: L-infinity of words, Jensen-Shannon of numbers, unless the skew report measures otherwise`,
       descendingFirst: true,
-      value: (row) => row.distance?.score,
-      render: (row) => <Apart row={row} />,
+      value: (row) => greatest(row, (_, dataset) => row.distances[dataset]?.score),
+      render: (row) => (
+        <Lines row={row} always line={(dataset) => <Apart row={row} dataset={dataset} labels={labels} />} />
+      ),
     },
     number("count", "Count", { optional: !words, help: "Rows that have the feature" }),
     share("missing", "Missing", missingShare, 0.5, { help: "Share of the rows that lack it, or have NaN" }),

@@ -82,11 +82,18 @@ function Features({
   const tables = queries.map(({ data }) => data).filter((table) => table !== undefined);
   const complete = tables.length === shown.length;
   const distances = useDistances(shown, { ready: complete });
+  const measured = distances.map(({ dataUpdatedAt }) => dataUpdatedAt).join();
   const version = queries.map(({ dataUpdatedAt }) => dataUpdatedAt).join();
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the version says which tables there are
+  // biome-ignore lint/correctness/useExhaustiveDependencies: version and measured say what there is
   const rows = useMemo(
-    () => (complete ? mergeFeatures(tables, distances.data) : []),
-    [version, complete, distances.data, shown],
+    () =>
+      complete
+        ? mergeFeatures(
+            tables,
+            distances.map(({ data }) => data),
+          )
+        : [],
+    [version, complete, measured, shown],
   );
   const { found, problem } = useFiltered(rows, group as Group);
   const roles = useMemo(() => ({ label, time }), [label, time]);
@@ -107,7 +114,7 @@ function Features({
       gap={4}
       templateColumns={open ? { base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) minmax(440px, 46%)" } : "minmax(0, 1fr)"}
       alignItems="start"
-      data-ready={distances.isFetching ? undefined : ""}
+      data-ready={distances.some(({ isFetching }) => isFetching) ? undefined : ""}
     >
       <Box minWidth={0}>
         <FeaturesTable

@@ -2,7 +2,7 @@ import { Box, Text } from "@chakra-ui/react";
 import { formatNumber, formatPercent } from "src/format";
 import { measureName } from "src/measures";
 import { datasetPalette, INK, MAX_SHOWN } from "src/pages/Data/overview/datasets";
-import { type FeatureRow, read } from "src/pages/Data/overview/features";
+import { type FeatureRow, isOneSided, read } from "src/pages/Data/overview/features";
 
 /** Pixels of a line of a cell. */
 export const LINE = 18;
@@ -13,12 +13,21 @@ export const inPlace = (text: string | null) => (text === null || text === "–"
 const CUT = { overflow: "hidden", textOverflow: "ellipsis", height: LINE } as const;
 
 /** One line for each data set, in line with those of the other columns. Plain elements: there are thousands. */
-export function Lines({ row, line }: { row: FeatureRow; line: (dataset: number) => React.ReactNode }) {
+export function Lines({
+  row,
+  line,
+  always = false,
+}: {
+  row: FeatureRow;
+  line: (dataset: number) => React.ReactNode;
+  /** Whether there is a line of what a data set does not have. */
+  always?: boolean;
+}) {
   return (
     <div style={{ lineHeight: `${LINE}px` }}>
       {row.at.map((index, dataset) => (
         <div key={datasetPalette(dataset)} style={CUT}>
-          {index >= 0 ? line(dataset) : ""}
+          {always || index >= 0 ? line(dataset) : ""}
         </div>
       ))}
     </div>
@@ -116,23 +125,24 @@ export function Top({ row, dataset }: { row: FeatureRow; dataset: number }) {
 /** Three digits after the point, below one another. */
 const formatDistance = (score: number): string => (score > 0 && score < 0.0005 ? "<0.001" : score.toFixed(3));
 
-export function Apart({ row }: { row: FeatureRow }) {
-  const { distance } = row;
-  if (row.at[0] === -1 || row.at[1] === -1) {
+/** How far a data set is from the first. */
+export function Apart({ row, dataset, labels }: { row: FeatureRow; dataset: number; labels: readonly string[] }) {
+  const pair = `From ${labels[0]} to ${labels[dataset]}`;
+  const distance = row.distances[dataset];
+  if (isOneSided(row, dataset)) {
     return (
-      <Text as="span" color="fg.warning" fontSize="sm" title="Only one of the first two data sets has this feature">
+      <Text as="span" color="fg.warning" fontSize="sm" title={`${pair}: only one of them has this feature`}>
         one side
       </Text>
     );
   }
-  if (distance?.score === null || distance === null) {
+  if (distance?.score === null || !distance) {
     return null;
   }
-  const words = `${measureName(distance.measure ?? "")}, threshold ${formatNumber(distance.threshold)}`;
   return (
     <Text
       as="span"
-      title={words}
+      title={`${pair}: ${measureName(distance.measure ?? "")}, threshold ${formatNumber(distance.threshold)}`}
       color={distance.drifted ? "fg.error" : undefined}
       fontWeight={distance.drifted ? "semibold" : undefined}
     >

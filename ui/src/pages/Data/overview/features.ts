@@ -3,7 +3,7 @@
 import type { Schemas } from "src/api/client";
 
 export type FeatureTable = Schemas["FeatureTable"];
-type Distances = Schemas["Distances"];
+export type Distances = Schemas["Distances"];
 
 /** Which features have a part of their own. */
 export interface Roles {
@@ -14,7 +14,7 @@ export interface Roles {
 /** Columns of a table that hold a number for each feature, or null. */
 type NumberColumn = "count" | "missing" | "zeros" | "nan" | "infinite" | "mean" | "std" | "unique" | "average_length";
 
-/** How far a feature of the second data set is from that of the first. */
+/** How far a feature of a data set is from that of the first. */
 export interface Distance {
   measure: string | null;
   score: number | null;
@@ -32,7 +32,8 @@ export interface FeatureRow {
   /** Index into each data set's table; -1 where it has no such feature. */
   at: readonly number[];
   tables: readonly FeatureTable[];
-  distance: Distance | null;
+  /** By data set, from the first to it; null of the first itself, and where none is known. */
+  distances: readonly (Distance | null)[];
 }
 
 /** What a feature may be filtered by, beside name and type. */
@@ -42,7 +43,7 @@ export const TRAITS = {
   constant: "has one value only",
   unique: "every value is different",
   lists: "has lists of values",
-  differs: "differs between the first two",
+  differs: "differs from the first",
   absent: "not in every data set",
 } as const;
 export type Trait = keyof typeof TRAITS;
@@ -50,8 +51,15 @@ export type Trait = keyof typeof TRAITS;
 /** Kinds of features that are looked at together. */
 export type Group = "all" | "numbers" | "words";
 
-/** Side by side, in the order of the first table; what only others have comes last. */
-export function mergeFeatures(tables: readonly FeatureTable[], distances: Distances | undefined): FeatureRow[] {
+/**
+ * Side by side, in the order of the first table; what only others have comes last.
+ *
+ * @param distances from the first to each of the others, in their order; undefined where they are not known yet
+ */
+export function mergeFeatures(
+  tables: readonly FeatureTable[],
+  distances: readonly (Distances | undefined)[],
+): FeatureRow[] {
   const places = new Map<string, number[]>();
   tables.forEach((table, dataset) => {
     table.names.forEach((name, index) => {
@@ -60,7 +68,9 @@ export function mergeFeatures(tables: readonly FeatureTable[], distances: Distan
       places.set(name, at);
     });
   });
-  const apart = new Map(distances?.names.map((name, index) => [name, distanceAt(distances, index)]));
+  const apart = distances.map(
+    (each) => new Map(each?.names.map((name, index): [string, Distance] => [name, distanceAt(each, index)])),
+  );
   return [...places].map(([name, at], order) => {
     const dataset = at.findIndex((index) => index >= 0);
     const [table, index] = [tables[dataset], at[dataset] ?? 0];
@@ -71,7 +81,7 @@ export function mergeFeatures(tables: readonly FeatureTable[], distances: Distan
       kind: table?.kinds[index] ?? "none",
       at,
       tables,
-      distance: apart.get(name) ?? null,
+      distances: [null, ...apart.map((of) => of.get(name) ?? null)],
     };
   });
 }
@@ -158,9 +168,13 @@ const CHECKS: Record<Trait, (row: FeatureRow) => boolean> = {
       return index < 0 || (typeof unique === "number" && unique > 1 && unique === count);
     }),
   lists: (row) => row.at.some((_, dataset) => typeof read(row, dataset, "values_per_row") === "number"),
-  differs: (row) => row.distance?.drifted === true || row.at[0] === -1 || row.at[1] === -1,
+  differs: (row) => row.at.some((_, dataset) => row.distances[dataset]?.drifted === true || isOneSided(row, dataset)),
   absent: (row) => row.at.includes(-1),
 };
+
+/** Whether a data set has a feature that the first does not have, or the other way round. */
+export const isOneSided = (row: FeatureRow, dataset: number): boolean =>
+  (row.at[0] === -1) !== (row.at[dataset] === -1);
 
 export const hasTrait = (row: FeatureRow, trait: Trait): boolean => CHECKS[trait](row);
 

@@ -4,7 +4,7 @@ import { type UseQueryResult, useQueries } from "@tanstack/react-query";
 import { type ApiError, api, queryClient } from "src/api/client";
 import type { Listing, Shown } from "src/pages/Data/overview/datasets";
 import type { Detail } from "src/pages/Data/overview/details";
-import type { FeatureTable } from "src/pages/Data/overview/features";
+import type { Distances, FeatureTable } from "src/pages/Data/overview/features";
 import { type ArtifactRef, formatArtifact } from "src/routes";
 
 const ARTIFACT = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}";
@@ -59,33 +59,34 @@ export function useDetails(shown: readonly Shown[], feature: string, weighted: b
 }
 
 /**
- * How far the second data set is from the first; with a feature, by every measure.
+ * How far each of the other data sets is from the first; with a feature, by every measure.
  *
  * @param ready whether it is asked for now: to compare takes longer than to tell, and whoever asks first gets the time
  */
 export function useDistances(
-  shown: readonly Shown[],
+  [first, ...others]: readonly Shown[],
   { feature, ready = true }: { feature?: string; ready?: boolean },
-) {
-  const [first, second] = shown;
-  return api.useQuery(
-    "get",
-    `${ARTIFACT}/statistics/distances`,
-    {
-      params: {
-        path: first?.ref ?? NOWHERE,
-        query: {
-          dataset: first?.name ?? "",
-          slice: first?.slice,
-          to: second ? formatArtifact(second.ref) : "",
-          to_dataset: second?.name ?? "",
-          to_slice: second?.slice,
-          feature,
+): Results<Distances> {
+  return useQueries({
+    queries: others.map(({ ref, name, slice }) =>
+      api.queryOptions(
+        "get",
+        `${ARTIFACT}/statistics/distances`,
+        {
+          params: {
+            path: first?.ref ?? ref,
+            query: {
+              dataset: first?.name ?? name,
+              slice: first?.slice,
+              to: formatArtifact(ref),
+              to_dataset: name,
+              to_slice: slice,
+              feature,
+            },
+          },
         },
-      },
-    },
-    { ...KEPT, enabled: ready && second !== undefined },
-  );
+        { ...KEPT, enabled: ready },
+      ),
+    ),
+  }) as Results<Distances>;
 }
-
-const NOWHERE: ArtifactRef = { dag_id: "", run_id: "", task_id: "", map_index: -1, kind: "statistics" };

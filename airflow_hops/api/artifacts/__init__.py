@@ -1,0 +1,1 @@
+"""Artifacts: what tasks made, their files, rows and statistics."""

@@ -1,0 +1,54 @@
+"""Headers that keep pages of other sites from framing these, and a browser from running what is not meant to run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+_Message = MutableMapping[str, Any]
+_Send = Callable[[_Message], Awaitable[None]]
+_App = Callable[[Any, Any, _Send], Awaitable[None]]
+
+NO_OTHER_SITE = "frame-ancestors 'self'"
+NOTHING = "default-src 'none'"
+"""What JSON, a script or a picture may load, were it opened as a page."""
+OWN_BASE = "base-uri 'self'; object-src 'none'"
+"""What can be said of Airflow's document without knowing which scripts and styles Airflow and other plugins load."""
+PAGES = re.compile(r"/plugin/hops(-run|-task)?(/|$)")
+"""The addresses of the pages, which Airflow itself answers with its one HTML document."""
+
+
+class FrameGuard:
+    """Adds headers to answers (ASGI). What a route says of its content holds beside it: a browser obeys each policy.
+
+    Args:
+        app: The application.
+        paths: Which paths alone; None for all.
+        policy: Content security policy of answers that say none themselves.
+    """
+
+    def __init__(self, app: _App, paths: re.Pattern[str] | None = None, policy: str | None = None) -> None:
+        self._app, self._paths, self._policy = app, paths, policy
+
+    async def __call__(self, scope: Any, receive: Any, send: _Send) -> None:
+        """Answers one request."""
+        if scope["type"] != "http" or (self._paths is not None and not self._paths.search(scope["path"])):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: _Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": self._guarded(list(message["headers"]))}
+            await send(message)
+
+        await self._app(scope, receive, send_guarded)
+
+    def _guarded(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        there = {name.lower() for name, _ in headers}
+        added = [("content-security-policy", NO_OTHER_SITE)]
+        if self._policy is not None and b"content-security-policy" not in there:
+            added.append(("content-security-policy", self._policy))
+        once = [("x-frame-options", "SAMEORIGIN"), ("x-content-type-options", "nosniff")]
+        added += [(name, value) for name, value in once if name.encode() not in there]
+        return [*headers, *((name.encode(), value.encode()) for name, value in added)]

@@ -1,0 +1,1 @@
+"""Servers of the runtime environment that read for the web API what needs ML libraries."""

@@ -1,0 +1,1 @@
+"""Lineage: what an artifact was made from, and what was made from it."""

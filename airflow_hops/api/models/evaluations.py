@@ -1,0 +1,124 @@
+"""The evaluation of a version when it was made, beside the champion's of then, overall and by slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.params import Path as PathParameter
+from sqlalchemy.orm import Session
+
+from airflow_hops.api.access import READS_ARTIFACTS
+from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact, returned_by_runs
+from airflow_hops.api.artifacts.lookup import FoundArtifact, open_artifact
+from airflow_hops.api.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.api.caching import cached_answer
+from airflow_hops.api.inspection.client import ask
+from airflow_hops.api.models.lookup import Served, ServedModelOf
+from airflow_hops.api.models.records import is_evaluation_of, read_model_record
+from airflow_hops.api.models.routes import made_by, readable_makers
+from airflow_hops.api.types import Json, Model, Number, RunAddress
+from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport
+
+router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["models"])
+
+
+class Gain(Model):
+    """Candidate less champion, on the same rows, with its 95% interval."""
+
+    metric: str
+    difference: Number
+    low: Number
+    high: Number
+
+
+class SliceFigures(Model):
+    """Figures of some rows; of a model of several classes also by class."""
+
+    rows: int
+    candidate: dict[str, Json]
+    champion: dict[str, Json] | None
+    """Of the champion of then, on the same rows; null where there was none."""
+    gain: Gain | None
+
+
+class Slice(SliceFigures):
+    """Figures of the rows in which a feature has a value."""
+
+    value: Json
+
+
+class SplitEvaluation(SliceFigures):
+    """Figures of a split."""
+
+    name: str
+    slices: dict[str, list[Slice]]
+    """By the feature that the rows are sliced by."""
+
+
+class Evaluation(Model):
+    """The evaluation on which a version was blessed, or not."""
+
+    artifact: ArtifactAddress
+    blessed: bool
+    reasons: list[str]
+    metric: str
+    """By which the two are compared."""
+    rule: dict[str, Json]
+    champion_version: int | None
+    """The champion of then; null where there was none."""
+    splits: list[SplitEvaluation]
+
+
+@router.get("/evaluation", dependencies=[READS_ARTIFACTS], response_model=Evaluation)
+def get_version_evaluation(
+    request: Request, user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1)]
+) -> Response:
+    """The evaluation of a version, by the run that made it."""
+    record = read_model_record(served.hook.store, served.name)
+    serving = record.served(version)
+    tags = _tags(served, version) if serving is None else {}
+    maker = made_by(record, version, tags, readable_makers(user, record, [{"tags": tags}]))
+    if maker is None:
+        raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
+    with create_session() as session:
+        found = _evaluation(session, maker, serving.fingerprint if serving else tags.get("hops.fingerprint"))
+    if found is None:
+        raise HTTPException(404, f"run {maker.run_id!r} of DAG {maker.dag_id!r} evaluated no version {version}")
+    artifact, manifest = open_artifact(served.hook.store, found.artifact)
+    evaluation = FoundArtifact(served.hook, artifact, manifest)
+    return cached_answer(
+        request,
+        (artifact.fingerprint, found.dag_id, found.run_id, found.task_id, found.map_index),
+        lambda: _answer(EvaluationReport.from_dict(evaluation.read_json(REPORT_FILE)), found),
+    )
+
+
+def _tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
+    """MLflow's tags of a version; none where it does not know it."""
+    found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]
+    return next((each["tags"] for each in found if each["version"] == version), {})
+
+
+def _evaluation(session: Session, maker: RunAddress, fingerprint: str | None) -> ReturnedArtifact | None:
+    """What a run says of a model; where the model is not known, of the only one that it evaluated."""
+    returned = returned_by_runs(session, maker.dag_id, [maker.run_id])
+    found = [each for each in returned if each.artifact.kind == "evaluation"]
+    if fingerprint is None:
+        return found[0] if len(found) == 1 else None
+    return next((each for each in found if is_evaluation_of(each.artifact, fingerprint)), None)
+
+
+def _answer(report: EvaluationReport, found: ReturnedArtifact) -> Evaluation:
+    return Evaluation(
+        artifact=returned_address(found),
+        blessed=report.blessed,
+        reasons=list(report.reasons or ()),
+        metric=report.metric,
+        rule=dict(report.rule),
+        champion_version=report.champion.version if report.champion else None,
+        splits=[SplitEvaluation(name=name, **figures.to_dict()) for name, figures in report.splits.items()],
+    )

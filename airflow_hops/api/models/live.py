@@ -1,0 +1,193 @@
+"""The live state of a served model: its versions on the server, shares, rates, latencies, batches, log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, HTTPException, Query
+
+from airflow_hops.api.access import READS_ARTIFACTS, READS_LOGS
+from airflow_hops.api.models.lookup import Served
+from airflow_hops.api.models.server import AskedServer, ServerAway
+from airflow_hops.api.types import Model, Number, Time
+from airflow_hops.contract.artifacts import BadInput
+
+router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"])
+
+
+class LiveVersion(Model):
+    """A version on the server. Counts are those since the server's start."""
+
+    version: int
+    state: str
+    """TensorFlow Serving's: ``START``, ``LOADING``, ``AVAILABLE``, ``UNLOADING``, ``END``."""
+    error: str
+    traffic_percent: Number
+    """Its share in effect, of requests that name no version; null where the server does not say."""
+    requests: int
+    errors: int
+    """Requests that failed."""
+    client_errors: int
+    """Requests that were refused as the client's mistake."""
+    rows: int
+    codes: dict[str, int]
+    """Requests by gRPC status."""
+    latency_ms_p50: Number
+    latency_ms_p99: Number
+
+
+class VersionSeries(Model):
+    """Requests of a version, an element a step."""
+
+    version: int
+    requests: list[int]
+    errors: list[int]
+    """Requests that failed."""
+    client_errors: list[int] = []
+    """Requests that were refused as the client's mistake; none where the server counts them among the errors."""
+    rows: list[int]
+    latency_ms_p50: list[Number]
+    latency_ms_p99: list[Number]
+
+
+class BatchSize(Model):
+    """Batches of a size: at most ``rows``, and more than half of it; null for what is larger than all bounds."""
+
+    rows: int | None
+    batches: int
+
+
+class Batching(Model):
+    """Batches of the server's own process, of all its models; lists have an element a step."""
+
+    batches: list[int]
+    rows: list[int]
+    requests: list[int]
+    wait_s: list[Number]
+    """How long these requests waited, together."""
+    sizes: list[BatchSize]
+    """Since the server's start."""
+
+
+class Series(Model):
+    """The last minutes, in steps; the oldest first."""
+
+    at: list[float]
+    """Ends of the steps, seconds since 1970."""
+    seconds: list[float]
+    versions: list[VersionSeries]
+    batching: Batching | None
+    """Null where requests are not batched, or none was yet."""
+
+
+class LiveModel(Model):
+    """A served model as its server tells it."""
+
+    address: str | None
+    kind: str | None
+    problem: str | None
+    """Why nothing of the rest is known: the server does not answer."""
+    since: Time | None
+    """When the server started."""
+    versions: list[LiveVersion]
+    series: Series | None
+    """Null where the server keeps none."""
+
+
+class LogLine(Model):
+    """A line of the server's log."""
+
+    at: Time
+    level: str
+    logger: str
+    version: int | None
+    message: str
+
+
+class LogTail(Model):
+    """The newest lines about a model, the oldest of them first."""
+
+    lines: list[LogLine]
+
+
+@router.get("/live", dependencies=[READS_ARTIFACTS])
+def get_live_model(
+    served: Served,
+    minutes: Annotated[float, Query(gt=0, le=60, description="How much of the last hour the series tells")] = 60,
+) -> LiveModel:
+    """What the model server says of a model; that it does not answer is an answer too."""
+    try:
+        server = AskedServer.of(served.server_conn_id)
+    except ServerAway as error:
+        return LiveModel(address=None, kind=None, problem=str(error), since=None, versions=[], series=None)
+    facts = {"address": server.url, "kind": server.kind}
+    try:
+        states = {int(each["version"]): each for each in server.statuses(served.name)}
+        stats = server.get("/v1/stats") if server.is_bundled else {}
+        series = _series(server, served.name, minutes) if server.is_bundled else None
+    except (ServerAway, BadInput, FileNotFoundError) as error:  # something else may listen there
+        return LiveModel(**facts, problem=str(error), since=None, versions=[], series=None)
+    counted = {int(v): found for v, found in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
+    versions = [
+        _version(v, states.get(v), counted.get(v)) for v in sorted(states.keys() | counted.keys(), reverse=True)
+    ]
+    return LiveModel(**facts, problem=None, since=stats.get("since"), versions=versions, series=series)
+
+
+@router.get("/logs", dependencies=[READS_LOGS])
+def tail_model_logs(
+    served: Served,
+    version: Annotated[int, Query(ge=0, description="Of this version alone; 0 for all")] = 0,
+    level: Annotated[Literal["INFO", "WARNING", "ERROR"], Query(description="Lines at least as grave")] = "INFO",
+    lines: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> LogTail:
+    """The newest lines of the model server's log that are about this model."""
+    server = AskedServer.of(served.server_conn_id)
+    if not server.is_bundled:
+        raise BadInput(
+            f"{server.url} is a {server.kind}, which does not tell its log: it writes it to its standard error"
+        )
+    wanted: dict[str, str | int | float] = {"model": served.name, "version": version, "level": level, "lines": lines}
+    try:
+        found = server.get("/v1/logs", wanted)["lines"]
+    except FileNotFoundError as error:
+        raise HTTPException(404, f"the model server at {server.url} tells no log ({error})") from error
+    return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in found])
+
+
+def _version(version: int, state: Mapping[str, Any] | None, counted: Mapping[str, Any] | None) -> LiveVersion:
+    counted = counted or {}
+    return LiveVersion(
+        version=version,
+        state=state["state"] if state else "END",
+        error=(state or {}).get("status", {}).get("error_message", ""),
+        traffic_percent=counted.get("traffic_percent"),
+        requests=counted.get("requests", 0),
+        errors=counted.get("errors", 0),
+        client_errors=counted.get("client_errors", 0),
+        rows=counted.get("rows", 0),
+        codes=counted.get("codes", {}),
+        latency_ms_p50=counted.get("latency_ms_p50"),
+        latency_ms_p99=counted.get("latency_ms_p99"),
+    )
+
+
+def _series(server: AskedServer, model_name: str, minutes: float) -> Series | None:
+    since_s = time.time() - 60 * minutes
+    try:
+        found = server.get("/v1/stats/series", {"model": model_name, "since": since_s})
+    except (BadInput, FileNotFoundError):  # a server of an earlier version
+        return None
+    versions = found["models"].get(model_name, {"versions": {}})["versions"]
+    batching = found["batching"]
+    if batching is not None:
+        sizes = [BatchSize(rows=rows, batches=batches) for rows, batches in batching["sizes"]]
+        batching = Batching(**{**batching, "sizes": sizes})
+    return Series(
+        at=found["at"],
+        seconds=found["seconds"],
+        versions=[VersionSeries(version=int(version), **columns) for version, columns in versions.items()],
+        batching=batching,
+    )

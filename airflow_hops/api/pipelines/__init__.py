@@ -1,0 +1,1 @@
+"""Pipelines: what they are, and what goes on with them."""

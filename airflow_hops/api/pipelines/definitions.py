@@ -1,0 +1,216 @@
+"""Definitions of pipelines: DAGs with tasks of this package, read from their serialized form."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from airflow.models.dag_version import DagVersion
+from airflow.models.serialized_dag import SerializedDagModel
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from airflow_hops.hooks.runtime import RuntimeHook
+
+_CONN_FIELD = RuntimeHook.conn_name_attr
+_PACKAGE = "airflow_hops."
+_STAGES = "airflow_hops.operators."
+_DECIDING = ("deploy", "rollout", "serving")
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """A task of this package.
+
+    Attributes:
+        task_id: The task.
+        stage: The stage, named as its operator's module (``ingest``, ``statistics``, ``train``, …); None for
+            an operator of the user's own that builds on one of this package.
+        kind: Kind of the artifact that it makes; None where it makes none, or where only the task knows.
+        operator: Name of the operator's class.
+        hops_conn_id: Its connection.
+        model_name: The served model that it works on, where the DAG file names it.
+        is_mapped: Whether it has an instance for each element of something.
+        model_server_conn_id: The connection of its model server, where it has one of its own.
+    """
+
+    task_id: str
+    stage: str | None
+    kind: str | None
+    operator: str
+    hops_conn_id: str
+    model_name: str | None
+    is_mapped: bool
+    model_server_conn_id: str | None = None
+
+
+@dataclass(frozen=True)
+class PipelineDag:
+    """A DAG with tasks of this package, as its newest version defines it.
+
+    Attributes:
+        dag_id: The DAG.
+        dag_hash: Airflow's hash of the serialized DAG: it changes when the DAG does.
+        tasks: The tasks of this package, in the DAG file's order.
+        assets: Names of the assets that its tasks write to, beside the artifacts' own.
+        scheduled_on: Names of the assets that start it.
+    """
+
+    dag_id: str
+    dag_hash: str
+    tasks: tuple[StageTask, ...]
+    assets: frozenset[str] = frozenset()
+    scheduled_on: frozenset[str] = frozenset()
+
+    def task(self, task_id: str) -> StageTask | None:
+        """One of the tasks, or None."""
+        return next((task for task in self.tasks if task.task_id == task_id), None)
+
+    def conn_id(self, task_id: str | None = None) -> str:
+        """The connection of a task; of one that the DAG has no more, and of the DAG as a whole, the first task's."""
+        task = self.task(task_id) if task_id else None
+        return (task or self.tasks[0]).hops_conn_id
+
+    def stages(self) -> list[str]:
+        """The stages in the DAG file's order, each once."""
+        return list(dict.fromkeys(task.stage for task in self.tasks if task.stage))
+
+    def models(self) -> list[tuple[str, str]]:
+        """The served models that it works on, as (connection, name), those that it deploys first."""
+        ordered = sorted(self.tasks, key=lambda task: task.stage != "deploy")
+        return list(dict.fromkeys((task.hops_conn_id, task.model_name) for task in ordered if task.model_name))
+
+    def decides_on(self, model_name: str) -> bool:
+        """Whether one of its tasks deploys a model, or decides what of it serves."""
+        return any(task.model_name == model_name and task.stage in _DECIDING for task in self.tasks)
+
+    def server_conn_id(self, hops_conn_id: str, model_name: str) -> str:
+        """The connection that leads to the server of a model: one of its own, or the pipeline's."""
+        tasks = (task for task in self.tasks if (task.hops_conn_id, task.model_name) == (hops_conn_id, model_name))
+        return next((task.model_server_conn_id for task in tasks if task.model_server_conn_id), hops_conn_id)
+
+
+class Definitions:
+    """The pipelines of a database, read anew only when a DAG has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, PipelineDag | None]] = {}
+        self._lock = threading.Lock()
+
+    def pipelines(self, session: Session, dag_ids: Collection[str] | None = None) -> dict[str, PipelineDag]:
+        """The pipelines among some DAGs, or all, by DAG id.
+
+        Args:
+            session: Of Airflow's database.
+            dag_ids: The DAGs; None for all.
+        """
+        if dag_ids is not None and not dag_ids:
+            return {}
+        newest = {row.dag_id: (row.dag_hash, row.id) for row in session.execute(_newest(dag_ids))}
+        with self._lock:
+            stale = [dag_id for dag_id, (digest, _) in newest.items() if self._known.get(dag_id, ("",))[0] != digest]
+        if stale:
+            rows = session.scalars(
+                select(SerializedDagModel).where(SerializedDagModel.id.in_([newest[dag_id][1] for dag_id in stale]))
+            )
+            read = {row.dag_id: (row.dag_hash, _read(row.dag_id, row.dag_hash, row.data or {})) for row in rows}
+            with self._lock:
+                self._known.update(read)
+        with self._lock:
+            found = ((dag_id, self._known.get(dag_id, ("", None))[1]) for dag_id in newest)
+            return {dag_id: pipeline for dag_id, pipeline in found if pipeline is not None}
+
+    def pipeline(self, session: Session, dag_id: str) -> PipelineDag | None:
+        """One pipeline; None where there is no such DAG, or it has no task of this package."""
+        return self.pipelines(session, [dag_id]).get(dag_id)
+
+
+definitions = Definitions()
+"""Those of this process."""
+
+
+def together(pipelines: Iterable[PipelineDag], models: Collection[tuple[str, str]]) -> list[PipelineDag]:
+    """The pipelines that train, deploy or monitor one of the models."""
+    return [pipeline for pipeline in pipelines if set(pipeline.models()) & set(models)]
+
+
+def _newest(dag_ids: Collection[str] | None) -> Any:
+    latest = select(DagVersion.dag_id, func.max(DagVersion.version_number).label("number")).join(
+        SerializedDagModel, SerializedDagModel.dag_version_id == DagVersion.id
+    )
+    if dag_ids is not None:
+        latest = latest.where(DagVersion.dag_id.in_(dag_ids))
+    newest = latest.group_by(DagVersion.dag_id).subquery()
+    return (
+        select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
+        .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
+        .join(newest, (DagVersion.dag_id == newest.c.dag_id) & (DagVersion.version_number == newest.c.number))
+    )
+
+
+def _read(dag_id: str, dag_hash: str, data: Mapping[str, Any]) -> PipelineDag | None:
+    dag = data.get("dag", {})
+    serialized = [each.get("__var", each) for each in dag.get("tasks", [])]
+    tasks = tuple(filter(None, map(_stage_task, serialized)))
+    if not tasks:
+        return None
+    outlets = [asset for task in serialized for asset in _assets(task.get("outlets") or [])]
+    assets = frozenset(asset["name"] for asset in outlets if asset.get("group") != "hops")
+    scheduled_on = frozenset(asset["name"] for asset in _assets(dag.get("timetable") or {}))
+    return PipelineDag(dag_id, dag_hash, tasks, assets, scheduled_on)
+
+
+def _stage_task(task: Mapping[str, Any]) -> StageTask | None:
+    fields = task
+    if task.get("_is_mapped"):
+        fields = {**task.get("partial_kwargs", {}), **task}
+    if _CONN_FIELD not in task.get("template_fields", ()):
+        return None
+    stage, kind = _of_class(str(task.get("_task_module")), str(task.get("task_type")))
+    return StageTask(
+        task_id=task["task_id"],
+        stage=stage,
+        kind=kind,
+        operator=str(task.get("task_type")),
+        hops_conn_id=_plain(fields.get(_CONN_FIELD)) or RuntimeHook.default_conn_name,
+        model_name=_plain(fields.get("model_name")),
+        is_mapped=bool(task.get("_is_mapped")),
+        model_server_conn_id=_plain(fields.get("model_server_conn_id")),
+    )
+
+
+def _plain(value: Any) -> str | None:
+    """A field that says what it means; not a template, which has its value in a run alone."""
+    return value if isinstance(value, str) and value and "{{" not in value else None
+
+
+@cache
+def _of_class(module: str, name: str) -> tuple[str | None, str | None]:
+    """Stage and artifact kind of an operator of this package, or of a decorator that is one."""
+    if not module.startswith(_PACKAGE):
+        return None, None
+    try:
+        operator = getattr(importlib.import_module(module), name, None)
+    except ImportError:  # of another version of this package, or of the ML side
+        return None, None
+    ancestors = getattr(operator, "__mro__", ())
+    modules = (each.__module__ for each in ancestors if each.__module__.startswith(_STAGES))
+    stage = next((each.removeprefix(_STAGES) for each in modules), None)
+    return (None if stage == "base" else stage), getattr(operator, "output_kind", None)
+
+
+def _assets(value: Any) -> Iterable[Mapping[str, Any]]:
+    """The assets within a serialized value, however deep."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _assets(item)
+    elif isinstance(value, Mapping):
+        body = value.get("__var", value)
+        if isinstance(body, Mapping) and "uri" in body and "name" in body:
+            yield body
+        elif isinstance(body, Mapping | list):
+            yield from _assets(list(body.values()) if isinstance(body, Mapping) else body)

@@ -1,0 +1,1 @@
+"""Runs: DAG runs by stage, task instances, training runs."""

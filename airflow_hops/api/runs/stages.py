@@ -1,0 +1,128 @@
+"""A DAG run, stage by stage: how each went, and what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from fastapi import APIRouter
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
+from airflow_hops.api.artifacts.from_tasks import returned_by_runs
+from airflow_hops.api.artifacts.lookup import pipeline_of, run_of
+from airflow_hops.api.artifacts.routes import ArtifactEntry, list_run_artifacts
+from airflow_hops.api.runs.states import Refusal, duration_of, refusal_in, told_by
+from airflow_hops.api.types import Model, Number, Time
+from airflow_hops.contract.artifacts import Producer
+
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}", tags=["runs"])
+_UNFINISHED = {"running", "deferred", "up_for_retry", "up_for_reschedule", "restarting"}
+
+
+class StageProgress(Model):
+    """The progress of a running stage."""
+
+    share: Number
+    """0 to 1; null where it does not say."""
+    text: str
+
+
+class StageRun(Model):
+    """An instance of one of the pipeline's tasks."""
+
+    task_id: str
+    map_index: int
+    map_label: str | None
+    """What tells a mapped instance from the others, where the DAG file says it."""
+    stage: str | None
+    operator: str
+    model_name: str | None
+    state: str | None
+    try_number: int
+    max_tries: int
+    started_at: Time | None
+    ended_at: Time | None
+    duration_s: Number
+    progress: StageProgress | None
+    error: str | None
+    """Why its last try failed, in its own words."""
+    artifacts: list[ArtifactEntry]
+
+
+class RunStages(Model):
+    """A DAG run and the instances of the pipeline's tasks, in the DAG file's order."""
+
+    run_id: str
+    state: str
+    run_type: str
+    run_after: Time
+    started_at: Time | None
+    ended_at: Time | None
+    duration_s: Number
+    triggered_by: str | None
+    """The user, where one did."""
+    refusal: Refusal | None
+    stages: list[StageRun]
+
+
+@router.get("/stages", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
+def list_run_stages(dag_id: str, run_id: str) -> RunStages:
+    """The stages of a run, with their artifacts; those included that wait, run or failed."""
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+        run = run_of(session, dag_id, run_id)
+        refusal = refusal_in(returned_by_runs(session, dag_id, [run_id]))
+        instances = _instances(session, dag_id, run_id, [task.task_id for task in pipeline.tasks])
+    made: dict[tuple[str, int], list[ArtifactEntry]] = {}
+    for entry in list_run_artifacts(dag_id, run_id).artifacts:
+        made.setdefault((entry.task_id, entry.map_index), []).append(entry)
+    stages = []
+    for task in pipeline.tasks:
+        for each in instances.get(task.task_id, []):
+            told = None
+            if str(each.state) in {*_UNFINISHED, "failed"}:
+                producer = Producer(dag_id, run_id, each.task_id, each.map_index)
+                told = told_by(pipeline, producer, each.try_number)
+            last = told.points[-1] if told and told.points and str(each.state) != "failed" else None
+            stages.append(
+                StageRun(
+                    task_id=each.task_id,
+                    map_index=each.map_index,
+                    map_label=each.rendered_map_index,
+                    stage=task.stage,
+                    operator=task.operator,
+                    model_name=task.model_name,
+                    state=None if each.state is None else str(each.state),
+                    try_number=each.try_number,
+                    max_tries=each.max_tries,
+                    started_at=each.start_date,
+                    ended_at=each.end_date,
+                    duration_s=each.duration,
+                    progress=StageProgress(share=last.progress, text=last.text) if last else None,
+                    error=told.error if told else None,
+                    artifacts=made.get((each.task_id, each.map_index), []),
+                )
+            )
+    return RunStages(
+        run_id=run.run_id,
+        state=str(run.state),
+        run_type=str(run.run_type),
+        run_after=run.run_after,
+        started_at=run.start_date,
+        ended_at=run.end_date,
+        duration_s=duration_of(run),
+        triggered_by=run.triggering_user_name,
+        refusal=refusal,
+        stages=stages,
+    )
+
+
+def _instances(session: Session, dag_id: str, run_id: str, task_ids: Sequence[str]) -> dict[str, list[TaskInstance]]:
+    mine = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id.in_(task_ids))
+    found: dict[str, list[TaskInstance]] = {}
+    for each in session.scalars(select(TaskInstance).where(*mine).order_by(TaskInstance.map_index)):
+        found.setdefault(each.task_id, []).append(each)
+    return found

@@ -1,0 +1,213 @@
+"""The states of DAG runs: their stages, and why one of them failed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from fastapi import HTTPException
+from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import Session
+
+from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact, returned_by_tasks
+from airflow_hops.api.artifacts.lookup import hook_of, reaching
+from airflow_hops.api.pipelines.definitions import PipelineDag
+from airflow_hops.api.types import Model, Number, Time
+from airflow_hops.contract.artifacts import Producer
+from airflow_hops.hooks.progress import TaskProgress
+
+_READERS = 8
+"""Threads that read why tasks failed: a store far away takes its time for each."""
+_TELLING = (
+    "failed", "upstream_failed", "awaiting_input", "running", "up_for_retry", "restarting", "deferred",
+    "up_for_reschedule", "queued", "scheduled", "none", "success", "skipped", "removed",
+)  # fmt: skip
+"""States, the one first that says most about a task whose instances differ."""
+
+
+class _Refused(NamedTuple):
+    """The property by which an artifact says that it refuses a model, its value then, and that in words."""
+
+    name: str
+    value: Any
+    verdict: Literal["not blessed", "rolled back"]
+
+
+_REFUSING = {
+    "evaluation": _Refused("blessed", False, "not blessed"),
+    "rollout": _Refused("decision", "rolled_back", "rolled back"),
+}
+"""By kind of artifact."""
+
+
+class StageState(Model):
+    """A task of a run; of a mapped one, what its instances together come to."""
+
+    task_id: str
+    stage: str | None
+    state: str
+    instances: int
+    ended: int
+    """How many of them are through, well or badly."""
+
+
+class RunFailure(Model):
+    """The first task of a run that failed."""
+
+    task_id: str
+    map_index: int
+    why: str | None
+    """In its own words; null where it left none."""
+
+
+class Refusal(Model):
+    """The first task of a run that refused its model, though nothing failed."""
+
+    task_id: str
+    map_index: int
+    verdict: Literal["not blessed", "rolled back"]
+    why: str
+
+
+class LastRun(Model):
+    """The newest run of a DAG."""
+
+    run_id: str
+    state: str
+    run_type: str
+    run_after: Time
+    started_at: Time | None
+    ended_at: Time | None
+    duration_s: Number
+    """So far, of one that has not ended."""
+    stages: list[StageState]
+    """In the DAG file's order; tasks that are none of this package's are left out."""
+    failure: RunFailure | None
+    refusal: Refusal | None
+
+
+def last_runs(session: Session, pipelines: Collection[PipelineDag]) -> dict[str, LastRun]:
+    """The newest run of each pipeline that has one, by DAG."""
+    by_dag = {pipeline.dag_id: pipeline for pipeline in pipelines}
+    rank = func.row_number().over(partition_by=DagRun.dag_id, order_by=(DagRun.run_after.desc(), DagRun.id.desc()))
+    ranked = select(DagRun.id, rank.label("rank")).where(DagRun.dag_id.in_(by_dag)).subquery()
+    newest = select(DagRun).join(ranked, DagRun.id == ranked.c.id).where(ranked.c.rank == 1)
+    runs = {run.dag_id: run for run in session.scalars(newest)}
+    stages = _stages(session, runs.values(), by_dag)
+    failures = _failures(session, [run for run in runs.values() if str(run.state) == "failed"], by_dag)
+    judged = returned_by_tasks(
+        session,
+        [
+            (dag_id, run.run_id, task.task_id)
+            for dag_id, run in runs.items()
+            for task in by_dag[dag_id].tasks
+            if task.kind is None or task.kind in _REFUSING  # none: only the task knows
+        ],
+    )
+    refusals = {dag_id: refusal_in(each for each in judged if each.dag_id == dag_id) for dag_id in runs}
+    return {
+        dag_id: LastRun(
+            run_id=run.run_id,
+            state=str(run.state),
+            run_type=str(run.run_type),
+            run_after=run.run_after,
+            started_at=run.start_date,
+            ended_at=run.end_date,
+            duration_s=duration_of(run),
+            stages=stages.get(dag_id, []),
+            failure=failures.get(dag_id),
+            refusal=refusals.get(dag_id),
+        )
+        for dag_id, run in runs.items()
+    }
+
+
+def refusal_in(returned: Iterable[ReturnedArtifact]) -> Refusal | None:
+    """The first refusal among what the tasks of a run returned, in the order in which they did."""
+    for each in returned:
+        facts = each.artifact.properties
+        refused = _REFUSING.get(each.artifact.kind)
+        if refused is not None and facts.get(refused.name) == refused.value:
+            why = "; ".join(str(reason) for reason in facts.get("reasons") or [])
+            return Refusal(task_id=each.task_id, map_index=each.map_index, verdict=refused.verdict, why=why)
+    return None
+
+
+def duration_of(run: DagRun) -> float | None:
+    """Seconds that a run took, or has taken so far; None before its start."""
+    if run.start_date is None:
+        return None
+    seconds: float = ((run.end_date or datetime.now(UTC)) - run.start_date).total_seconds()
+    return seconds
+
+
+def told_by(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:
+    """What a task instance says of one of its tries; None where it says nothing, or the store cannot be read."""
+    try:
+        store = hook_of(pipeline.conn_id(producer.task_id)).store
+        with reaching(store):
+            told = TaskProgress.read(store, producer)
+    except HTTPException:
+        return None
+    return told if told is not None and told.try_number == try_number else None
+
+
+def _stages(
+    session: Session, runs: Iterable[DagRun], pipelines: Mapping[str, PipelineDag]
+) -> dict[str, list[StageState]]:
+    named = [(run.dag_id, run.run_id) for run in runs]
+    states: dict[tuple[str, str], dict[str, int]] = {}
+    columns = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.state)
+    counted = (
+        select(*columns, func.count())
+        .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).in_(named))
+        .group_by(*columns)
+    )
+    for dag_id, task_id, state, count in session.execute(counted):
+        states.setdefault((dag_id, task_id), {})[str(state or "none")] = count
+    return {
+        dag_id: [
+            _stage(task.task_id, task.stage, states[dag_id, task.task_id])
+            for task in pipelines[dag_id].tasks
+            if (dag_id, task.task_id) in states
+        ]
+        for dag_id, _ in named
+    }
+
+
+def _stage(task_id: str, stage: str | None, counts: Mapping[str, int]) -> StageState:
+    state = min(counts, key=lambda each: _TELLING.index(each) if each in _TELLING else len(_TELLING))
+    through = ("success", "failed", "skipped", "upstream_failed", "removed")
+    ended = sum(count for each, count in counts.items() if each in through)
+    return StageState(task_id=task_id, stage=stage, state=state, instances=sum(counts.values()), ended=ended)
+
+
+def _failures(
+    session: Session, runs: Collection[DagRun], pipelines: Mapping[str, PipelineDag]
+) -> dict[str, RunFailure]:
+    named = [(run.dag_id, run.run_id) for run in runs]
+    failed = session.execute(
+        select(
+            TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index,
+            TaskInstance.try_number,
+        )
+        .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).in_(named), TaskInstance.state == "failed")
+        .order_by(TaskInstance.end_date)
+    )  # fmt: skip
+    first = {row.dag_id: row for row in reversed(failed.all())}
+
+    def why(dag_id: str) -> str | None:
+        row = first[dag_id]
+        told = told_by(pipelines[dag_id], Producer(dag_id, row.run_id, row.task_id, row.map_index), row.try_number)
+        return told.error if told else None
+
+    with ThreadPoolExecutor(_READERS) as readers:
+        reasons = dict(zip(first, readers.map(why, first), strict=True))
+    return {
+        dag_id: RunFailure(task_id=row.task_id, map_index=row.map_index, why=reasons[dag_id])
+        for dag_id, row in first.items()
+    }

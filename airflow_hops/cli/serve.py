@@ -1,0 +1,133 @@
+"""``airflow hops serve``: the model server that a connection names, in the runtime environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from airflow_hops.cli.checks import is_this_machine
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.hooks.model_server import ModelServerHook
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.local import runtime_environment, runtime_python
+from airflow_hops.programs import module_command
+from airflow_hops.serving_api.tls import rest_speaks_tls
+from airflow_hops.shared_places import capture_path, local_path, storage_options_of
+from airflow_hops.store import ArtifactStore
+
+_WHAT_TO_SERVE = ("--model_config_file", "--model_base_path", "--upstream")
+_TOKENS = {"serving_token": "control_token_file", "serving_prediction_token": "prediction_token_file"}
+
+
+def serve(args: Namespace) -> None:
+    """Becomes the model server; never returns.
+
+    Raises:
+        SystemExit: there is no such server, or nothing to start it with; the message says why.
+    """
+    try:
+        server = ModelServerHook(args.conn_id)
+        hops = RuntimeHook(args.conn_id if server.is_hops else RuntimeHook.default_conn_name)
+        python = runtime_python(hops.settings.runtime)
+        environment = runtime_environment(hops.settings.runtime) | storage_variables(server.services, hops.store)
+        given = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some releases of argparse leave it there
+        command = module_command(python, "airflow_hops.serving", *server_flags(server.services, given))
+    except HopsError as error:
+        raise SystemExit(str(error)) from None
+    # In the place of this process: signals, exit code and end are the server's own.
+    os.execve(command[0], command, environment)
+
+
+def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list[str]:
+    """The server's flags: what the connection says, then what was given, which wins.
+
+    A config file that is not there is written, without a model. A token is handed on in memory.
+
+    Args:
+        services: The connection's ``serving_*`` entries.
+        given: Further flags.
+
+    Raises:
+        BadInput: the connection names no server of this package, or what it and the flags say is not enough.
+    """
+    names = {flag.partition("=")[0] for flag in given}
+    if (kind := services.get("serving_kind") or "bundled") != "bundled":
+        raise BadInput(f"connection field 'kind' is {kind!r}, expected 'bundled': no other server is started here")
+    if services.get("serving_ca_file") and "--ssl_config_file" not in names:
+        raise BadInput(
+            "connection field 'ca_file' says that the server speaks TLS; give its own key and certificate: "
+            "-- --ssl_config_file=FILE"
+        )
+    config_file = local_path(services, "serving_config_file")
+    if config_file is None and names.isdisjoint(_WHAT_TO_SERVE):
+        raise BadInput(
+            "connection field 'config_file' is empty, so that nothing says what to serve; fill it in, or give one of "
+            f"{', '.join(_WHAT_TO_SERVE)} behind --"
+        )
+    values: dict[str, object] = {
+        "host": _listening_host(services, names),
+        "port": services.get("serving_port"),
+        "rest_api_port": services.get("serving_rest_port"),
+        "rest_api_enable_ssl": rest_speaks_tls(services),
+        "model_config_file": config_file,
+        "model_config_file_poll_wait_seconds": config_file and 1,
+        "traffic_config_file": local_path(services, "serving_traffic_file"),
+        "capture_base_path": capture_path(services),
+        **{flag: _in_memory(services[name]) for name, flag in _TOKENS.items() if services.get(name)},
+    }
+    if config_file is not None:
+        _make_config_file(config_file)
+    return [*(f"--{name}={value}" for name, value in values.items() if value), *given]
+
+
+def storage_variables(services: Mapping[str, str], store: ArtifactStore) -> dict[str, str]:
+    """Variables from which the server's fsspec takes the options of the stores that models and captured rows lie in.
+
+    Args:
+        services: The connection's ``serving_*`` entries.
+        store: The artifact store.
+    """
+    found = {}
+    for location in (services.get("serving_base_path") or "", services.get("serving_capture_path") or ""):
+        protocol, separator, _ = location.partition("://")
+        options = storage_options_of(services, location, store) if separator else {}
+        if options:
+            name = f"FSSPEC_{protocol.upper()}"
+            found[name] = json.dumps(json.loads(os.environ.get(name) or "{}") | dict(options))
+    return found
+
+
+def _listening_host(services: Mapping[str, str], names: set[str]) -> str | None:
+    host = services.get("serving_host") or "127.0.0.1"
+    if is_this_machine(host):
+        return host
+    if "--host" not in names:
+        print(
+            f"The connection's host {host!r} is no address of this machine: the server listens at 127.0.0.1 alone, "
+            "unless told otherwise by -- --host=ADDRESS",
+            file=sys.stderr,
+            flush=True,
+        )
+    return None
+
+
+def _make_config_file(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x") as file:
+            file.write("model_config_list {}\n")
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise BadInput(f"connection field 'config_file' is '{path}', which cannot be written: {error}") from None
+
+
+def _in_memory(token: str) -> str:
+    """Path of a file in memory that the server inherits: a token belongs neither on a disk nor in a command line."""
+    descriptor = os.memfd_create("token", 0)  # without MFD_CLOEXEC, which is the default
+    os.write(descriptor, token.encode())
+    return f"/proc/self/fd/{descriptor}"

@@ -1,0 +1,60 @@
+"""Dataclasses that are kept as JSON, and read by versions of this package other than the one that wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+_WHERE_TOLD = "where told"
+
+
+def where_told() -> Any:
+    """A field that is None where there is nothing to tell, and then is not written."""
+    return field(default=None, metadata={_WHERE_TOLD: True})
+
+
+@dataclass(frozen=True)
+class JsonFields:
+    """A JSON object with known fields; what a newer version has written beside them is kept.
+
+    A subclass whose fields are more than JSON values converts them in its own :meth:`from_dict`; what has a ``to_dict``
+    is written with it.
+
+    Attributes:
+        more: Fields that this version does not know.
+    """
+
+    more: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """Reads the JSON object.
+
+        Raises:
+            TypeError: a field without a default is missing, or ``value`` is no object.
+        """
+        if not isinstance(value, Mapping):
+            raise TypeError(f"expected an object, found {value!r}")
+        known = {each.name for each in fields(cls)} - {"more"}
+        return cls(
+            **{name: item for name, item in value.items() if name in known},
+            more={name: item for name, item in value.items() if name not in known},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object; lists for tuples, strings for the keys of mappings."""
+        known = {each: getattr(self, each.name) for each in fields(self) if each.name != "more"}
+        told = {each.name: v for each, v in known.items() if v is not None or _WHERE_TOLD not in each.metadata}
+        return {**self.more, **{name: as_json(item) for name, item in told.items()}}
+
+
+def as_json(value: Any) -> Any:
+    """A value in JSON's own types."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return value

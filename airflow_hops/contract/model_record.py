@@ -1,0 +1,206 @@
+"""The record of a served model: its champion, its challenger, and how they came to be.
+
+It is a JSON file of the store (:mod:`airflow_hops.store.model_records` reads and writes it), for readers that have no
+MLflow. It is written before the traffic changes: a share that a canary has is one that was decided, and written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+from airflow_hops.contract.artifacts import Artifact, Producer
+from airflow_hops.contract.json_fields import JsonFields, where_told
+from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.contract.rollout.decision import Decision
+from airflow_hops.contract.rollout.progress import Progress
+from airflow_hops.contract.times import now
+
+Role = Literal["champion", "challenger"]
+
+_BEGINS, _ENDS = ("deployed", "canary"), ("deployed", "promoted", "rolled_back", "undeployed")
+"""Events by which a version comes to serve, and those by which a trial or a reign begins or ends."""
+
+
+@dataclass(frozen=True)
+class ServedVersion(JsonFields):
+    """A version that takes traffic.
+
+    Attributes:
+        version: Its number, the same in MLflow's registry, in the base path and on the server.
+        model: The model artifact.
+        statistics: URI of the statistics artifact that the model was trained on, or None.
+        schema: URI of the schema artifact, or None.
+        fingerprint: The model artifact's.
+        serving_path: The version's folder.
+        since: When it became what it is, ISO 8601 UTC.
+        traffic_percent: Share that was decided for it.
+        baseline: A challenger's: what the server had counted of each version when the canary began.
+        rollout: A challenger's: how far its rollout is, or None before it began.
+    """
+
+    version: int
+    model: Artifact
+    statistics: str | None
+    schema: str | None
+    fingerprint: str
+    serving_path: str
+    since: str
+    traffic_percent: int = 100
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    rollout: Progress | None = None
+
+    @classmethod
+    def of(cls, model: Artifact, version: int, serving_path: str, traffic_percent: int) -> ServedVersion:
+        """A model artifact that begins to take traffic now."""
+        trained = ModelProperties.of(model)
+        return cls(
+            version=version,
+            model=model,
+            statistics=trained.statistics,
+            schema=trained.schema,
+            fingerprint=model.fingerprint,
+            serving_path=serving_path,
+            since=now(),
+            traffic_percent=traffic_percent,
+        )
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`."""
+        rollout = value.get("rollout")
+        model, rollout = Artifact.from_dict(value["model"]), Progress.from_dict(rollout) if rollout else None
+        return super().from_dict({**value, "model": model, "rollout": rollout})
+
+
+@dataclass(frozen=True)
+class ModelEvent(JsonFields):
+    """Something that was decided on a version.
+
+    Attributes:
+        at: When, ISO 8601 UTC.
+        event: ``deployed``, ``canary``, ``step``, ``approved``, ``traffic``, ``promoted``, ``rolled_back``, ``left`` or
+            ``undeployed``.
+        version: The version.
+        why: In words.
+        by: Who decided: ``dag_id``, ``run_id`` and ``task_id`` of a task, ``dag_id``, ``user`` and ``request_id`` of a
+            person; of an approval the person's name.
+        traffic: The shares that were decided, version to percent.
+        to: The version that a rollback went to.
+        note: What a person said with an approval.
+        decision: What a rollout was decided by.
+    """
+
+    at: str
+    event: str
+    version: int
+    why: str = ""
+    by: Mapping[str, str] | str | None = where_told()
+    traffic: Mapping[int, int] | None = where_told()
+    to: int | None = where_told()
+    note: str | None = where_told()
+    decision: Decision | None = None
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`."""
+        traffic, decision = value.get("traffic"), None
+        if "reasons" in value:
+            decision = Decision.of_event(value["event"], value)
+            value = {name: item for name, item in value.items() if name not in decision.numbers()}
+        if traffic is not None:
+            traffic = {int(version): percent for version, percent in traffic.items()}
+        return super().from_dict({**value, "traffic": traffic, "decision": decision})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object, with the numbers of a rollout's decision beside the rest."""
+        said = super().to_dict()
+        decision = said.pop("decision", None)
+        return {**said, **(decision.numbers() if decision else {})}
+
+    @property
+    def made_by(self) -> Mapping[str, str]:
+        """The task or the person that decided, by name; empty where that is not recorded."""
+        return self.by if isinstance(self.by, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class ModelRecord(JsonFields):
+    """A model's champion, challenger and history.
+
+    Attributes:
+        champion: The version that serves, or None before the first.
+        challenger: The version that is tried as a canary, or None.
+        history: What was decided, oldest first.
+    """
+
+    champion: ServedVersion | None = None
+    challenger: ServedVersion | None = None
+    history: tuple[ModelEvent, ...] = ()
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`."""
+        served = {
+            role: ServedVersion.from_dict(value[role]) if value.get(role) else None
+            for role in ("champion", "challenger")
+        }
+        history = tuple(ModelEvent.from_dict(event) for event in value.get("history") or ())
+        return super().from_dict({**value, **served, "history": history})
+
+    def after(self, event: str, version: int, why: str, **facts: Any) -> ModelRecord:
+        """The record with one event more.
+
+        Args:
+            event: As :attr:`ModelEvent.event`.
+            version: The version.
+            why: In words.
+            **facts: Other fields of :class:`ModelEvent`.
+        """
+        return replace(self, history=(*self.history, ModelEvent(now(), event, version, why, **facts)))
+
+    @property
+    def traffic(self) -> dict[int, int]:
+        """The shares that were decided, version to percent; of nothing before the first champion."""
+        if self.champion is None:
+            return {}
+        if self.challenger is None:
+            return {self.champion.version: 100}
+        share = self.challenger.traffic_percent
+        shares = {self.champion.version: 100 - share, self.challenger.version: share}
+        return {version: percent for version, percent in shares.items() if percent}
+
+    @property
+    def serving(self) -> dict[Role, ServedVersion]:
+        """Champion and challenger, where there are any."""
+        found: dict[Role, ServedVersion | None] = {"champion": self.champion, "challenger": self.challenger}
+        return {role: version for role, version in found.items() if version is not None}
+
+    def served(self, version: int) -> ServedVersion | None:
+        """A version that is champion or challenger; None where it is neither."""
+        return next((each for each in self.serving.values() if each.version == version), None)
+
+    def champions(self) -> list[int]:
+        """Versions that are or were champions and were not taken back since, the latest first, each once."""
+        versions = [entry.version for entry in self.history if entry.event in ("deployed", "promoted")]
+        ends = {version: self._last(version, _ENDS) for version in versions}
+        taken_back = {version for version, end in ends.items() if end and end.event in ("rolled_back", "undeployed")}
+        return [version for version in dict.fromkeys(reversed(versions)) if version not in taken_back]
+
+    def last_event(self, version: int) -> ModelEvent | None:
+        """The newest event of a version, or None."""
+        return self._last(version)
+
+    def began(self, version: int) -> ModelEvent | None:
+        """The newest event by which a version came to serve, as champion or as a canary; None if it is not recorded."""
+        return self._last(version, _BEGINS)
+
+    def _last(self, version: int, events: Iterable[str] | None = None) -> ModelEvent | None:
+        of_it = (entry for entry in reversed(self.history) if entry.version == version)
+        return next((entry for entry in of_it if events is None or entry.event in events), None)
+
+
+def by_whom(producer: Producer) -> dict[str, str]:
+    """Who decides, for an event of the history: the DAG, its run and the task."""
+    return {"dag_id": producer.dag_id, "run_id": producer.run_id, "task_id": producer.task_id}

@@ -1,0 +1,144 @@
+"""Sources of raw tables and images: what a user says about one, and a file of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from airflow_hops.contract.artifacts import BadInput
+
+FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of one raw table's rows.
+
+    Attributes:
+        uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, whose files
+            are then taken with those of its subfolders, in the order of their names.
+        format: ``csv``, ``jsonl`` (one JSON object a line) or ``parquet``; of statistics also ``arrow`` (IPC) or
+            ``tfrecord``. None takes it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
+            Zstandard) is always told by the content.
+        time_column: Column by which the window of time selects rows; None takes the table whole. A timestamp without
+            a zone counts as UTC, an integer as seconds since the epoch.
+        columns: Columns to keep; None keeps all.
+        schema: Types of columns that are not to be inferred, by name: ``int64``, ``float64``, ``string``, ``bool``,
+            ``date32``, ``timestamp`` (UTC), or any other alias of Arrow's.
+        delimiter: Of CSV.
+        null_values: Texts that stand for a missing value in CSV.
+        encoding: Of CSV.
+        storage_options: fsspec options. They are kept with the task's rendered fields: leave credentials to the
+            environment.
+    """
+
+    uri: str
+    format: str | None = None
+    time_column: str | None = None
+    columns: tuple[str, ...] | None = None
+    schema: Mapping[str, str] = field(default_factory=dict)
+    delimiter: str = ","
+    null_values: tuple[str, ...] = ("", "NA")
+    encoding: str = "utf8"
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.uri:
+            raise BadInput("a source's uri is empty; expected a path or a URI")
+        if self.format is not None and self.format not in FORMATS:
+            raise BadInput(f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(FORMATS)}")
+
+    @classmethod
+    def from_value(cls, table: str, value: Source | str | Mapping[str, Any]) -> Source:
+        """A source from what a DAG may hold: itself, its URI alone, or its fields.
+
+        Args:
+            table: The table's name, for the message.
+            value: The source.
+
+        Raises:
+            BadInput: the value is none of these, or names a field that there is not.
+        """
+        if isinstance(value, Source):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping):
+            raise BadInput(f"sources[{table!r}] is a {type(value).__name__}, expected a Source, a URI or a mapping")
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise BadInput(f"sources[{table!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        if "uri" not in value:
+            raise BadInput(f"sources[{table!r}] lacks 'uri'; it has {', '.join(sorted(value)) or 'no field'}")
+        # JSON knows no tuples.
+        lists = {name: tuple(value[name]) for name in ("columns", "null_values") if value.get(name) is not None}
+        return cls(**{**value, **lists})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value from which :meth:`from_value` makes an equal source."""
+        value = asdict(self)
+        return {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """A source of labelled images.
+
+    Attributes:
+        uri: Absolute local path or fsspec URI: a folder with a folder of image files for each class; Parquet files
+            (one, a glob, or a folder of them) with a column of encoded images; or an IDX file of images, as MNIST's.
+        labels: Of IDX: the IDX file of the labels.
+        image_column: Of Parquet: the encoded images, binary, or a struct with a field ``bytes``.
+        label_column: Of Parquet: names or numbers of the classes.
+        key_column: Of Parquet: identities of the images; None makes them of the file's name and the row's number.
+        storage_options: fsspec options. They are kept with the task's rendered fields: leave credentials to the
+            environment.
+    """
+
+    uri: str
+    labels: str | None = None
+    image_column: str = "image"
+    label_column: str = "label"
+    key_column: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_value(cls, split: str, value: ImageSource | str | Mapping[str, Any]) -> ImageSource:
+        """A source from what a DAG may hold: itself, its URI alone, or its fields.
+
+        Raises:
+            BadInput: the value is none of these, or names a field that there is not.
+        """
+        if isinstance(value, ImageSource):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping) or "uri" not in value:
+            found = f"has {', '.join(map(str, value)) or 'no field'}" if isinstance(value, Mapping) else f"is {value!r}"
+            raise BadInput(f"sources[{split!r}] {found}; expected an ImageSource, a URI, or a mapping with 'uri'")
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise BadInput(f"sources[{split!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        return cls(**value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value from which :meth:`from_value` makes an equal source."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a source.
+
+    Attributes:
+        path: Path within its file system.
+        name: The path as people write it, with the protocol.
+        size_bytes: Its size; 0 where the file system does not tell.
+        version: What changes when the file does: an etag, a checksum, or the time of its modification.
+    """
+
+    path: str
+    name: str
+    size_bytes: int
+    version: str

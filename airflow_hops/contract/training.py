@@ -1,0 +1,59 @@
+"""How a training is to be done: what the operator, the step and each rank agree upon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+HOROVOD = "horovod"
+MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
+PARAMETER_SERVER = "parameter_server"
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The options of a training; JSON values.
+
+    Attributes:
+        train: ``module:function`` of the user.
+        script: Instead, a Python file beside the DAG that runs as ``__main__``.
+        script_args: The script's arguments.
+        shipped: Instead, a function's source: :func:`~airflow_hops.runtime.step.function.call_shipped`.
+        params: Hyperparameters.
+        env: Variables for all ranks.
+        np: Number of ranks that train.
+        seed: Seed of weights and of the order of rows.
+        deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
+        guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
+        strategy: How the ranks work together: ``horovod``, ``multi_worker_mirrored`` or ``parameter_server``.
+        parameter_servers: How many further ranks hold variables.
+        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
+        timeline: Whether Horovod writes its timeline, ``timeline.json`` in the output.
+        tensorboard: Whether to serve a TensorBoard for as long as the training runs.
+    """
+
+    train: str | None = None
+    script: str | None = None
+    script_args: tuple[str, ...] = ()
+    shipped: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    np: int = 2
+    seed: int = 0
+    deterministic: bool = False
+    checkpoint_every_steps: int = 0
+    guard_every_steps: int | None = None
+    strategy: str = HOROVOD
+    parameter_servers: int = 0
+    stall_timeout_s: float = 300.0
+    timeline: bool = False
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "script_args", tuple(self.script_args))  # JSON has lists
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value."""
+        return {**asdict(self), "script_args": list(self.script_args)}

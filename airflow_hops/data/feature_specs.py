@@ -1,0 +1,182 @@
+"""``features.json``: what goes into a transform graph and what comes out of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.images import ImageSpec
+
+_DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
+"""Dtype by ``tensorflow_metadata.proto.v0.schema_pb2.FeatureType`` (BYTES, INT, FLOAT)."""
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """An output of the preprocessing function.
+
+    Attributes:
+        dtype: TensorFlow's name of it.
+        width: Columns of an output of shape ``[batch, width]``; None for one of shape ``[batch]``.
+        vocabulary_size: Number of ids, for the ids of a vocabulary; an embedding needs as many rows.
+        inputs: Raw features, and the time, that it is computed from; None where that is not known.
+        image: For an image: how its column, which holds encoded bytes, becomes a tensor of shape
+            ``[batch, height, width, channels]``.
+    """
+
+    dtype: str
+    width: int | None = None
+    vocabulary_size: int | None = None
+    image: ImageSpec | None = None
+    inputs: tuple[str, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one row's value, as ``keras.Input`` takes it."""
+        if self.image is not None:
+            return self.image.shape
+        return () if self.width is None else (self.width,)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value; ``vocabulary_size``, ``image`` and ``inputs`` only where there is one."""
+        value: dict[str, Any] = {"dtype": self.dtype, "width": self.width}
+        if self.vocabulary_size is not None:
+            value["vocabulary_size"] = self.vocabulary_size
+        if self.image is not None:
+            value["image"] = self.image.to_dict()
+        if self.inputs is not None:
+            value["inputs"] = list(self.inputs)
+        return value
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> OutputSpec:
+        """The inverse of :meth:`to_dict`."""
+        image, inputs = value.get("image"), value.get("inputs")
+        return cls(
+            **{
+                **value,
+                "image": None if image is None else ImageSpec.from_dict(image),
+                "inputs": None if inputs is None else tuple(inputs),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class FeatureSpecs:
+    """The columns of a transform.
+
+    Attributes:
+        features: Raw features in the schema's order, with their dtypes: int64, float32 or string.
+        label: Name of the label column.
+        key: Name of the key column, or None.
+        time: Name of the time column (int64, seconds since the epoch), or None.
+        outputs: The preprocessing function's outputs by name.
+        extra_inputs: Raw features, and the time, that a served model takes also where it does not use them.
+        classes: Names of the classes, where the label is the number of one of several; None for a label of 0 or 1.
+    """
+
+    features: Mapping[str, str]
+    label: str
+    key: str | None
+    time: str | None
+    outputs: Mapping[str, OutputSpec]
+    classes: tuple[str, ...] | None = None
+    extra_inputs: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """What the graph takes, by name: the raw features and, last, the time column; dtypes."""
+        return {**self.features, **({self.time: "int64"} if self.time else {})}
+
+    def inputs_of(self, outputs: Iterable[str]) -> dict[str, str]:
+        """What a model of some of the outputs takes, by name, in the order of :attr:`inputs`; dtypes.
+
+        Args:
+            outputs: Names of the outputs that the model uses.
+        """
+        needed = set(self.extra_inputs)
+        for name in outputs:
+            read = self.outputs[name].inputs
+            needed.update(self.inputs if read is None else read)
+        return {name: dtype for name, dtype in self.inputs.items() if name in needed}
+
+    def to_json(self) -> str:
+        """The text of ``features.json``."""
+        value: dict[str, Any] = {
+            "features": {name: {"dtype": dtype} for name, dtype in self.features.items()},
+            "label": self.label,
+            "key": self.key,
+            "time": self.time,
+            "outputs": {name: output.to_dict() for name, output in self.outputs.items()},
+        }
+        if self.classes is not None:
+            value["classes"] = list(self.classes)
+        if self.extra_inputs:
+            value["extra_inputs"] = list(self.extra_inputs)
+        return json.dumps(value, indent=1)
+
+    @classmethod
+    def read(cls, path: Path) -> FeatureSpecs:
+        """Reads ``features.json``.
+
+        Raises:
+            BadInput: the file is missing or is something else.
+        """
+        try:
+            value = json.loads(path.read_text())
+            return cls(
+                features={name: spec["dtype"] for name, spec in value["features"].items()},
+                label=value["label"],
+                key=value["key"],
+                time=value["time"],
+                outputs={name: OutputSpec.from_dict(spec) for name, spec in value["outputs"].items()},
+                classes=tuple(value["classes"]) if "classes" in value else None,
+                extra_inputs=tuple(value.get("extra_inputs", ())),
+            )
+        except FileNotFoundError:
+            raise BadInput(f"{path}: there is no such file; transform writes it beside its transform graph") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"{path}: not the features.json of a transform ({type(error).__name__}: {error})") from None
+
+
+def read_raw_features(schema_path: Path, *, label: str, key: str | None, time: str | None) -> dict[str, str]:
+    """The raw features of a schema in its order: every feature but label, key and time.
+
+    Args:
+        schema_path: ``schema.pbtxt``, a ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
+        label: Name of the label column.
+        key: Name of the key column.
+        time: Name of the time column.
+
+    Returns:
+        Dtype by name: INT is int64, FLOAT float32, BYTES string.
+
+    Raises:
+        BadInput: there is no schema, or a feature of another type.
+    """
+    try:
+        schema = text_format.Parse(schema_path.read_text(), schema_pb2.Schema())
+    except FileNotFoundError:
+        raise BadInput(f"{schema_path}: there is no schema") from None
+    except text_format.ParseError as error:
+        raise BadInput(f"{schema_path}: not a schema ({error})") from None
+    features: dict[str, str] = {}
+    for feature in schema.feature:
+        if feature.name in (label, key, time) or feature.lifecycle_stage == schema_pb2.DEPRECATED:
+            continue
+        if feature.type not in _DTYPE_OF_TYPE:
+            raise BadInput(
+                f"{schema_path}: feature {feature.name!r} is {schema_pb2.FeatureType.Name(feature.type)}; expected "
+                "BYTES, INT or FLOAT"
+            )
+        features[feature.name] = _DTYPE_OF_TYPE[feature.type]
+    if not features:
+        raise BadInput(f"{schema_path}: it has no feature besides label, key and time")
+    return features

@@ -1,0 +1,61 @@
+"""Readers of raw files: CSV, JSON lines and Parquet as streams of Arrow record batches of known types.
+
+Types are inferred from the first block of each file. Should a later block not fit them, :func:`infer_types` reads all
+blocks and widens: integer to float, anything to text in CSV. Memory holds a few blocks, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+
+import pyarrow as pa
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.readers.raw_file import RawFile
+from airflow_hops.data.readers.types import Types, wanted
+
+_FORMATS = ("csv", "jsonl", "parquet")
+
+
+def _reader(file: RawFile) -> ModuleType:
+    if file.format not in _FORMATS:
+        raise BadInput(f"{file.name}: the file is {file.format}; expected one of {', '.join(_FORMATS)}")
+    return importlib.import_module(f"airflow_hops.data.readers.{file.format}")
+
+
+def first_types(file: RawFile) -> Types:
+    """The columns and types of a file as its first block (in Parquet, its footer) has them.
+
+    Raises:
+        BadInput: the file cannot be read, or a wanted column is not in it.
+    """
+    return wanted(_reader(file).first_types(file), file)
+
+
+def infer_types(file: RawFile) -> Types:
+    """The columns and types of a file as all of its blocks together have them.
+
+    Raises:
+        BadInput: a value does not fit the type that the source's ``schema`` gives its column, or a JSON field is of
+            types that no one type holds.
+    """
+    return wanted(_reader(file).infer_types(file), file)
+
+
+def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Streams a file's rows.
+
+    Args:
+        file: The file.
+        types: The columns to read, with their types.
+
+    Yields:
+        Record batches with exactly these columns, and the position in the raw file, in bytes.
+
+    Raises:
+        TypesDoNotFit: a block's values are not of these types.
+        BadInput: the file is damaged.
+    """
+    yield from _reader(file).read(file, types)

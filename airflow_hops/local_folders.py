@@ -1,0 +1,148 @@
+"""Folders of this user on this machine: a private one that stays, and temporary ones that end with their process.
+
+Standard library only; both sides import it. The temporary folder is everybody's: what lies there under a name that
+others can foresee is trusted only in a folder that nobody else can write. A temporary folder is locked by the process
+that made it for as long as it lives, which also keeps systemd-tmpfiles from it; what a killed process has left is
+removed by the next one that makes a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.processes.locks import lock_folder, open_folder, try_lock
+
+CACHE_VARIABLE = "HOPS_LOCAL_CACHE"
+"""Environment variable with the folder in which each user's cache is made; by default the temporary folder."""
+
+_KINDS = (
+    "agent",
+    "artifact",
+    "classes",
+    "code",
+    "export",
+    "mlflow",
+    "models",
+    "rehearsal",
+    "run-file",
+    "step",
+    "uv",
+)
+"""Of temporary folders. Nothing else below ``hops-`` is removed: users have folders of such names, too."""
+_SWEEP_AGE_S = 3600.0
+
+log = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    """This user's private folder for what is kept from one process to the next.
+
+    Raises:
+        BadInput: as :func:`private_folder`.
+    """
+    root = os.environ.get(CACHE_VARIABLE) or tempfile.gettempdir()
+    return private_folder(Path(root).expanduser() / f"hops-{os.getuid()}")
+
+
+def private_folder(path: Path) -> Path:
+    """Makes a folder that only this user can enter, or makes sure that it is one.
+
+    Raises:
+        BadInput: it is a link, no folder, another user's, or other users can write to it.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(parents=True, mode=0o700)
+    status = path.lstat()
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        found = "is a symbolic link"
+    elif not stat.S_ISDIR(status.st_mode):
+        found = "is no folder"
+    elif status.st_uid != os.getuid():
+        found = f"belongs to user {status.st_uid}"
+    elif mode & 0o022:
+        found = f"can be written by others (mode {mode:o})"
+    else:
+        if mode & 0o077:
+            path.chmod(0o700)
+        return path
+    raise BadInput(
+        f"{path} {found}; expected a folder of user {os.getuid()} that nobody else can write, since what is in it is "
+        f"trusted. Remove it, or name another place in the environment variable {CACHE_VARIABLE} or TMPDIR"
+    )
+
+
+@contextlib.contextmanager
+def temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> Iterator[Path]:
+    """A new folder that only this user can enter, which is removed at the end of the ``with`` block.
+
+    Args:
+        kind: What it is for.
+        name: For people, as a part of the folder's name.
+        root: In which it is made; None for the system's temporary folder.
+    """
+    folder, lock = make_temporary_folder(kind, name, root=root)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def make_temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> tuple[Path, int]:
+    """As :func:`temporary_folder`, but it is the caller who removes the folder, and then closes its lock.
+
+    Returns:
+        The folder, and the descriptor that locks it.
+    """
+    assert kind in _KINDS, kind
+    root = root or Path(tempfile.gettempdir())
+    remove_left_behind(root)
+    # It has its name once it is locked: others would take it for one that was left behind.
+    hidden = Path(tempfile.mkdtemp(prefix=f".hops-{kind}-{f'{name[:50]}-' if name else ''}", dir=root))
+    lock = lock_folder(hidden)
+    return hidden.rename(root / hidden.name.removeprefix(".")), lock
+
+
+def remove_left_behind(root: Path, kind: str | None = None, *, age_s: float = _SWEEP_AGE_S) -> None:
+    """Removes temporary folders of this user whose process is gone.
+
+    Args:
+        root: Where they lie.
+        kind: What they were for; None for any.
+        age_s: Seconds since something was last put into a folder; some were made by other means, and locked later.
+    """
+    ours = re.compile(rf"hops-({kind or '|'.join(_KINDS)})-(.*-)?[a-z0-9_]{{8}}")
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(root):
+            if ours.fullmatch(entry.name):
+                _remove_unlocked(Path(entry.path), age_s)
+
+
+def _remove_unlocked(folder: Path, age_s: float) -> None:
+    try:
+        status = folder.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+        if not is_ours or time.time() - status.st_mtime < age_s:
+            return
+        descriptor = open_folder(folder)
+    except OSError:
+        return
+    try:
+        if try_lock(descriptor):  # else its process lives
+            shutil.rmtree(folder)
+            log.info("removed %s, which a process that was killed had left", folder)
+    except OSError as error:
+        log.warning("cannot remove %s, which a process that was killed had left: %s", folder, error)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,68 @@
+"""No Arrow or Parquet file runs code that it brings along (CVE-2023-47248).
+
+A schema may name the type ``arrow.py_extension_type``, which PyArrow before 14.0.1 unpickles; ``pyarrow_hotfix`` has it
+refuse. To import that means to import PyArrow, which takes half a second and 45 MB. So it is imported with PyArrow,
+whoever imports that, in every process of this package: every package of the ML side calls
+:func:`refuse_pickled_types` when it is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+_PICKLED = "arrow.py_extension_type"
+
+
+def refuse_pickled_types() -> None:
+    """Has PyArrow refuse types in pickled form: now, or as soon as it is imported."""
+    if "pyarrow" in sys.modules:
+        _fix(sys.modules["pyarrow"])
+    elif not any(isinstance(finder, _FixingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _FixingFinder())
+
+
+def why_refused(error: RuntimeError) -> str | None:
+    """What to say of a file that was refused; None where the error is another."""
+    if _PICKLED not in str(error):
+        return None
+    return (
+        f"a column is of the type {_PICKLED!r}, which is Python code in pickled form and is not run (CVE-2023-47248); "
+        "do not trust the file; if it is your own, write it anew with a type that Arrow itself has"
+    )
+
+
+class _FixingFinder(MetaPathFinder):
+    """Finds PyArrow where it is, and fixes it when it has been imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "pyarrow" or (spec := PathFinder.find_spec(fullname, path, target)) is None:
+            return None
+        assert spec.loader is not None
+        execute = spec.loader.exec_module
+
+        def execute_and_fix(module: ModuleType) -> None:
+            execute(module)
+            _fix(module)
+
+        spec.loader.exec_module = execute_and_fix  # type: ignore[method-assign]
+        return spec
+
+
+def _fix(pyarrow: ModuleType) -> None:
+    pickled_type = getattr(pyarrow, "PyExtensionType", None)
+    if pickled_type is None or hasattr(pickled_type, "set_auto_load"):
+        return  # a release that refuses by itself
+    try:
+        importlib.import_module("pyarrow_hotfix")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"PyArrow {pyarrow.__version__} runs code that files bring along (CVE-2023-47248), and pyarrow_hotfix, "
+            "which prevents it, is not installed; run 'airflow hops runtime create'"
+        ) from error

@@ -1,0 +1,117 @@
+"""Files in a store that fsspec opens: each appears whole, and a folder with its last file."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+# Stores in which an object appears whole once it is written; elsewhere a file is renamed into place.
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
+
+
+class RemoteFiles:
+    """Files of a store, by their addresses: URLs, or paths of its file system.
+
+    Args:
+        url: Of any folder in it.
+        storage_options: Passed to fsspec.
+
+    Attributes:
+        fs: The file system, as fsspec has it.
+        root: The folder's path.
+
+    Raises:
+        ImportError: The protocol's library is not installed.
+        ValueError: The protocol is not known.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        import fsspec  # not of the standard library, which is enough for everything else here
+
+        self.fs: Any
+        self.fs, root = fsspec.url_to_fs(url, **(storage_options or {}))
+        self.root = str(root).rstrip("/")
+        protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
+        self._renames = not protocols & _OBJECT_STORES
+
+    def read(self, address: str) -> bytes:
+        """A file's content. Raises FileNotFoundError where there is none."""
+        content: bytes = self.fs.cat_file(address)
+        return content
+
+    def write(self, address: str, content: bytes, *, staging: str = "") -> None:
+        """Writes a file, which appears whole.
+
+        Args:
+            address: Of the file.
+            content: All of it.
+            staging: Name of a file beside it to use meanwhile, which another try would use as well.
+        """
+        if not self._renames:
+            self.fs.pipe_file(address, content)
+            return
+        folder, _, name = address.rpartition("/")
+        temporary = f"{folder}/{staging or f'.{name}.{uuid.uuid4().hex[:8]}'}"
+        self.fs.makedirs(folder, exist_ok=True)
+        self.fs.pipe_file(temporary, content)
+        self.fs.mv(temporary, address)
+
+    def remove(self, address: str) -> None:
+        """Removes a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(address)
+
+    def exists(self, address: str) -> bool:
+        """Whether a file is there now."""
+        self.fs.invalidate_cache()
+        return bool(self.fs.exists(address))
+
+    def entries(self, folder: str) -> list[dict[str, Any]]:
+        """What lies in a folder now, as fsspec lists it; nothing where there is no folder."""
+        self.fs.invalidate_cache()
+        try:
+            listed: list[dict[str, Any]] = self.fs.ls(folder, detail=True)
+        except FileNotFoundError:
+            return []
+        return listed
+
+    def publish(self, files: Mapping[str, Path], folder: str, last: Collection[str]) -> None:
+        """Uploads a folder.
+
+        Args:
+            files: By their paths in it.
+            folder: Its address.
+            last: Those by which readers know that it is whole.
+        """
+        for path in sorted(files, key=lambda path: path in last):
+            address = f"{folder}/{path}"
+            if path in last:
+                self.write(address, files[path].read_bytes())
+                continue
+            if self._renames:
+                self.fs.makedirs(address.rpartition("/")[0], exist_ok=True)
+            self.fs.put_file(str(files[path]), address)
+        self.fs.invalidate_cache()
+
+    def clear(self, folder: str, *, first: Collection[str] = (), kept: Collection[str] = ()) -> None:
+        """Removes a folder's files.
+
+        Args:
+            folder: Its address.
+            first: Those by which readers know it.
+            kept: Those that stay.
+        """
+        for path in first:
+            self.remove(f"{folder}/{path}")
+        self.fs.invalidate_cache()
+        root = self.fs._strip_protocol(folder)
+        with contextlib.suppress(FileNotFoundError):
+            for path in self.fs.find(root) if kept else ():
+                if path.removeprefix(root).lstrip("/") not in kept:
+                    self.remove(path)
+            if not kept:
+                self.fs.rm(root, recursive=True)
+        self.fs.invalidate_cache()

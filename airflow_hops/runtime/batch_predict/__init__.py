@@ -1,0 +1,1 @@
+"""Batch prediction: a model's signature over whole examples, in Spark's executors."""

@@ -1,0 +1,274 @@
+"""What a Spark task of a batch prediction does: runs a signature over Arrow batches of its part of a split."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.raw_features import check_columns, dense_arrays
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_thread
+from airflow_hops.runtime.transform.batches import TransformTask
+from airflow_hops.runtime.transform.signature_inputs import LoadedSignature
+
+Array = np.ndarray[Any, Any]
+_loaded: dict[tuple[str, str], SignatureModel] = {}
+
+
+@dataclass(frozen=True)
+class PredictionPlan:
+    """The plan that every task gets.
+
+    Attributes:
+        saved_model: Folder of the SavedModel; every executor can read it.
+        signature: Name of the signature.
+        target: Folder to write to, with a folder per split; every executor can write to it.
+        columns: Columns of the examples that go with the predictions.
+        batch_rows: Rows that are predicted at once.
+    """
+
+    saved_model: str
+    signature: str
+    target: str
+    columns: tuple[str, ...]
+    batch_rows: int
+
+
+@dataclass
+class PredictionSummary:
+    """The summary of a task: one line of JSON that it hands to the driver.
+
+    Attributes:
+        split: The split that the task worked on.
+        rows: Rows written.
+        not_finite: Outputs with NaN or infinity: in how many rows.
+        error: What is wrong with the input, or None.
+        no_space: Whether the disk is full.
+    """
+
+    split: str
+    rows: int = 0
+    not_finite: dict[str, int] = field(default_factory=dict)
+    error: str | None = None
+    no_space: bool = False
+
+
+class SignatureModel:
+    """A signature of a SavedModel that takes a column of the examples for each of its inputs.
+
+    Args:
+        path: The SavedModel's folder.
+        signature: The signature's name.
+
+    Attributes:
+        inputs: TensorFlow's names of the dtypes by input.
+        outputs: NumPy dtype, and whether a row has one value only, by output.
+
+    Raises:
+        BadInput: it does not load, has no such signature, or an input is no column: of shape ``[batch]`` or
+            ``[batch, width]``.
+    """
+
+    def __init__(self, path: Path, signature: str) -> None:
+        self._tf = tf = import_tensorflow()
+        try:
+            self._model = tf.saved_model.load(str(path))  # kept: its variables live as long as it does
+        except Exception as error:  # a damaged file can fail in any way
+            raise BadInput(f"{path}: the SavedModel does not load ({type(error).__name__}: {error})") from error
+        signatures = self._model.signatures
+        if signature not in signatures:
+            raise BadInput(f"{path}: there is no signature {signature!r}; there are {', '.join(signatures)}")
+        self._signature = LoadedSignature(path, self._model, signature)
+        self._specs = self._signature.inputs
+        for name, spec in self._specs.items():
+            if spec.shape.rank not in (1, 2) or spec.shape[0] is not None:
+                raise BadInput(
+                    f"{path}: input {name!r} of signature {signature!r} has shape {spec.shape}; expected [None] or "
+                    "[None, width], to take a column of the examples"
+                )
+        self.inputs: dict[str, str] = {name: spec.dtype.name for name, spec in self._specs.items()}
+        self.outputs: dict[str, tuple[Any, bool]] = {
+            name: (np.dtype(spec.dtype.as_numpy_dtype), spec.shape.rank == 1 or spec.shape[1:] == [1])
+            for name, spec in self._signature.outputs.items()
+        }
+
+    def check(self, file: Path) -> None:
+        """Compares a file's columns with the inputs.
+
+        Raises:
+            BadInput: a column is missing, or of another type.
+        """
+        schema = pq.read_schema(file)
+        flat = {name: _column_dtype(d) for name, d in self.inputs.items() if not _is_list(schema, name)}
+        check_columns(file, flat, of="the model's signature")
+
+    def predict(self, batch: Any, where: str) -> dict[str, Array]:
+        """Outputs of a batch.
+
+        Args:
+            batch: An Arrow record batch with a column for each input.
+            where: File, for messages.
+
+        Returns:
+            Arrays of shape ``[rows, ...]`` by output.
+
+        Raises:
+            BadInput: the model fails on the values, or an output is not of the batch's rows.
+        """
+        tensors = {name: self._tensor(name, batch, where) for name in self._specs}
+        try:
+            found = self._signature(tensors)
+        except (self._tf.errors.OpError, ValueError) as error:
+            raise BadInput(f"{where}: the model fails on a batch of {batch.num_rows} rows: {error}") from None
+        outputs = {name: values.numpy() for name, values in found.items()}
+        for name, values in outputs.items():
+            if not values.ndim or len(values) != batch.num_rows:
+                raise BadInput(
+                    f"{where}: output {name!r} has shape {list(values.shape)} for a batch of {batch.num_rows} rows; "
+                    f"expected [{batch.num_rows}, ...]"
+                )
+        return outputs
+
+    def _tensor(self, name: str, batch: Any, where: str) -> Any:
+        spec = self._specs[name]
+        column = batch.column(batch.schema.get_field_index(name))
+        rows = batch.num_rows
+        if _is_list(batch.schema, name):
+            flat = column.flatten()
+            if column.null_count or len(flat) % rows:
+                raise BadInput(f"{where}: column {name!r} has not the same number of values in every row")
+            column = flat
+        batch = pa.RecordBatch.from_arrays([column], [name])
+        if spec.dtype == self._tf.float64:
+            values: Array = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        else:
+            values = dense_arrays(batch, {name: _column_dtype(spec.dtype.name)}, where)[name]
+        if spec.shape.rank == 2:
+            values = values.reshape(rows, -1)
+        try:
+            return self._tf.constant(
+                values if spec.dtype == self._tf.string else values.astype(spec.dtype.as_numpy_dtype), spec.dtype
+            )
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"{where}: column {name!r} cannot become {spec.dtype.name}: {error}") from error
+
+
+def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
+    """Does a task.
+
+    Bad input goes into the summary, so that the driver can say it in one sentence; everything else raises.
+
+    Returns:
+        The :class:`PredictionSummary` as JSON.
+    """
+    summary = PredictionSummary(task.split)
+    try:
+        _predict(plan, task, summary)
+    except BadInput as error:
+        summary.error = str(error)
+    except pa.ArrowInvalid as error:
+        summary.error = f"{task.path}: not a readable Parquet file ({error})"
+    except OSError as error:
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        summary.error, summary.no_space = f"no space left on the device of {plan.target} ({error})", True
+    return json.dumps(summary.__dict__)
+
+
+def _predict(plan: PredictionPlan, task: TransformTask, summary: PredictionSummary) -> None:
+    model = _load(plan)
+    target = Path(plan.target) / task.split / f"part-{task.part:05d}.parquet"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = target.with_name(f".{target.name}.{os.getpid()}")
+    writer: Any = None
+    try:
+        with pq.ParquetFile(task.path) as file:
+            columns = list(dict.fromkeys([*model.inputs, *plan.columns]))
+            groups = list(task.row_groups)
+            for batch in file.iter_batches(batch_size=plan.batch_rows, row_groups=groups, columns=columns):
+                if not batch.num_rows:
+                    continue
+                outputs = model.predict(batch, f"split {task.split!r} ({task.path})")
+                _count_not_finite(outputs, summary)
+                written = _with_columns(batch, plan.columns, outputs)
+                if writer is None:
+                    writer = pq.ParquetWriter(staging, written.schema)
+                writer.write_table(pa.Table.from_batches([written]))
+                summary.rows += batch.num_rows
+        if writer is not None:
+            writer.close()
+            staging.replace(target)
+    finally:
+        if writer is not None and writer.is_open:
+            writer.close()
+        staging.unlink(missing_ok=True)
+
+
+def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: Path) -> Any:
+    """A table with the columns of predictions, and no rows."""
+    schema = pq.read_schema(file)
+    fields = [schema.field(name) for name in plan.columns]
+    for name, (dtype, scalar) in model.outputs.items():
+        item = pa.binary() if dtype.kind == "O" else pa.from_numpy_dtype(dtype)
+        fields.append(pa.field(name, item if scalar else pa.list_(item)))
+    return pa.schema(fields).empty_table()
+
+
+def _with_columns(batch: Any, columns: tuple[str, ...], outputs: Mapping[str, Array]) -> Any:
+    kept = [batch.column(batch.schema.get_field_index(name)) for name in columns]
+    made = [_as_column(values) for values in outputs.values()]
+    return pa.RecordBatch.from_arrays([*kept, *made], [*columns, *outputs])
+
+
+def _as_column(values: Array) -> Any:
+    """One value a row where there is one, else a list of them."""
+    if values.ndim == 1:
+        return pa.array(values, type=pa.binary()) if values.dtype == object else pa.array(values)
+    if values.ndim == 2 and values.shape[1] == 1:
+        return _as_column(values[:, 0])
+    width = values.shape[1]
+    items = np.ascontiguousarray(values).reshape(-1, *values.shape[2:])
+    offsets: Any = np.arange(len(values) + 1, dtype=np.int32) * width
+    return pa.ListArray.from_arrays(pa.array(offsets), _as_column(items))
+
+
+def _count_not_finite(outputs: Mapping[str, Array], summary: PredictionSummary) -> None:
+    for name, values in outputs.items():
+        if values.dtype.kind == "f":
+            bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            if bad.any():
+                summary.not_finite[name] = summary.not_finite.get(name, 0) + int(bad.sum())
+
+
+def _column_dtype(dtype: str) -> str:
+    """The type of column that a tensor of a dtype takes."""
+    if dtype == "string":
+        return "string"
+    return "int64" if dtype.startswith(("int", "uint", "bool")) else "float32"
+
+
+def _is_list(schema: Any, name: str) -> bool:
+    index = schema.get_field_index(name)
+    if index < 0:
+        return False
+    found = schema.field(index).type
+    return bool(pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found))
+
+
+def _load(plan: PredictionPlan) -> SignatureModel:
+    """The model, loaded once in a Python worker."""
+    key = (plan.saved_model, plan.signature)
+    if key not in _loaded:
+        use_one_thread()
+        _loaded.clear()
+        _loaded[key] = SignatureModel(Path(plan.saved_model), plan.signature)
+    return _loaded[key]

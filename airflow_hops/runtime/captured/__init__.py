@@ -1,0 +1,1 @@
+"""What a model server captured: requests, and the labels that came later."""

@@ -1,0 +1,1 @@
+"""Deployment: a version comes to serve, and people decide what serves."""

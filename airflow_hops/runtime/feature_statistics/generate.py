@@ -1,0 +1,185 @@
+"""Statistics of a source, equal to TFDV's, without Beam.
+
+Each batch goes into the accumulators of TFDV's own combiners; accumulators of several processes are merged; what comes
+out is the ``DatasetFeatureStatisticsList`` that TFDV computes. Memory is bounded by the batch size and the number of
+features, not by the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from airflow_hops.contract.artifacts import BadInput
+
+log = logging.getLogger(__name__)
+
+PERCENTILES = 100
+Accumulate = Callable[..., Any]
+Engine = Literal["local", "spark"]
+OnCorrupt = Literal["fail", "skip"]
+
+
+def comparable_options() -> Any:
+    """TFDV's options for statistics that are to be compared: its defaults, with percentiles in the place of deciles.
+
+    Where a window differs from its reference only within a tenth of the rows, deciles cannot tell.
+    """
+    import tensorflow_data_validation as tfdv
+
+    return tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Statistics, and what is to be known of how they came about.
+
+    Attributes:
+        statistics: ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``.
+        rows: Rows that were read, in the sample or not.
+        sampled: Rows that statistics were computed of.
+        skipped: Files that could not be read and were left out, with the reason, by name.
+    """
+
+    statistics: Any
+    rows: int
+    sampled: int
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+def generate_statistics(
+    source: Any,
+    *,
+    options: Any = None,
+    engine: Engine = "local",
+    workers: int | None = None,
+    exclude: Collection[str] = (),
+    on_corrupt: OnCorrupt = "fail",
+) -> Any:
+    """Computes TFDV statistics.
+
+    Equal to what TFDV's Beam pipeline computes of the same rows: exactly for counts, means, missing and top values
+    (values above 1,024 bytes are counted together, as TFDV's own sketches do), within the sketches' stated error for
+    quantiles and for numbers of distinct values above 16,384. NaN is a value, counted as ``num_nan``; null is missing.
+
+    Args:
+        source: A file, a folder or a glob, as a path or as a URI of fsspec; an
+            ``airflow_hops.contract.sources.Source``; an Arrow table, or an iterable of record batches. Files are
+            Parquet, CSV, JSON lines, Arrow IPC or TFRecord of ``tf.Example``, by name or else by content. With
+            ``engine="spark"`` also a Spark DataFrame, or a table as ``spark://database.table``.
+        options: ``tensorflow_data_validation.StatsOptions``; None for TFDV's defaults.
+        engine: "local" for this machine, "spark" for the executors of the active Spark session.
+        workers: Processes of the local engine; None for one a core where the source is large enough to pay for them.
+        exclude: Columns to leave out (a key has no distribution worth knowing).
+        on_corrupt: What to do about a file that cannot be read: "fail", or "skip" it with a warning.
+
+    Returns:
+        ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``: one data set, or the whole (named
+        "All Examples") and then every slice, where the options ask for slices.
+
+    Raises:
+        BadInput: no file, no rows, a corrupt file, a column of a type that has no statistics, or of different types in
+            different files; an option that needs Beam.
+    """
+    return collect_statistics(
+        source, options=options, engine=engine, workers=workers, exclude=exclude, on_corrupt=on_corrupt
+    ).statistics
+
+
+def collect_statistics(
+    source: Any,
+    *,
+    options: Any = None,
+    engine: Engine = "local",
+    workers: int | None = None,
+    exclude: Collection[str] = (),
+    on_corrupt: OnCorrupt = "fail",
+    progress: Callable[[float], None] | None = None,
+) -> Collected:
+    """As :func:`generate_statistics`, with what is to be known of how they came about.
+
+    Args:
+        source: The source.
+        options: ``StatsOptions``.
+        engine: Where it runs.
+        workers: Processes.
+        exclude: Columns to leave out.
+        on_corrupt: What to do about a file that cannot be read.
+        progress: Called now and then with the share that is done, 0 to 1.
+    """
+    if engine not in ("local", "spark"):
+        raise BadInput(f"engine is {engine!r}, expected 'local' or 'spark'")
+    if on_corrupt not in ("fail", "skip"):
+        raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise BadInput(f"workers is {workers!r}, expected a whole number of at least 1")
+    if isinstance(exclude, str):
+        raise BadInput(f"exclude is {exclude!r}, expected a list of columns")
+    import tensorflow_data_validation as tfdv
+
+    from airflow_hops.runtime.feature_statistics import local
+    from airflow_hops.runtime.feature_statistics.combiners import Combiners
+    from airflow_hops.runtime.feature_statistics.formats.feature_types import empty_batch
+    from airflow_hops.runtime.feature_statistics.sources import CorruptFile, TypesDoNotFit, plan_source
+
+    options = options if options is not None else tfdv.StatsOptions()
+    if not isinstance(options, tfdv.StatsOptions):
+        raise BadInput(
+            f"options is a {type(options).__name__}, expected tfdv.StatsOptions; "
+            "airflow_hops.runtime.feature_statistics.options.options_from makes them of JSON"
+        )
+    columns = options.feature_allowlist or None
+    if not all(isinstance(name, str) for name in columns or ()):
+        raise BadInput(f"options: feature_allowlist is {columns!r}, expected names; TFDV takes no paths there")
+    combiners = Combiners(options)
+    accumulate: Accumulate = partial(local.accumulate, workers=workers)
+    plan: Any = None
+    if engine == "spark":
+        from airflow_hops.runtime.feature_statistics import spark
+
+        accumulate = spark.accumulate
+        plan = spark.plan_table(source, exclude=exclude, columns=columns) if spark.is_table(source) else None
+    if plan is None:
+        plan = plan_source(source, exclude=exclude, columns=columns, on_corrupt=on_corrupt)
+    while True:
+        try:
+            accumulator = accumulate(plan, combiners, progress=progress)
+            break
+        except TypesDoNotFit as misfit:
+            log.info("%s; starting over with wider types", misfit)
+            plan = plan.widen(misfit)
+        except CorruptFile as corrupt:
+            if on_corrupt == "fail":
+                raise
+            plan = plan.without(corrupt.file, str(corrupt))
+    for file, reason in plan.skipped.items():
+        log.warning("Left out: %s: %s", file, reason)
+    if not accumulator.rows:
+        raise BadInput(f"{plan.name}: no rows; statistics need at least one")
+    if not accumulator.sampled:
+        raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {options.sample_rate}")
+    if not plan.types.keys() <= accumulator.columns:
+        # Columns of files without rows, or of rows that are not in the sample, are missing everywhere.
+        combiners.add(accumulator, empty_batch(plan.types))
+    statistics = combiners.extract(accumulator)
+    _count_top_values(plan, combiners, accumulator, statistics, accumulate)
+    return Collected(statistics, accumulator.rows, accumulator.sampled, plan.skipped)
+
+
+def _count_top_values(plan: Any, combiners: Any, accumulator: Any, statistics: Any, accumulate: Accumulate) -> None:
+    """Counts the top values of features whose sketch was too small to have counted them, by reading them again."""
+    from airflow_hops.runtime.feature_statistics import recount
+    from airflow_hops.runtime.feature_statistics.combiners import Combiners
+    from airflow_hops.runtime.feature_statistics.sources import BatchPlan
+
+    found = recount.candidates(combiners, accumulator)
+    if not found or isinstance(plan, BatchPlan):
+        return
+    log.info("Counting the top values of %s", ", ".join(map(str, found)))
+    counting = Combiners(combiners.options, [recount.CandidateCounts(found, combiners.options)])
+    columns = recount.columns(found, combiners.options)
+    again = plan if columns is None else plan.select(columns)
+    recount.replace_top_values(statistics, counting.extract(accumulate(again, counting)))

@@ -1,0 +1,186 @@
+"""The local engine: the parts of a source, shared out among forked processes."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pyarrow as pa
+
+# A fork made while another thread imports this, as PyArrow does when it is first needed, would wait for it for ever.
+import pyarrow.compute
+
+from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.processes.lifetime import end_with_parent
+from airflow_hops.runtime.feature_statistics.combiners import Accumulator, Combiners
+from airflow_hops.runtime.feature_statistics.formats.feature_types import TypesDoNotFit
+
+PARALLEL_SIZE = 8 << 20
+"""Bytes below which more processes cost more than they save."""
+
+Progress = Callable[[float], None]
+
+
+def accumulate(
+    plan: Any, combiners: Combiners, *, workers: int | None = None, progress: Progress | None = None
+) -> Accumulator:
+    """Takes in all rows of a source.
+
+    The processes are forked, so that none imports TFDV again; each reads its parts one after the other.
+
+    Args:
+        plan: ``sources.Plan``.
+        combiners: The combiners.
+        workers: Processes; None for one a core where the source is large enough to pay for them.
+        progress: Called with the share done, 0 to 1.
+
+    Raises:
+        BadInput: a part cannot be read.
+        TypesDoNotFit: an inferred type does not hold.
+        HopsError: a process was killed, by lack of memory for instance.
+    """
+    # What multiprocessing calls a daemon may have no children.
+    count = 1 if multiprocessing.current_process().daemon else workers or _worker_count(plan)
+    shares = share_out(plan.parts, count)
+    total = sum(part.size for part in plan.parts) or 1
+    if len(shares) <= 1:
+        accumulator, done = combiners.create(), 0
+        for part in plan.parts:
+            for batch in plan.read(part):
+                combiners.add(accumulator, batch)
+            done += part.size
+            if progress is not None:
+                progress(done / total)
+        return accumulator
+    return combiners.merge(_in_processes(plan, combiners, shares, total, progress))
+
+
+def _in_processes(
+    plan: Any, combiners: Combiners, shares: Sequence[Sequence[Any]], total: int, progress: Progress | None
+) -> list[Accumulator]:
+    workers: dict[Any, BaseProcess] = {}
+    found: dict[Any, Accumulator] = {}
+    done = 0
+    try:
+        with _uninterrupted():
+            for number, share in enumerate(shares):
+                _start(workers, plan, combiners, number, share)
+        while len(found) < len(workers):
+            for ready in wait(workers.keys() - found.keys()):
+                message = _received(ready, plan)
+                if isinstance(message, Accumulator):
+                    found[ready] = message
+                else:
+                    done += message
+            if progress is not None:
+                progress(done / total)
+        return [found[receiving] for receiving in workers]
+    finally:
+        with _uninterrupted():
+            for receiving, worker in workers.items():
+                worker.kill()
+                worker.join()
+                receiving.close()
+
+
+def _start(workers: dict[Any, BaseProcess], plan: Any, combiners: Combiners, number: int, share: Sequence[Any]) -> None:
+    """Forks a process, and adds it by the end of its pipe."""
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    # What a process needs it inherits: slicing functions and generators need not pickle.
+    given = (os.getpid(), sending, plan, combiners, number, share)
+    worker = context.Process(target=_accumulate_share, args=given)
+    with sending:
+        worker.start()
+    workers[receiving] = worker
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Puts an interrupt off to the end of its ``with`` block, so that no process is forked and forgotten."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    waiting: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if waiting:
+            handler(*waiting[0])
+
+
+def _received(receiving: Any, plan: Any) -> Accumulator | int:
+    """An accumulator, or the size of a part that is done.
+
+    Raises:
+        Exception: whatever was raised in the process.
+        HopsError: the process is gone.
+    """
+    try:
+        message: Accumulator | int | Exception = receiving.recv()
+    except (EOFError, OSError):
+        raise HopsError(
+            f"{plan.name}: a process that computed statistics was killed; if memory was short, use fewer workers"
+        ) from None
+    if isinstance(message, Exception):
+        raise message
+    return message
+
+
+def _accumulate_share(
+    parent: int, sending: Any, plan: Any, combiners: Combiners, number: int, parts: Sequence[Any]
+) -> None:
+    """A process: sends the size of each part that is done, and at last its accumulator, or what was raised."""
+    end_with_parent(parent)
+    # An interrupt is for the parent, which ends its children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # There is a process for each core already.
+    pa.set_cpu_count(1)
+    try:
+        accumulator = combiners.create(number)
+        for part in parts:
+            for batch in plan.read(part):
+                combiners.add(accumulator, batch)
+            sending.send(part.size)
+        sending.send(combiners.settle(accumulator))
+    except Exception as error:
+        sending.send(_portable(error))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, as far as it pickles; one that nobody foresaw says where it was raised."""
+    raised = "".join(traceback.format_exception(error))
+    if not isinstance(error, HopsError | TypesDoNotFit):
+        error.add_note(raised)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever a class of the user's raises
+        return HopsError(raised)
+    return error
+
+
+def _worker_count(plan: Any) -> int:
+    return len(os.sched_getaffinity(0)) if sum(part.size for part in plan.parts) >= PARALLEL_SIZE else 1
+
+
+def share_out(parts: Sequence[Any], workers: int) -> list[list[Any]]:
+    """Shares the parts out evenly by size, the largest first, each share in the source's order."""
+    shares: list[list[tuple[int, Any]]] = [[] for _ in range(max(1, min(workers, len(parts))))]
+    loads = [0] * len(shares)
+    for index in sorted(range(len(parts)), key=lambda index: -parts[index].size):
+        lightest = loads.index(min(loads))
+        shares[lightest].append((index, parts[index]))
+        loads[lightest] += parts[index].size
+    return [[part for _, part in sorted(share, key=lambda item: item[0])] for share in shares]

@@ -1,0 +1,207 @@
+"""Prepare: raw tables to labelled examples, by the user's Spark code.
+
+Everything takes one Spark job: rows are classified (a split, or a reason to reject), shuffled once by their key (or,
+where there is none, by their contents), and written by class; counts and checks then come from the files' footers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts, RowsNotConserved
+from airflow_hops.contract.properties import ExamplesProperties, SnapshotProperties
+from airflow_hops.contract.splits import EVAL, NEWEST, TRAIN
+from airflow_hops.runtime.prepare.classes import REJECTED, ExampleColumns, Splits, classify
+from airflow_hops.runtime.prepare.files import spark_path, write_examples
+from airflow_hops.runtime.step.context import StepContext, resolve
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+_FILE_ROWS = 250_000
+
+
+def run(
+    context: StepContext,
+    *,
+    prepare: str,
+    label: str,
+    key: str | None = None,
+    time: str | None = None,
+    eval_percent: int = 20,
+    newest_s: float | None = None,
+    table: str | None = None,
+    reject: Mapping[str, str] | None = None,
+    max_rejected: float = 0.1,
+) -> Artifact:
+    """The prepare step: writes ``<split>/*.parquet``.
+
+    Args:
+        context: The step's context, with the input ``tables``, a snapshot.
+        prepare: ``module:function`` of the user's ``prepare(spark, tables)``.
+        label: Column of the label.
+        key: Column of the key, if there is one.
+        time: Column of the time, if there is one.
+        eval_percent: Share of the keys in the split ``eval``.
+        newest_s: Length of the split ``newest`` at the end of the window, in seconds; None for no such split.
+        table: The main table, each row of which becomes one example; the snapshot's first one by default.
+        reject: SQL conditions over the columns of ``prepare`` by the reason to reject the rows for which they hold.
+        max_rejected: Share of the main table's rows that a single reason may reject.
+
+    Raises:
+        BadInput: ``prepare`` or what it returned cannot be used, a label is other than 0 and 1, or too many rows are
+            rejected.
+        RowsNotConserved: ``prepare`` dropped or duplicated rows.
+    """
+    user_function = resolve(prepare)
+    if newest_s is not None and time is None:
+        raise BadInput("newest needs a time; name the column of the time, or leave newest out")
+    ingested = context.input("tables")
+    manifest = context.store.manifest(ingested.uri)
+    snapshot = SnapshotProperties.of(manifest)
+    names = list(snapshot.tables)
+    main = table or names[0]
+    if main not in names:
+        raise BadInput(f"table is {main!r}, which the snapshot does not have; it has {', '.join(names)}")
+    columns = ExampleColumns(label, key, time)
+    splits = Splits(eval_percent, _newest_from_s(newest_s, snapshot.window))
+    rows_in = manifest.rows[main].rows_out
+
+    with context.starting():
+        spark = start_spark(context.spec.step)
+    set_parts(spark, rows_in)
+    context.progress(0.1, "Spark has started")
+    folder = context.store.local(ingested)
+    tables = {name: read_table(spark, folder / name) for name in names}
+    frame = call_prepare(user_function, prepare, spark, tables)
+    examples = classify(frame, columns, splits, reject=reject or {})
+    context.progress(0.2, "prepare() is planned")
+    with context.output() as writer:
+        counts = write_examples(examples, columns, writer.path)
+        context.progress(0.95, "examples are written")
+        kept = {name: rows for name, rows in counts.items() if not name.startswith(REJECTED)}
+        rejected = {name.removeprefix(REJECTED): rows for name, rows in counts.items() if name.startswith(REJECTED)}
+        total = RowCounts(rows_in, sum(kept.values()), rejected)
+        log.info("%s: %d rows in, %d out, rejected: %s", main, total.rows_in, total.rows_out, rejected or "none")
+        _check_rows(total, main, prepare)
+        total.check_rejected(max_rejected, f"table {main!r}")
+        _check_splits(kept, splits, total)
+        _check_label(writer.path / TRAIN, columns.label)
+        expected = [name for name in (TRAIN, EVAL, NEWEST) if name in kept]
+        return writer.commit(
+            rows={main: total, **{name: RowCounts(kept[name], kept[name]) for name in expected}},
+            metrics={"rows": total.rows_out, "rejected": total.rows_rejected},
+            properties=ExamplesProperties(label, key, time, snapshot.window, tuple(expected)).to_dict(),
+        )
+
+
+def start_spark(name: str) -> SparkSession:
+    """The Spark session of this process: the one that spark-submit configured, else one on this machine."""
+    spark = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    return spark
+
+
+def set_parts(spark: SparkSession, rows: int) -> None:
+    """Makes every shuffle one into as many parts as there shall be files for this many rows.
+
+    The shuffle in which duplicates are found then serves the files too, and the same rows come to the same files.
+    """
+    spark.conf.set("spark.sql.shuffle.partitions", max(2, -(-rows // _FILE_ROWS)))
+    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+
+
+def read_table(spark: SparkSession, folder: Path) -> DataFrame:
+    """A table of a snapshot. Its schema is read here, since Spark would start a job for that."""
+    first = min(folder.glob("*.parquet"))
+    schema = from_arrow_schema(pq.read_schema(first).remove_metadata(), prefer_timestamp_ntz=True)
+    _tell_case_apart(spark, schema.names)
+    return spark.read.schema(schema).parquet(spark_path(folder))
+
+
+def call_prepare(
+    function: Callable[..., Any], name: str, spark: SparkSession, tables: Mapping[str, DataFrame]
+) -> DataFrame:
+    """Calls the user's function.
+
+    Raises:
+        BadInput: it raised, or returned something other than a DataFrame.
+    """
+    try:
+        frame = function(spark, dict(tables))
+    except Exception as error:
+        raise BadInput(f"{name} raised {type(error).__name__}: {_first_line(error)}") from error
+    if not isinstance(frame, DataFrame):
+        raise BadInput(f"{name} returned a {type(frame).__name__}, expected a Spark DataFrame")
+    _tell_case_apart(spark, frame.columns)
+    return frame
+
+
+def _tell_case_apart(spark: SparkSession, names: Sequence[str]) -> None:
+    """Has Spark do so where names differ in nothing else: by default it takes them for one."""
+    if len({name.lower() for name in names}) < len(set(names)):
+        spark.conf.set("spark.sql.caseSensitive", "true")
+
+
+def _newest_from_s(newest_s: float | None, window: Sequence[str | None] | None) -> int | None:
+    if newest_s is None:
+        return None
+    if not window or window[1] is None:
+        raise BadInput("newest needs a window that ends; give window_end to the ingest step, or newest=None")
+    return int(datetime.fromisoformat(window[1]).timestamp() - newest_s)
+
+
+def _check_rows(rows: RowCounts, table: str, prepare: str) -> None:
+    unaccounted = rows.rows_in - rows.rows_out - rows.rows_rejected
+    if unaccounted == 0:
+        return
+    hint = (
+        "a join duplicates rows: its columns are no unique key of the other table"
+        if unaccounted < 0
+        else "a filter or an inner join drops rows: use a left join, and the column 'reject_reason' for those that "
+        "cannot be used"
+    )
+    raise RowsNotConserved(
+        f"{prepare}: table {table!r} has {rows.rows_in} rows, {rows.rows_out + rows.rows_rejected} came out; {hint}"
+    )
+
+
+def _check_splits(kept: Mapping[str, int], splits: Splits, rows: RowCounts) -> None:
+    expected = [TRAIN, *([EVAL] if splits.eval_percent else []), *([NEWEST] if splits.newest_from_s else [])]
+    for name in expected:
+        if not kept.get(name):
+            raise BadInput(
+                f"no rows are left in split {name!r}: {rows.rows_in} rows in, {rows.rows_rejected} rejected "
+                f"({dict(rows.rejected)}), the rest by split: {dict(kept)}"
+            )
+
+
+def _check_label(folder: Path, label: str) -> None:
+    classes: set[int] = set()
+    rows = 0
+    for file in folder.glob("*.parquet"):
+        metadata = pq.read_metadata(file)
+        rows += metadata.num_rows
+        index = metadata.schema.to_arrow_schema().get_field_index(label)
+        for group in range(metadata.num_row_groups):
+            found = metadata.row_group(group).column(index).statistics
+            classes |= {found.min, found.max}
+    if len(classes) == 1:
+        raise BadInput(
+            f"label {label!r} is {classes.pop()} in all {rows} rows of split {TRAIN!r}; expected both 0 and 1"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0]

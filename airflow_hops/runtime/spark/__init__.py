@@ -1,0 +1,1 @@
+"""Spark on this machine: a context that starts quickly, workers that are forks."""

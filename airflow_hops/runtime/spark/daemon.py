@@ -1,0 +1,20 @@
+"""Spark's Python daemon with TensorFlow imported: its workers are forks, and need not import it again.
+
+For ``spark.python.daemon.module``, where driver and executors are on one machine and this package is on their path.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from pyspark.daemon import manager
+
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+
+if __name__ == "__main__":
+    import pyarrow.parquet  # noqa: F401
+    import tfx_bsl.coders.example_coder  # noqa: F401
+
+    import_tensorflow()
+    gc.freeze()  # a worker collects garbage after every task, and there is none in what was imported
+    manager()

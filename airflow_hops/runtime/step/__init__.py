@@ -1,0 +1,1 @@
+"""A step: its entry, its context, the process that it runs in."""

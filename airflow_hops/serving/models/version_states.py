@@ -1,0 +1,147 @@
+"""The loader's state of each model: the versions that are wanted, how far they are, and its labels."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.storage import Fingerprint, StoredVersion
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class WantedVersion:
+    """A version that is wanted or still loaded; touched only under the loader's lock.
+
+    Attributes:
+        folder: Where it is.
+        wanted: Whether config and disk ask for it.
+        loading: Whether a thread is at it.
+        attempts: Tries so far; 0 again once its files have changed.
+        next_attempt_s: Not before this, as of ``time.monotonic()``.
+        fingerprint: Of the folder at the last try.
+        servable: What answers, once it is loaded.
+        loaded_from: Where it was then.
+    """
+
+    folder: StoredVersion
+    wanted: bool = True
+    loading: bool = False
+    attempts: int = 0
+    next_attempt_s: float = 0.0
+    fingerprint: Fingerprint = ()
+    servable: Servable | None = None
+    loaded_from: str = ""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it is loaded from where it now is."""
+        return self.servable is not None and self.loaded_from == self.folder.place
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether it is wanted, does not answer yet, and has not failed for good."""
+        return self.wanted and self.servable is None and (self.loading or self.next_attempt_s < math.inf)
+
+
+@dataclass
+class WantedModel:
+    """A model that is in the config, or has versions that are still loaded; touched only under the loader's lock.
+
+    Attributes:
+        config: Its ``ModelConfig``, or None once the config names it no more.
+        looked_at: Whether it is known what lies under its base path, or that nothing does.
+        growing: Whether a version is still being written.
+        versions: By number.
+        labels: Labels in effect.
+    """
+
+    config: Any
+    looked_at: bool = False
+    growing: bool = False
+    versions: dict[int, WantedVersion] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def loaded(self) -> dict[int, Servable]:
+        """What answers, by version."""
+        return {number: version.servable for number, version in self.versions.items() if version.servable}
+
+    def is_coming(self, version: int | None, label: str | None) -> bool:
+        """Whether what a request asks for will be there once it is loaded.
+
+        Args:
+            version: The version asked for, or None.
+            label: The label asked for, where no version is.
+        """
+        if self.config is None:
+            return False
+        if version is None and label:
+            version = self.config.version_labels.get(label)
+            if version is None:
+                return False
+        if not self.looked_at:
+            return True
+        if version is None:
+            return self.growing or any(known.is_coming for known in self.versions.values())
+        return version in self.versions and self.versions[version].is_coming
+
+    def want(self, folders: Mapping[int, StoredVersion]) -> None:
+        """Takes these versions as the wanted ones; those that failed and have changed are tried again."""
+        for number, version in self.versions.items():
+            version.wanted = number in folders
+        for number, folder in folders.items():
+            version = self.versions.setdefault(number, WantedVersion(folder))
+            if version.folder.place != folder.place:
+                version.attempts, version.next_attempt_s = 0, 0.0
+            version.folder = folder
+            failed = version.attempts and not version.is_loaded and not version.loading
+            if failed and folder.fingerprint() != version.fingerprint and folder.is_quiet():
+                log.info("model %s version %d changed: trying it again", self.config.name, number)
+                version.attempts, version.next_attempt_s = 0, 0.0
+
+    def labels_in_effect(self, for_unavailable: bool) -> dict[str, int]:
+        """Returns the labels: one that names a version still loading stays where it was until that is available.
+
+        Args:
+            for_unavailable: Whether a label may name a version that is not loaded.
+        """
+        if self.config is None:
+            return {}
+        loaded = self.loaded
+        labels = {}
+        for label, version in self.config.version_labels.items():
+            if version in loaded or for_unavailable:
+                labels[label] = version
+            elif self.labels.get(label) in loaded:
+                labels[label] = self.labels[label]
+        return labels
+
+    def check_labels(self, asked: Any) -> None:
+        """Gives up the labels of the config that are not in effect.
+
+        Args:
+            asked: The ``ModelConfig`` that a client sent.
+
+        Raises:
+            ServingError: There was one.
+        """
+        for label, version in asked.version_labels.items():
+            if self.labels.get(label) == version:
+                continue
+            if self.config is not None:
+                self.config.version_labels.clear()
+                self.config.version_labels.update(self.labels)
+            raise ServingError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"Request to assign label {label} to version {version} of model {asked.name}, which is not currently "
+                f"available for inference",
+            )

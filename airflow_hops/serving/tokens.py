@@ -1,0 +1,85 @@
+"""Files of tokens, which are read again when they change."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from pathlib import Path
+
+from airflow_hops.serving_api.config import ConfigError
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+
+
+class TokenFile:
+    """Tokens that a file holds, one a line; empty lines, and those that begin with ``#``, are none.
+
+    The file is looked at once a second while tokens are compared, so that old and new ones may stand side by side
+    for as long as clients need. What cannot be read leaves the tokens as they were, and the log says so.
+
+    Args:
+        flag: The flag that names it.
+        path: Where it is.
+
+    Raises:
+        ConfigError: It cannot be read, or holds no token.
+    """
+
+    def __init__(self, flag: str, path: str) -> None:
+        self.flag = flag
+        self._path = Path(path)
+        self._state: tuple[int, int, int] | None = None
+        self._look_at_s = 0.0
+        self._tokens: tuple[bytes, ...] = ()
+        self._said = ""
+        try:
+            self._read()
+        except (OSError, ConfigError) as error:
+            raise ConfigError(self._fault(error)) from error
+
+    @property
+    def first(self) -> str:
+        """The first token."""
+        return self._current()[0].decode()
+
+    def holds(self, token: bytes) -> bool:
+        """Whether a token is among those of the file, compared in a time that tells nothing of it."""
+        return any(hmac.compare_digest(token, known) for known in self._current())
+
+    def _current(self) -> tuple[bytes, ...]:
+        now_s = time.monotonic()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + _LOOK_S
+            try:
+                self._read()
+                self._said = ""
+            except (OSError, ConfigError) as error:
+                fault = self._fault(error)
+                if fault != self._said:
+                    log.error("%s; the tokens that were read before go on to hold", fault)
+                self._said = fault
+        return self._tokens
+
+    def _read(self) -> None:
+        found = self._path.stat()
+        state = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if state == self._state:
+            return
+        lines = [line.strip() for line in self._path.read_bytes().splitlines()]
+        tokens = [line for line in lines if line and not line.startswith(b"#")]
+        if not tokens or any(len(token.split()) > 1 for token in tokens):
+            raise ConfigError("expected a token on each line")
+        if found.st_nlink and found.st_mode & 0o004:  # one in memory has no name to read it by
+            log.warning(
+                "%s=%s: every user of this machine may read it; chmod o-r takes that away", self.flag, self._path
+            )
+        if self._state is not None:
+            log.info("%s=%s: read again", self.flag, self._path)
+        self._tokens, self._state = tuple(tokens), state
+
+    def _fault(self, error: Exception) -> str:
+        what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+        return f"{self.flag}={self._path}: {what}"

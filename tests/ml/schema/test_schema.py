@@ -1,0 +1,170 @@
+"""What a schema is inferred to be, and that the step returns a frozen one untouched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.runtime import feature_statistics, schema
+from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
+from airflow_hops.store import ArtifactStore
+from tests import flights_examples
+
+pytestmark = pytest.mark.runtime
+
+
+class Inferred:
+    """A schema's features and domains by name."""
+
+    def __init__(self, found: Any) -> None:
+        self.features = {feature.name: feature for feature in found.feature}
+        self._domains = {domain.name: list(domain.value) for domain in found.string_domain}
+
+    def type(self, name: str) -> str:
+        return str(schema_pb2.FeatureType.Name(self.features[name].type))
+
+    def domain(self, name: str) -> list[str] | None:
+        return self._domains.get(self.features[name].domain)
+
+    def thresholds(self, name: str) -> list[tuple[str, float]]:
+        """Measure and threshold of the skew comparator and of the drift comparator."""
+        return [
+            (measure.name, value.threshold)
+            for comparator in (self.features[name].skew_comparator, self.features[name].drift_comparator)
+            for measure, value in comparator.ListFields()
+        ]
+
+
+@pytest.fixture(scope="module")
+def inferred(shared_store: ArtifactStore, flights_schema: Artifact) -> Inferred:
+    return Inferred(load_schema(shared_store.local(flights_schema) / SCHEMA_FILE))
+
+
+def test_schema_has_every_feature_with_its_type(inferred: Inferred) -> None:
+    assert set(inferred.features) == {"late", "scheduled_at", *flights_examples.FEATURES}
+    assert [inferred.type(name) for name in ("carrier", "weekday", "late", "temp")] == ["BYTES", "INT", "INT", "FLOAT"]
+
+
+def test_label_is_absent_in_serving_and_is_0_or_1(inferred: Inferred) -> None:
+    absent = {name: list(f.not_in_environment) for name, f in inferred.features.items() if f.not_in_environment}
+    assert absent == {"late": ["SERVING"]}
+    domain = inferred.features["late"].int_domain
+    assert (domain.min, domain.max) == (0, 1)
+
+
+def test_a_feature_that_was_never_missing_is_required_and_others_may_be_missing_a_little_more(
+    inferred: Inferred,
+) -> None:
+    least = {name: feature.presence.min_fraction for name, feature in inferred.features.items()}
+    assert least["carrier"] == least["distance"] == 1.0
+    assert 0.7 < least["plane_manufacturer"] < 0.8
+    assert 0.85 < least["temp"] < 0.9
+
+
+def test_small_vocabularies_become_domains(inferred: Inferred) -> None:
+    assert inferred.domain("origin") == ["EWR", "JFK", "LGA"]
+    assert len(inferred.domain("dest") or []) > 80
+
+
+def test_comparators_are_in_the_schema_for_all_but_label_and_time(inferred: Inferred) -> None:
+    for name in flights_examples.FEATURES:
+        of_text = inferred.type(name) == "BYTES"
+        assert (
+            inferred.thresholds(name)
+            == [("infinity_norm", 0.05) if of_text else ("jensen_shannon_divergence", 0.2)] * 2
+        ), name
+    assert inferred.thresholds("late") == inferred.thresholds("scheduled_at") == []
+
+
+def test_thresholds_come_from_the_arguments(
+    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_statistics: Artifact
+) -> None:
+    params = {"infinity_norm": 0.01, "jensen_shannon": 0.3, "max_domain_values": 10}
+    found = run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics}, **params)
+    inferred = Inferred(load_schema(shared_store.local(found) / SCHEMA_FILE))
+    assert inferred.thresholds("carrier")[0] == ("infinity_norm", 0.01)
+    assert inferred.thresholds("temp")[1] == ("jensen_shannon_divergence", 0.3)
+    assert inferred.domain("origin") and not inferred.domain("dest")
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"infinity_norm": 1.5}, "infinity_norm is 1.5, expected 0 to 1"),
+        ({"presence_tolerance": -1}, "presence_tolerance is -1, expected 0 to 1"),
+        ({"comparators": {"temp": {"jensen_shannon": 2}}}, r"comparators\['temp'\]\['jensen_shannon'\] is 2, expected"),
+        ({"comparators": {"tmp": {}}}, "comparators: feature 'tmp' is not in the statistics; there are carrier, dest"),
+        ({"comparators": {"temp": {"psi": 0.1}}}, "unknown measure 'psi', expected one of infinity_norm, jensen_sha"),
+        ({"comparators": {"temp": {"infinity_norm": 0.1}}}, r"comparators\['temp'\]: infinity_norm is for strings"),
+        ({"infinity_norm": "0.1"}, "infinity_norm is '0.1', expected 0 to 1"),
+        ({"max_domain_values": 1.5}, "max_domain_values is 1.5, expected a number of values"),
+        ({"comparators": {"temp": 0.1}}, r"comparators\['temp'\] is 0.1, expected thresholds by measure"),
+        ({"environments": ["SERVING"]}, r"environments is \['SERVING'\], expected a mapping"),
+        ({"environments": {"SERVING": "late"}}, r"environments\['SERVING'\] is 'late', expected a name with the list"),
+        ({"environments": {"SERVING": ["lat"]}}, r"environments\['SERVING'\]: feature 'lat' is not in the statistics"),
+    ],
+)
+def test_bad_thresholds_give_a_clear_error_and_no_artifact(
+    run_shared_stage: Callable[..., Any],
+    shared_store: ArtifactStore,
+    flights_statistics: Artifact,
+    params: dict[str, Any],
+    words: str,
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        run_shared_stage(
+            schema.run, kind="schema", inputs={"statistics": flights_statistics}, run_id="refused", **params
+        )
+    assert not shared_store.exists(shared_store.address(Producer("tests", "refused", "schema"), "schema"))
+
+
+@pytest.mark.parametrize(
+    ("split", "words"), [("eval", "no statistics of the split 'train'"), ("train", "label 'late' is not in")]
+)
+def test_statistics_without_a_train_split_or_the_label_are_refused(
+    run_stage: Callable[..., Any], store: ArtifactStore, split: str, words: str
+) -> None:
+    examples = flights_examples.write_examples(store, {split: pa.table({"x": [1, 2]})})
+    found = run_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
+    with pytest.raises(BadInput, match=words):
+        run_stage(schema.run, kind="schema", inputs={"statistics": found})
+
+
+def test_a_schema_of_a_source(run_stage: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "flights.csv").write_text("carrier,delay\nUA,1.5\nAA,2\n")
+    source = {"source": {"uri": str(tmp_path / "flights.csv")}, "split": "data"}
+    found = run_stage(feature_statistics.run, kind="statistics", source=source)
+    assert run_stage(schema.run, kind="schema", inputs={"statistics": found}).properties["features"] == [
+        "carrier", "delay",
+    ]  # fmt: skip
+
+
+def test_the_step_returns_a_frozen_schema_untouched(
+    run_shared_stage: Callable[..., Any], flights_statistics: Artifact
+) -> None:
+    step = {"kind": "schema", "inputs": {"statistics": flights_statistics}, "run_id": "frozen"}
+    first = run_shared_stage(schema.run, **step)
+    again = run_shared_stage(schema.run, infinity_norm=0.9, **step)
+    assert (again.uri, again.fingerprint) == (first.uri, first.fingerprint)
+
+
+def test_schema_and_validation_do_not_import_tensorflow() -> None:
+    code = (
+        "import sys; from airflow_hops.data import tfdv_extension as x; "
+        "from tensorflow_metadata.proto.v0 import statistics_pb2 as s; import airflow_hops.runtime.validation; "
+        "stats = s.DatasetFeatureStatisticsList(datasets=[s.DatasetFeatureStatistics(num_examples=1)]); "
+        "x.validate_statistics(stats, x.infer_schema(stats)); "
+        "print(*[n for n in ('tensorflow', 'apache_beam', 'pandas') if n in sys.modules]); "
+        "import tensorflow_data_validation as t; t.infer_schema(stats)"
+    )
+    root = str(Path(__file__).parents[3])
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

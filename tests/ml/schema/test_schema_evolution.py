@@ -1,0 +1,396 @@
+"""Differences of schemas, and proposals for data that has changed, held against TFDV itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow_data_validation as tfdv
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.schema import diff_schemas, infer_schema, load_schema, parse_schema, propose_schema, to_text
+
+pytestmark = pytest.mark.runtime
+
+ROWS = 200
+
+
+def _frame(**changed: Any) -> pd.DataFrame:
+    """Rows of the old kind, with some columns changed, added or (None) left out."""
+    random = np.random.default_rng(3)
+    columns = {
+        "carrier": np.array(["AA", "B6"] * (ROWS // 2)),
+        "gate": np.where(np.arange(ROWS) % 5 == 0, None, "A1"),
+        "temp": random.uniform(0, 90, ROWS),
+        "seats": np.arange(ROWS) % 5,
+        "late": np.arange(ROWS) % 2,
+    }
+    return pd.DataFrame({name: value for name, value in {**columns, **changed}.items() if value is not None})
+
+
+NEW_DATA: dict[str, dict[str, Any]] = {
+    "as before": {},
+    "new string column": {"airport": ["JFK", "LGA"] * (ROWS // 2)},
+    "new number": {"wind": np.arange(ROWS) / 2},
+    "missing column": {"temp": None},
+    "new domain value": {"carrier": ["AA", "ZZ"] * (ROWS // 2)},
+    "integer has become text": {"seats": ["few", "many"] * (ROWS // 2)},
+    "integer has become float": {"seats": np.arange(ROWS) / 40},
+    "float has become integer": {"temp": np.arange(ROWS) % 90},
+    "text has become integer": {"carrier": np.arange(ROWS)},
+    "less often present": {"gate": np.where(np.arange(ROWS) % 2 == 0, None, "A1")},
+    "all missing": {"carrier": np.array([None] * ROWS)},
+    "out of range": {"temp": np.arange(ROWS) - 50.5, "seats": np.arange(ROWS)},
+    "multivalent": {"seats": [[1, 2], [3]] * (ROWS // 2)},
+    "infinite": {"temp": [np.inf, 1.0] * (ROWS // 2)},
+    "several at once": {"carrier": ["ZZ"] * ROWS, "temp": None, "wind": np.ones(ROWS), "seats": np.arange(ROWS) / 40},
+}
+
+
+EXPECTED = {
+    "as before": [],
+    "new string column": [
+        "airport: new feature: type BYTES, presence in at least 100% of the rows, values per row 1, "
+        "domain 2 values ('JFK', 'LGA')"
+    ],
+    "new number": ["wind: new feature: type FLOAT, presence in at least 100% of the rows, values per row 1"],
+    "missing column": ["temp: lifecycle_stage is DEPRECATED, was none"],
+    "new domain value": ["carrier: domain gains 'ZZ'"],
+    "integer has become text": [
+        "seats: type is BYTES, was INT",
+        "seats: range is none, was 0 to 4",
+        "seats: skew_comparator is infinity_norm 0.05, was jensen_shannon_divergence 0.2",
+        "seats: drift_comparator is infinity_norm 0.05, was jensen_shannon_divergence 0.2",
+        "seats: domain is 2 values ('few', 'many'), was none",
+    ],
+    "integer has become float": ["seats: type is FLOAT, was INT", "seats: range is 0 to 4.975, was 0 to 4"],
+    "float has become integer": [
+        "temp: type is INT, was FLOAT",
+        "temp: float_domain is none, was {disallow_inf: true}",
+    ],
+    "text has become integer": [
+        "carrier: type is INT, was BYTES",
+        "carrier: domain is none, was 2 values ('AA', 'B6')",
+        "carrier: skew_comparator is jensen_shannon_divergence 0.2, was infinity_norm 0.05",
+        "carrier: drift_comparator is jensen_shannon_divergence 0.2, was infinity_norm 0.05",
+    ],
+    "less often present": ["gate: presence is in at least 50% of the rows, was in at least 70% of the rows"],
+    "all missing": ["carrier: lifecycle_stage is DEPRECATED, was none"],
+    "out of range": ["temp: range is -50.5 to 148.5, was 0 to 90", "seats: range is 0 to 199, was 0 to 4"],
+    "multivalent": ["seats: values per row is 1 to 2, was 1"],
+    "infinite": [
+        "temp: range is 0 to inf, was 0 to 90",
+        "temp: float_domain is {disallow_inf: false}, was {disallow_inf: true}",
+    ],
+    "several at once": [
+        "carrier: domain gains 'ZZ'",
+        "temp: lifecycle_stage is DEPRECATED, was none",
+        "seats: type is FLOAT, was INT",
+        "seats: range is 0 to 4.975, was 0 to 4",
+        "wind: new feature: type FLOAT, presence in at least 100% of the rows, values per row 1",
+    ],
+}
+
+
+def _statistics(**changed: Any) -> Any:
+    return tfdv.generate_statistics_from_dataframe(_frame(**changed))
+
+
+@pytest.fixture(scope="module")
+def inferred() -> bytes:
+    return infer_schema(_statistics(), label="late").SerializeToString()
+
+
+@pytest.fixture
+def schema(inferred: bytes) -> Any:
+    """A schema of :func:`_frame`, with what a person set in it."""
+    schema = schema_pb2.Schema.FromString(inferred)
+    tfdv.set_domain(schema, "temp", _float_domain(0, 90))
+    tfdv.get_feature(schema, "seats").int_domain.max = 4
+    tfdv.get_feature(schema, "seats").int_domain.min = 0
+    tfdv.get_feature(schema, "carrier").annotation.tag.append("by hand")
+    tfdv.get_feature(schema, "temp").skew_comparator.jensen_shannon_divergence.threshold = 0.42
+    return schema
+
+
+def _float_domain(low: float, high: float) -> Any:
+    return schema_pb2.FloatDomain(min=low, max=high, disallow_inf=True)
+
+
+def _anomalies(statistics: Any, schema: Any, environment: str = "TRAINING") -> list[str]:
+    anomalies = tfdv.validate_statistics(statistics, schema, environment=environment)
+    infos = [*anomalies.anomaly_info.values(), anomalies.dataset_anomaly_info]
+    return sorted(anomalies_pb2.AnomalyInfo.Type.Name(reason.type) for info in infos for reason in info.reason)
+
+
+@pytest.mark.parametrize("environment", ["TRAINING", "SERVING"])
+@pytest.mark.parametrize("data", EXPECTED)
+def test_a_proposed_schema_lets_the_data_through_and_changes_what_it_must(
+    schema: Any, data: str, environment: str
+) -> None:
+    serving = environment == "SERVING"
+    statistics, before = _statistics(**NEW_DATA[data], **({"late": None} if serving else {})), to_text(schema)
+    proposed = propose_schema(schema, statistics, environment=environment)
+    assert to_text(schema) == before, "the given schema is changed"
+    assert bool(_anomalies(statistics, schema, environment)) == (data != "as before")
+    assert _anomalies(statistics, proposed, environment) == []
+    again = propose_schema(proposed, statistics, environment=environment)
+    assert to_text(again) == to_text(proposed), "a proposal of the proposal is the same"
+    expected = EXPECTED[data]
+    if serving:
+        gone, absent = "temp: lifecycle_stage is DEPRECATED, was none", "temp: not_in_environment is SERVING, was none"
+        expected = [absent if line == gone else line for line in expected]
+    assert str(diff_schemas(schema, proposed)).splitlines() == expected
+    if not serving and data in AS_TFDV:
+        assert proposed == tfdv.update_schema(schema, statistics)
+
+
+AS_TFDV = (
+    "as before", "missing column", "new domain value", "less often present", "all missing", "out of range",
+    "multivalent",
+)  # fmt: skip
+"""Where TFDV has an answer of its own, the proposal is that."""
+
+
+def test_a_label_that_appears_in_serving_is_declared_there(schema: Any) -> None:
+    proposed = propose_schema(schema, _statistics(), environment="SERVING")
+    assert str(diff_schemas(schema, proposed)) == "late: not_in_environment is none, was SERVING"
+
+
+def test_an_inferred_schema_fits_its_own_data_also_with_a_label_of_floats() -> None:
+    fractions = _statistics(late=np.arange(ROWS) % 2 / 1.0)
+    assert _anomalies(fractions, infer_schema(fractions, label="late")) == []
+
+
+def test_a_bound_that_no_integer_reaches_is_dropped_when_a_float_becomes_one(schema: Any) -> None:
+    tfdv.set_domain(schema, "temp", _float_domain(-1e30, 50.5))
+    proposed = propose_schema(schema, _statistics(temp=np.arange(ROWS) % 50))
+    assert str(diff_schemas(schema, proposed)).splitlines()[:2] == [
+        "temp: type is INT, was FLOAT",
+        "temp: range is at most 50, was -1e+30 to 50.5",
+    ]
+
+
+def test_bounds_of_the_rows_move(schema: Any) -> None:
+    schema.dataset_constraints.min_examples_count = 1000
+    statistics = _statistics()
+    proposed = propose_schema(schema, statistics)
+    assert [_anomalies(statistics, one) for one in (schema, proposed)] == [["DATASET_LOW_NUM_EXAMPLES"], []]
+    assert str(diff_schemas(schema, proposed)) == (
+        "schema: dataset_constraints is {min_examples_count: 200}, was {min_examples_count: 1000}"
+    )
+
+
+def test_what_no_schema_can_cure_is_refused(schema: Any) -> None:
+    statistics = _statistics()
+    with pytest.raises(BadInput, match="the statistics are of no rows; a schema cannot be proposed from them"):
+        propose_schema(schema, type(statistics)(datasets=[{}]))
+    with pytest.raises(BadInput, match="environment 'NIGHT' is not in the schema; there are TRAINING, SERVING"):
+        propose_schema(schema, statistics, environment="NIGHT")
+
+
+def _feature(schema: Any, name: str) -> Any:
+    return next(feature for feature in schema.feature if feature.name == name)
+
+
+def _domain(schema: Any) -> Any:
+    return next(domain for domain in schema.string_domain if domain.name == "carrier")
+
+
+def _rename_domain(schema: Any) -> None:
+    _domain(schema).name = _feature(schema, "carrier").domain = "airline"
+
+
+def _inline_domain(schema: Any) -> None:
+    values = list(_domain(schema).value)
+    schema.string_domain.remove(_domain(schema))
+    _feature(schema, "carrier").string_domain.value.extend(values)
+
+
+MUTATIONS: dict[str, Callable[[Any], Any]] = {
+    "added": lambda s: s.feature.add(name="wind", type=schema_pb2.FLOAT),
+    "removed": lambda s: s.feature.remove(_feature(s, "temp")),
+    "type": lambda s: setattr(_feature(s, "seats"), "type", schema_pb2.FLOAT),
+    "presence": lambda s: setattr(_feature(s, "carrier").presence, "min_fraction", 0.123456),
+    "min_count": lambda s: setattr(_feature(s, "carrier").presence, "min_count", 30),
+    "no presence": lambda s: _feature(s, "carrier").ClearField("presence"),
+    "domain gains": lambda s: _domain(s).value.extend(["ZZ", "YY"]),
+    "domain changes": lambda s: _domain(s).value.__setitem__(0, "9E"),
+    "domain gains many": lambda s: _domain(s).value.extend([f"x{i}" for i in range(400)]),
+    "domain dropped": lambda s: _feature(s, "carrier").ClearField("domain"),
+    "domain undefined": lambda s: setattr(_feature(s, "carrier"), "domain", "nowhere"),
+    "values per row": lambda s: setattr(_feature(s, "temp").value_count, "max", 3),
+    "shape": lambda s: _feature(s, "temp").shape.dim.add(size=2),
+    "environments": lambda s: s.default_environment.append("BATCH"),
+    "not_in": lambda s: _feature(s, "gate").not_in_environment.append("SERVING"),
+    "in": lambda s: _feature(s, "gate").in_environment.append("SERVING"),
+    "drift": lambda s: setattr(_feature(s, "temp").drift_comparator.jensen_shannon_divergence, "threshold", 0.3),
+    "skew gone": lambda s: _feature(s, "temp").ClearField("skew_comparator"),
+    "range": lambda s: setattr(_feature(s, "temp").float_domain, "max", 120.5),
+    "open range": lambda s: _feature(s, "seats").int_domain.ClearField("max"),
+    "infinite range": lambda s: setattr(_feature(s, "temp").float_domain, "max", float("inf")),
+    "no infinity": lambda s: setattr(_feature(s, "temp").float_domain, "disallow_inf", False),
+    "deprecated": lambda s: setattr(_feature(s, "temp"), "lifecycle_stage", schema_pb2.DEPRECATED),
+    "old flag": lambda s: setattr(_feature(s, "temp"), "deprecated", True),
+    "distribution": lambda s: setattr(_feature(s, "carrier").distribution_constraints, "min_domain_mass", 0.9),
+    "unique": lambda s: setattr(_feature(s, "carrier").unique_constraints, "max", 9),
+    "annotation": lambda s: _feature(s, "carrier").annotation.tag.append("more"),
+    "semantic": lambda s: _feature(s, "gate").url_domain.SetInParent(),
+    "sparse": lambda s: s.sparse_feature.add(name="words", value_feature={"name": "temp"}),
+    "weighted": lambda s: s.weighted_feature.add(name="heavy", feature={"step": ["temp"]}),
+    "rows": lambda s: setattr(s.dataset_constraints, "min_examples_count", 7),
+    "unused domain": lambda s: s.string_domain.add(name="spare", value=["a"]),
+    "tensors": lambda s: s.tensor_representation_group["g"].tensor_representation["t"].SetInParent(),
+    "nested": lambda s: _feature(s, "gate").struct_domain.feature.add(name="letter", type=schema_pb2.BYTES),
+    "markup": lambda s: _domain(s).value.append("<b>[x](http://y)`*_|"),
+    # What means the same.
+    "same": lambda s: None,
+    "order of features": lambda s: s.feature.sort(key=lambda feature: feature.name, reverse=True),
+    "order of values": lambda s: _domain(s).value.reverse(),
+    "name of the domain": _rename_domain,
+    "inline domain": _inline_domain,
+}
+
+
+def _differences(schema: Any, mutation: str) -> tuple[Any, Any]:
+    """The difference that a mutation makes, and the one back."""
+    after = type(schema)()
+    after.CopyFrom(schema)
+    MUTATIONS[mutation](after)
+    there, back = diff_schemas(schema, after), diff_schemas(after, schema)
+    assert bool(there) == bool(back)
+    return there, back
+
+
+@pytest.mark.parametrize(
+    ("mutation", "text"),
+    [
+        ("added", "wind: new feature: type FLOAT"),
+        ("removed", "temp: removed"),
+        ("type", "seats: type is FLOAT, was INT"),
+        ("presence", "carrier: presence is in at least 12.3456% of the rows, was in at least 100% of the rows"),
+        (
+            "min_count",
+            "carrier: presence is in at least 100% of the rows, at least 30 times, was in at least 100% of the rows",
+        ),
+        ("no presence", "carrier: presence is none, was in at least 100% of the rows"),
+        ("domain gains", "carrier: domain gains 'YY', 'ZZ'"),
+        ("domain changes", "carrier: domain gains '9E'; loses 'AA'"),
+        ("domain gains many", "carrier: domain gains 'x0', 'x1', 'x10', 'x100', 'x101' and 395 more"),
+        (
+            "domain undefined",
+            "schema: unused string_domain 'carrier' is 2 values ('AA', 'B6'), was none\n"
+            "carrier: domain is 'nowhere', which is not defined, was 2 values ('AA', 'B6')",
+        ),
+        ("values per row", "temp: values per row is 1 to 3, was 1"),
+        ("shape", "temp: values per row is none, was 1\ntemp: shape is {dim { size: 2 }}, was none"),
+        ("environments", "schema: environments is BATCH, SERVING, TRAINING, was SERVING, TRAINING"),
+        ("not_in", "gate: not_in_environment is SERVING, was none"),
+        ("in", "gate: in_environment is SERVING, was none"),
+        ("drift", "temp: drift_comparator is jensen_shannon_divergence 0.3, was jensen_shannon_divergence 0.2"),
+        ("skew gone", "temp: skew_comparator is none, was jensen_shannon_divergence 0.42"),
+        ("range", "temp: range is 0 to 120.5, was 0 to 90"),
+        ("open range", "seats: range is at least 0, was 0 to 4"),
+        ("infinite range", "temp: range is 0 to inf, was 0 to 90"),
+        ("no infinity", "temp: float_domain is {disallow_inf: false}, was {disallow_inf: true}"),
+        ("deprecated", "temp: lifecycle_stage is DEPRECATED, was none"),
+        ("old flag", "temp: deprecated is True, was none"),
+        ("distribution", "carrier: distribution_constraints is {min_domain_mass: 0.9}, was none"),
+        ("unique", "carrier: unique_constraints is {max: 9}, was none"),
+        ("annotation", 'carrier: annotation is {tag: "by hand" tag: "more"}, was {tag: "by hand"}'),
+        ("sparse", "schema: sparse_feature 'words' is {name: \"words\" value_feature { name: \"temp\" }}, was none"),
+        ("weighted", "schema: weighted_feature 'heavy' is {name: \"heavy\" feature { step: \"temp\" }}, was none"),
+        ("rows", "schema: dataset_constraints is {min_examples_count: 7}, was none"),
+        ("unused domain", "schema: unused string_domain 'spare' is 1 value ('a'), was none"),
+        (
+            "nested",
+            "schema: unused string_domain 'gate' is 1 value ('A1'), was none\n"
+            "gate: domain is none, was 1 value ('A1')\ngate.letter: new feature: type BYTES",
+        ),
+    ],
+)  # fmt: skip
+def test_a_difference_is_told_in_words(schema: Any, mutation: str, text: str) -> None:
+    there, back = _differences(schema, mutation)
+    assert str(there) == text
+    assert str(back) not in ("", text)
+    changes = there.to_dict()["changes"]
+    json.dumps(changes, allow_nan=False)
+    assert [f"{change['feature'] or 'schema'}: {change['text']}" for change in changes] == text.splitlines()
+
+
+@pytest.mark.parametrize("mutation", ["domain dropped", "semantic", "tensors"])
+def test_no_difference_goes_unseen(schema: Any, mutation: str) -> None:
+    assert str(_differences(schema, mutation)[0])
+
+
+@pytest.mark.parametrize(
+    "mutation", ["same", "order of features", "order of values", "name of the domain", "inline domain"]
+)
+def test_what_means_the_same_is_no_difference(schema: Any, mutation: str) -> None:
+    there, _ = _differences(schema, mutation)
+    assert str(there) == "" and there.to_dict()["changes"] == []
+
+
+def test_a_difference_is_json_and_markdown(schema: Any) -> None:
+    assert _differences(schema, "domain gains")[0].to_dict()["changes"] == [
+        {
+            "feature": "carrier",
+            "aspect": "domain",
+            "before": ["AA", "B6"],
+            "after": ["AA", "B6", "YY", "ZZ"],
+            "text": "domain gains 'YY', 'ZZ'",
+        }
+    ]
+    deprecated, _ = _differences(schema, "deprecated")
+    assert deprecated.to_markdown() == "- **temp**: lifecycle\\_stage is DEPRECATED, was none"
+    markup, _ = _differences(schema, "markup")
+    assert markup.to_markdown() == "- **carrier**: domain gains '\\<b\\>\\[x\\]\\(http\\://y\\)\\`\\*\\_\\|'"
+
+
+def test_a_long_difference_is_cut_and_says_so(schema: Any) -> None:
+    many = type(schema)()
+    many.CopyFrom(schema)
+    for index in range(300):
+        many.feature.add(name=f"x{index}")
+    lines = diff_schemas(schema, many).to_markdown(limit=10).splitlines()
+    assert len(lines) == 11 and lines[-1] == "- and 290 more"
+
+
+def test_a_difference_of_files_is_that_of_their_schemas(schema: Any, tmp_path: Path) -> None:
+    other = propose_schema(schema, _statistics(temp=None))
+    paths = [tmp_path / "a.pbtxt", tmp_path / "b.pbtxt"]
+    for path, one in zip(paths, (schema, other), strict=True):
+        path.write_text(to_text(one), encoding="utf-8")
+    assert load_schema(paths[0]) == schema
+    assert str(diff_schemas(*paths)) == str(diff_schemas(schema, other)) != ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('feature {\n  name: "x"\n  tpe: INT\n}', "s.pbtxt:3:3: not a schema in protobuf text: Message type "),
+        ("feature {", 's.pbtxt:1:9: not a schema in protobuf text: Expected "}".'),
+        ("feature { type: FLOT }", "s.pbtxt:1:17: not a schema in protobuf text: "),
+        ('feature { name: "" }', "s.pbtxt: feature 1 of 1: expected a name of its own, none"),
+        (
+            'feature { name: "x" }\nfeature { name: "x" }',
+            "s.pbtxt: feature 2 of 2: expected a name of its own, a second one named 'x'",
+        ),
+    ],
+)
+def test_a_schema_that_does_not_parse_is_told_with_line_and_column(text: str, said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_schema(text, "s.pbtxt")
+    assert str(refused.value).startswith(said)
+
+
+def test_a_schema_of_another_encoding_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "latin.pbtxt").write_bytes(b'feature { name: "\xe9" }')
+    with pytest.raises(BadInput, match=r"latin\.pbtxt: not a schema in protobuf text \("):
+        load_schema(tmp_path / "latin.pbtxt")

@@ -1,0 +1,124 @@
+"""A real server process, real SavedModels, and clients that know nothing of the server's code."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from server_process import ServerProcess, runtime_environment
+
+from . import make_models
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what starts a server, so that ``make check`` runs the others alone."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and "runtime_python" in getattr(item, "fixturenames", ()):
+            item.add_marker("server")
+
+
+@pytest.fixture(scope="session")
+def runtime_python() -> Path:
+    """The Python that servers run in: this one."""
+    return Path(sys.executable)
+
+
+@pytest.fixture(scope="session")
+def saved_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with ``flights`` (versions 1, 2, 3), ``vectors`` (version 7) and ``fragile`` (version 1)."""
+    folder = tmp_path_factory.mktemp("saved-models")
+    make_models.main(folder)
+    return folder
+
+
+@pytest.fixture
+def start_server(runtime_python: Path, tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Starts servers of one test; ``wait=False`` returns before they are ready."""
+    servers: list[ServerProcess] = []
+
+    def start(*, wait: bool = True, **flags: object) -> ServerProcess:
+        server = ServerProcess(runtime_python, tmp_path / f"server-{len(servers)}", flags).start()
+        servers.append(server)
+        return server.wait_until_ready() if wait else server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(scope="package")
+def shared_server(
+    runtime_python: Path, saved_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server of ``flights`` (versions 1 and 2, labels stable and canary) and ``vectors`` that tests only ask."""
+    folder = tmp_path_factory.mktemp("shared-server")
+    config = folder / "models.config"
+    config.write_text(
+        f"""
+        model_config_list {{
+          config {{
+            name: "flights" base_path: "{saved_models}/flights" model_platform: "tensorflow"
+            model_version_policy {{ specific {{ versions: 1 versions: 2 }} }}
+            version_labels {{ key: "stable" value: 1 }}
+            version_labels {{ key: "canary" value: 2 }}
+          }}
+          config {{ name: "vectors" base_path: "{saved_models}/vectors" model_platform: "tensorflow" }}
+        }}
+        """
+    )
+    server = ServerProcess(runtime_python, folder, {"model_config_file": config}).start().wait_until_ready()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def format_models(runtime_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a model of each kind that the server opens, each as version 1."""
+    folder = tmp_path_factory.mktemp("format-models")
+    script = Path(__file__).with_name("make_format_models.py")
+    command = [str(runtime_python), str(script), str(folder)]
+    subprocess.run(command, check=True, env=runtime_environment(), capture_output=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="package")
+def formats_server(
+    runtime_python: Path, format_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server of all ``format_models`` that tests only ask; it prefers TensorFlow Lite."""
+    folder = tmp_path_factory.mktemp("formats-server")
+    config = folder / "models.config"
+    models = "".join(
+        f'config {{ name: "{path.name}" base_path: "{path}" model_platform: "tensorflow" }}\n'
+        for path in sorted(format_models.iterdir())
+    )
+    config.write_text(f"model_config_list {{\n{models}}}\n")
+    flags = {
+        "prefer_tflite_model": "true",
+        "trusted_skops_types": "_operator.neg",
+        "max_num_load_retries": 0,
+        "enable_profiler": "true",
+        "profiler_log_dir": folder / "profiles",
+    }
+    server = ServerProcess(runtime_python, folder, {"model_config_file": config, **flags}).start().wait_until_ready()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def publish(saved_models: Path) -> Callable[..., Path]:
+    """Publishes a copy of a version under a base path by rename, as a deploy does."""
+
+    def publish_version(model: str, version: int, base_path: Path, as_version: int | None = None) -> Path:
+        target = base_path / str(as_version or version)
+        base_path.mkdir(parents=True, exist_ok=True)
+        temporary = base_path / f".{target.name}.tmp"
+        shutil.copytree(saved_models / model / str(version), temporary)
+        temporary.rename(target)
+        return target
+
+    return publish_version

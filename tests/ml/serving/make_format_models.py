@@ -1,0 +1,233 @@
+"""Writes models of every kind that the server opens; run with the runtime environment's Python.
+
+``python make_format_models.py FOLDER`` writes ``FOLDER/<model>/1``.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from pathlib import Path
+
+import flatbuffers
+import keras
+import mlflow.sklearn
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+import tf_keras
+from flatbuffers import flexbuffers
+from mlflow.models import infer_signature
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+from tensorflow.lite.python import schema_py_generated as schema
+
+from airflow_hops.hops import scikit_learn
+
+v1 = tf.compat.v1
+
+
+def write_tf1_examples(folder: Path) -> None:
+    """A TensorFlow 1 graph that parses ``tf.Example``, with classify and regress signatures, good and bad."""
+    with v1.Graph().as_default(), v1.Session() as session:
+        serialized = v1.placeholder(tf.string, [None], "serialized")
+        features = {"x": tf.io.FixedLenFeature([], tf.float32), "bias": tf.io.FixedLenFeature([], tf.float32, 0.0)}
+        parsed = tf.io.parse_example(serialized, features)
+        weight = v1.get_variable("weight", initializer=2.0)
+        value = parsed["x"] * weight + parsed["bias"]
+        scores = tf.stack([value, -value], axis=1)
+        labels = tf.tile(tf.constant([["up", "down"]]), [tf.shape(value)[0], 1])
+        session.run(v1.global_variables_initializer())
+        inputs = {"inputs": serialized}
+
+        def signature(method: str, outputs: dict[str, tf.Tensor], given: dict[str, tf.Tensor] = inputs) -> object:
+            return v1.saved_model.build_signature_def(
+                {alias: v1.saved_model.build_tensor_info(tensor) for alias, tensor in given.items()},
+                {alias: v1.saved_model.build_tensor_info(tensor) for alias, tensor in outputs.items()},
+                f"tensorflow/serving/{method}",
+            )
+
+        builder = v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(
+            session,
+            ["serve"],
+            {
+                "serving_default": signature("classify", {"classes": labels, "scores": scores}),
+                "labels": signature("classify", {"classes": labels}),
+                "scores": signature("classify", {"scores": scores}),
+                "value": signature("regress", {"outputs": value}),
+                "column": signature("regress", {"outputs": value[:, None]}),
+                "predict": signature("predict", {"value": value}, {"x": parsed["x"], "bias": parsed["bias"]}),
+                "other_input": signature("regress", {"outputs": value}, {"inputs": tf.identity(serialized)}),
+                "flat_scores": signature("classify", {"scores": value}),
+                "wide_scores": signature("classify", {"scores": tf.cast(scores, tf.float64)}),
+                "numbers_for_classes": signature("classify", {"classes": scores}),
+                "one_class_less": signature("classify", {"classes": labels[:, :1], "scores": scores}),
+                "one_row_less": signature("classify", {"scores": scores[1:]}),
+                "misnamed_outputs": signature("classify", {"y": scores}),
+                "misnamed_inputs": signature("classify", {"scores": scores}, {"examples": serialized}),
+                "two_inputs": signature("classify", {"scores": scores}, {"inputs": serialized, "more": serialized}),
+                "pairs": signature("regress", {"outputs": scores}),
+                "one_value_less": signature("regress", {"outputs": value[1:]}),
+                "wide_value": signature("regress", {"outputs": tf.cast(value, tf.float64)}),
+                "two_values": signature("regress", {"outputs": value, "more": value}),
+                "misnamed_value": signature("regress", {"y": value}),
+                "no_inputs": signature("predict", {"y": tf.constant(1.0)}, {}),
+            },
+        )
+        builder.save()
+
+
+class Native(tf.Module):
+    """TensorFlow 2 writes the predict method's name into every signature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = tf.Variable(2.0)
+
+    def _value(self, serialized: tf.Tensor) -> tf.Tensor:
+        return self.weight * tf.io.parse_example(serialized, {"x": tf.io.FixedLenFeature([], tf.float32)})["x"]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
+    def classify(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        value = self._value(inputs)
+        return {"scores": tf.stack([value, -value], axis=1)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
+    def regress(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"outputs": self._value(inputs)}
+
+
+class Types(tf.Module):
+    """A tensor of each type, back as it came."""
+
+    NAMES = ("bfloat16", "bool", "complex128", "complex64", "float16", "float64", "int16", "int32", "int8", "string")
+    NAMES += ("uint16", "uint32", "uint64", "uint8")
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        def echo(kind: str) -> tf.types.experimental.ConcreteFunction:
+            function = tf.function(lambda x: {"y": tf.identity(x)})
+            return function.get_concrete_function(tf.TensorSpec([None], kind, "x"))
+
+        return {name: echo(name) for name in self.NAMES}
+
+
+class Ragged(tf.Module):
+    """A batch of rows of different lengths."""
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)])
+    def join(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        return {"text": tf.strings.reduce_join(words, axis=1, separator=" ")}
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)])
+    def lengths(self, words: tf.RaggedTensor) -> dict[str, tf.RaggedTensor]:
+        return {"words": words, "lengths": words.row_lengths()}
+
+
+def write_keras(folder: Path, library: object) -> None:
+    """Sums three inputs, and doubles them."""
+    model = library.Sequential([library.layers.Input((3,)), library.layers.Dense(1, kernel_initializer="ones")])
+    model.export(str(folder))
+
+
+class Lite(tf.Module):
+    """Converted to TensorFlow Lite."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, "x"), tf.TensorSpec([None], tf.int64, "n")])
+    def serve(self, x: tf.Tensor, n: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.reduce_sum(x, axis=1) * 2.0, "plus": n + 1}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, "x")])
+    def negate(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": -x}
+
+
+def with_signatures(content: bytes, name: str, inputs: dict[str, str], outputs: dict[str, str]) -> bytes:
+    """A TensorFlow Lite file with a signature in its metadata, as ``tensorflow.lite.tools.signature`` writes it."""
+    definition = tf.compat.v1.saved_model.build_signature_def()
+    for infos, names in ((definition.inputs, inputs), (definition.outputs, outputs)):
+        for alias, tensor in names.items():
+            infos[alias].name = tensor
+    flex = flexbuffers.Builder()
+    with flex.Map():
+        flex.Key(name)
+        flex.String(definition.SerializeToString().decode("ascii"))
+    model = schema.ModelT.InitFromPackedBuf(content)
+    buffer, metadata = schema.BufferT(), schema.MetadataT()
+    buffer.data = list(flex.Finish())
+    model.buffers.append(buffer)
+    metadata.name, metadata.buffer = "signature_defs_metadata", len(model.buffers) - 1
+    model.metadata = [*(model.metadata or []), metadata]
+    builder = flatbuffers.Builder(len(content) + 1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def write_lite(folder: Path) -> None:
+    """``both`` holds a SavedModel that answers otherwise; ``bare`` a file without signatures.
+
+    ``named_lite`` and ``misnamed_lite`` have signatures in their metadata.
+    """
+    module = Lite()
+    tf.saved_model.save(module, str(folder / "both" / "1"), {"serving_default": module.negate})
+    content = tf.lite.TFLiteConverter.from_concrete_functions([module.serve.get_concrete_function()], module).convert()
+    with v1.Graph().as_default(), v1.Session() as session:
+        words = v1.placeholder(tf.string, [None], "words")
+        x = v1.placeholder(tf.float32, [None, 3], "x")
+        outputs = [tf.gather(words, [0], name="first"), tf.square(x, name="y")]
+        bare = v1.lite.TFLiteConverter.from_session(session, [words, x], outputs).convert()
+    named = with_signatures(bare, "squares", {"numbers": "x", "labels": "words"}, {"squared": "y:0"})
+    misnamed = with_signatures(bare, "squares", {"numbers": "x", "labels": "words"}, {"squared": "z"})
+    models = {"lite": content, "both": content, "bare": bare, "named_lite": named, "misnamed_lite": misnamed}
+    for name, model in (*models.items(), ("cut_lite", content[:1000])):
+        version = folder / name / "1"
+        version.mkdir(parents=True, exist_ok=True)
+        (version / "model.tflite").write_bytes(model)
+
+
+def write_estimators(folder: Path) -> None:
+    """``delays`` takes columns, ``matrix`` a matrix, ``targets`` gives two answers; MLflow saves two more."""
+    table = pd.DataFrame({"carrier": ["AA", "UA", "AA", "UA"] * 5, "distance": np.arange(20.0), "hour": range(20)})
+    late = np.where(table.distance > 9.5, "late", "on time")
+    encoder = ColumnTransformer(
+        [("carrier", OneHotEncoder(handle_unknown="ignore"), ["carrier"])], remainder="passthrough"
+    )
+    classifier = make_pipeline(encoder, LogisticRegression(max_iter=1000)).fit(table, late)
+    scikit_learn.save(classifier, folder / "delays" / "1", table)
+    numbers = table[["distance", "hour"]].to_numpy()
+    regressor = LinearRegression().fit(numbers, numbers.sum(axis=1))
+    scikit_learn.save(regressor, folder / "matrix" / "1", numbers)
+    targets = MultiOutputClassifier(LogisticRegression(max_iter=1000)).fit(numbers, np.stack([late, table.carrier], 1))
+    scikit_learn.save(targets, folder / "targets" / "1", numbers)
+    negated = make_pipeline(FunctionTransformer(operator.neg), LinearRegression()).fit(numbers, numbers.sum(axis=1))
+    scikit_learn.save(negated, folder / "negated" / "1", numbers, trusted_types=["_operator.neg"])
+    logged = {"signature": infer_signature(table, late), "pip_requirements": ["scikit-learn"]}
+    mlflow.sklearn.save_model(classifier, folder / "logged" / "1", **logged)
+    mlflow.sklearn.save_model(classifier, folder / "pickled" / "1", serialization_format="cloudpickle", **logged)
+    unsigned = folder / "unsigned" / "1"
+    unsigned.mkdir(parents=True)
+    (unsigned / "model.skops").write_bytes((folder / "matrix" / "1" / "model.skops").read_bytes())
+
+
+def main(folder: Path) -> None:
+    write_tf1_examples(folder / "examples" / "1")
+    native = Native()
+    native_signatures = {"serving_default": native.classify, "value": native.regress}
+    tf.saved_model.save(native, str(folder / "native" / "1"), native_signatures)
+    types = Types()
+    tf.saved_model.save(types, str(folder / "types" / "1"), types.signatures())
+    ragged = Ragged()
+    tf.saved_model.save(
+        ragged, str(folder / "ragged" / "1"), {"serving_default": ragged.join, "lengths": ragged.lengths}
+    )
+    write_keras(folder / "keras" / "1", keras)
+    write_keras(folder / "tf_keras" / "1", tf_keras)
+    write_lite(folder)
+    write_estimators(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,272 @@
+"""Who may do what: every RPC and route of the table, asked with each kind of token, over TLS."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import re
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from server_process import ServerProcess
+
+from airflow_hops.serving.api.access import RIGHTS, Access, Right, right_of, warnings_of
+from airflow_hops.serving.api.grpc_methods import service
+from airflow_hops.serving.api.routes import Routes
+from airflow_hops.serving.tokens import TokenFile
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.serving_api.config import ConfigError
+from airflow_hops.serving_api.rest_client import RestClient
+from airflow_hops.serving_api.tls import TlsFiles
+
+ROWS = [[1.0, 2.0, 3.0]]
+MAY = {
+    "": {Right.OPEN},
+    "wrong": {Right.OPEN},
+    "predict-1": {Right.OPEN, Right.PREDICT},
+    "feedback-1": {Right.OPEN, Right.FEEDBACK},
+    "control-1": set(Right),
+    "control-2": set(Right),
+}
+# A server without workers has no such route; how it is guarded does not depend on the route.
+ELSEWHERE = {"GET /v1/workers"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keys, certificates and tokens."""
+    folder = tmp_path_factory.mktemp("access")
+    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=guarded"
+    for name in ("server", "client"):
+        files = ["-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"]
+        extension = ["-addext", "subjectAltName=IP:127.0.0.1"]
+        subprocess.run(["openssl", *request.split(), *files, *extension], check=True, capture_output=True)
+    fields = {"server_key": "server.key", "server_cert": "server.crt", "custom_ca": "client.crt"}
+    lines = [f"{field}: {json.dumps((folder / name).read_text())}" for field, name in fields.items()]
+    (folder / "ssl.config").write_text("\n".join([*lines, "client_verify: true\n"]))
+    (folder / "monitoring.config").write_text("prometheus_config { enable: true }")
+    (folder / "control").write_text("# of operators\ncontrol-1\n\ncontrol-2\n")
+    for name in ("prediction", "feedback"):
+        (folder / name).write_text(f"{'predict' if name == 'prediction' else name}-1\n")
+        (folder / name).chmod(0o600)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def guarded(runtime_python: Path, saved_models: Path, folder: Path) -> Iterator[ServerProcess]:
+    """A server with a token file for each right, TLS on both ports, and everything that can be asked."""
+    flags = {
+        "model_name": "vectors",
+        "model_base_path": saved_models / "vectors",
+        "ssl_config_file": folder / "ssl.config",
+        "rest_api_enable_ssl": "true",
+        "monitoring_config_file": folder / "monitoring.config",
+        "capture_base_path": folder / "captured",
+        "enable_profiler": "true",
+        "profiler_log_dir": folder / "profiles",
+        **{f"{name}_token_file": folder / name for name in ("control", "prediction", "feedback")},
+    }
+    server = ServerProcess(runtime_python, folder, flags).start().wait_until_ready()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def tls(folder: Path) -> TlsFiles:
+    return TlsFiles(*(str(folder / name) for name in ("server.crt", "client.crt", "client.key")))
+
+
+@pytest.fixture
+def rest(guarded: ServerProcess, tls: TlsFiles) -> Callable[..., http.client.HTTPResponse]:
+    def ask(operation: str, token: str, body: bytes = b"{}") -> http.client.HTTPResponse:
+        method, path = operation.split()
+        path = path.replace("MODEL", "vectors").replace("[/versions/N|/labels/L]", "")
+        connection = http.client.HTTPSConnection(guarded.url.removeprefix("http://"), context=tls.context(), timeout=60)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(method, path, body if method == "POST" else None, headers)
+        response = connection.getresponse()
+        response.text = response.read().decode()  # type: ignore[attr-defined]
+        return response
+
+    return ask
+
+
+def test_each_route_takes_its_right(rest: Callable[..., http.client.HTTPResponse]) -> None:
+    operations = [each for each in RIGHTS if " " in each and each not in ELSEWHERE]
+    wrong = []
+    for operation, token in itertools.product(operations, MAY):
+        answer: Any = rest(operation, token)
+        if RIGHTS[operation] in MAY[token]:
+            right = answer.status not in (401, 403) and not re.search("Malformed request|Not found", answer.text)
+        elif token in ("", "wrong"):
+            said = (
+                "takes the header 'Authorization: Bearer TOKEN' with a token of --" in json.loads(answer.text)["error"]
+            )
+            right = said and (answer.status, answer.headers["WWW-Authenticate"]) == (401, 'Bearer realm="model server"')
+        else:
+            said = f"This token may not {RIGHTS[operation].value}" in json.loads(answer.text)["error"]
+            right = said and answer.status == 403
+        if not right:
+            wrong.append((operation, token, answer.status, answer.text))
+    assert not wrong
+
+
+@pytest.fixture(scope="module")
+def channel(guarded: ServerProcess, folder: Path) -> Iterator[grpc.Channel]:
+    files = TlsFiles(*(str(folder / name) for name in ("server.crt", "client.crt", "client.key")))
+    with grpc.secure_channel(guarded.address, files.credentials()) as channel:
+        yield channel
+
+
+def test_each_rpc_takes_its_right(channel: grpc.Channel) -> None:
+    wrong = []
+    for operation, token in itertools.product((each for each in RIGHTS if " " not in each), MAY):
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        # Of whoever may ask, this is no message.
+        with pytest.raises(grpc.RpcError) as answered:
+            next(channel.unary_stream(operation)(b"\xff", metadata=metadata, timeout=60))
+        code, said = answered.value.code(), answered.value.details()
+        if RIGHTS[operation] in MAY[token]:
+            right = code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL) or said == "unimplemented."
+        elif token in ("", "wrong"):
+            right = code is grpc.StatusCode.UNAUTHENTICATED
+        else:
+            right = code is grpc.StatusCode.PERMISSION_DENIED and "This token may not" in said
+        if not right:
+            wrong.append((operation, token, code, said))
+    assert not wrong
+
+
+def test_what_has_no_entry_in_the_table_cannot_be_added() -> None:
+    for add in (
+        lambda: Routes().add("GET /v1/new", lambda request, match: None),  # type: ignore[arg-type, return-value]
+        lambda: service("hops.serving.TrafficService", {"New": grpc.unary_unary_rpc_method_handler(print)}),
+    ):
+        with pytest.raises(LookupError, match=r"New|new is not in airflow_hops\.serving\.api\.access\.RIGHTS"):
+            add()
+    assert right_of("POST /v1/feedback") is Right.FEEDBACK
+
+
+def test_clients_show_the_token_that_a_call_takes(guarded: ServerProcess, tls: TlsFiles) -> None:
+    port = int(guarded.url.rpartition(":")[2])
+    for tokens in ({"token": "control-1"}, {"token": "control-2", "prediction_token": "predict-1"}):
+        with ModelServerClient(guarded.address, tls=tls, **tokens) as client:
+            assert client.predict("vectors", {"x": ROWS}, request_id="r-1").outputs["y"].tolist() == [[2.0, 4.0, 6.0]]
+            assert client.status("vectors")[0].version == 7
+            assert client.set_traffic("vectors", None) == client.traffic("vectors")
+        by_rest = RestClient("127.0.0.1", port, tls=tls, **tokens)
+        assert by_rest.predict("vectors", {"x": ROWS}).outputs["outputs"].tolist() == [[2.0, 4.0, 6.0]]
+        assert by_rest.metadata("vectors")["model_spec"]["version"] == "7"
+        assert by_rest.stats()["models"]["vectors"]["versions"]["7"]["requests"] > 0
+    only = RestClient("127.0.0.1", port, tls=tls, prediction_token="predict-1")
+    assert only.status("vectors")[0].version == 7
+    with pytest.raises(ModelServerError, match="To read and change everything else takes the header") as refused:
+        only.stats()
+    assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
+    # REST asks for the client's certificate as gRPC does.
+    stranger = RestClient("127.0.0.1", port, tls=TlsFiles(tls.ca_file), token="control-1")
+    with pytest.raises(ModelServerError) as refused:
+        stranger.stats()
+    assert refused.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_body_of_whoever_may_not_ask_is_not_waited_for(guarded: ServerProcess, tls: TlsFiles) -> None:
+    host, port = guarded.url.removeprefix("http://").split(":")
+    with tls.context().wrap_socket(socket.create_connection((host, int(port)), 30), server_hostname=host) as connection:
+        connection.sendall(b"POST /v1/models/vectors:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{")
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+    assert received.startswith(b"HTTP/1.1 401 ")
+    assert b"Connection: close" in received
+
+
+def test_upstreams_are_asked_by_tls_with_a_token(
+    guarded: ServerProcess, folder: Path, start_server: Callable[..., ServerProcess]
+) -> None:
+    files = {"ca": "server.crt", "cert": "client.crt", "key": "client.key", "token": "control"}
+    flags = {f"upstream_{name}_file": folder / file for name, file in files.items()}
+    gateway = start_server(upstream=guarded.address, **flags)
+    assert gateway.predict("vectors", {"instances": ROWS}) == {"predictions": [[2.0, 4.0, 6.0]]}
+    refused = start_server(upstream=guarded.address, **{**flags, "upstream_token_file": folder / "feedback"})
+    status, said = refused.error("/v1/models/vectors:predict", {"instances": ROWS})
+    assert (status, "refused by it (--upstream_token_file)" in refused.log()) == (503, True)
+    assert "No upstream can be reached for model vectors" in said
+
+
+def test_tokens_are_read_again_and_what_is_none_keeps_those_there_were(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("old\n")
+    path.chmod(0o600)
+    file = TokenFile("--control_token_file", str(path))
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+
+    def replaced_by(text: str) -> list[str]:
+        nonlocal now_s
+        path.write_text(text)
+        now_s += 1.1
+        return [token for token in ("old", "new", "", "two words") if file.holds(token.encode())]
+
+    assert replaced_by("new\nold\n") == ["old", "new"]
+    assert replaced_by("new\n# old\n") == ["new"]
+    for wrong in ("two words\n", "\n# nothing\n"):
+        assert replaced_by(wrong) == ["new"]
+        assert f"--control_token_file={path}: expected a token on each line; the tokens that were" in caplog.text
+        with pytest.raises(ConfigError, match="expected a token on each line"):
+            TokenFile("--control_token_file", str(path))
+    assert replaced_by("newer\n") == []
+    assert file.first == "newer"
+    assert "every user of this machine may read it" not in caplog.text
+    path.chmod(0o644)
+    TokenFile("--control_token_file", str(path))
+    assert f"--control_token_file={path}: every user of this machine may read it" in caplog.text
+    path.unlink()
+    now_s += 1.1
+    assert file.holds(b"newer")
+
+
+def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Callable[..., ServerProcess]) -> None:
+    control, prediction = (TokenFile(name, str(folder / name)) for name in ("control", "prediction"))
+    plain = ["REST port (--rest_api_enable_ssl)"]
+    nobody, some, all_of_them = Access(None), Access(control), Access(control, prediction)
+    for host in ("127.0.0.1", "localhost", "::1"):
+        assert not list(warnings_of(host, nobody, plain))
+    (said,) = warnings_of("0.0.0.0", nobody, plain)
+    assert "may, without a token, predict (--prediction_token_file); and change config" in said
+    said, unencrypted = warnings_of("::", some, plain)
+    assert said == "--host=::: whoever reaches the server may, without a token, predict (--prediction_token_file)"
+    assert list(warnings_of("10.0.0.1", all_of_them, plain)) == [unencrypted.replace("::", "10.0.0.1", 1)]
+    assert unencrypted == "--host=::: tokens can be read on their way to the REST port (--rest_api_enable_ssl)"
+    server = start_server(host="0.0.0.0", upstream="127.0.0.1:1")
+    assert "--host=0.0.0.0: whoever reaches the server may, without a token, predict" in server.log()
+
+
+@pytest.mark.parametrize("name", ["prediction", "feedback"])
+def test_a_token_for_a_part_alone_would_leave_the_rest_open(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from airflow_hops.serving.flags import parse_flags
+
+    with pytest.raises(SystemExit):
+        parse_flags(["--upstream=a:1", f"--{name}_token_file=/t"])
+    assert f"--{name}_token_file is set without --control_token_file" in capsys.readouterr().err
+
+
+def test_rest_needs_key_and_certificate_that_match(folder: Path, tmp_path: Path) -> None:
+    from airflow_hops.serving.listeners import PortError, read_ssl_config, rest_context
+
+    config = read_ssl_config(str(folder / "ssl.config"))
+    assert rest_context(config).verify_mode is ssl.CERT_REQUIRED
+    config.server_key = (folder / "client.key").read_text()
+    with pytest.raises(PortError, match="--ssl_config_file: key and certificates in PEM that match are expected"):
+        rest_context(config)

@@ -1,0 +1,521 @@
+"""Captured requests: every row once, whole files, in time order, whoever is killed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from server_process import ServerProcess, runtime_environment
+from waiting import wait_for
+
+from airflow_hops.serving.capture import writer
+from airflow_hops.serving.capture.options import CaptureOptions
+from airflow_hops.serving.capture.parts import make_batch
+from airflow_hops.serving.capture.record import CallPacker, CapturedCall
+from airflow_hops.serving.capture.spool import Spool
+from airflow_hops.serving.capture.state import WriterState
+from airflow_hops.serving.capture.waiting import WaitingRecords
+from airflow_hops.serving.capture.warmup import write_warmup_requests
+from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.prediction_log import read_prediction_logs
+from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
+
+
+def rows_of(n: int, hour: int = 5) -> dict[str, Any]:
+    return {"instances": [{"carrier": f"C{i}", "distance": [float(i)], "hour": hour} for i in range(n)]}
+
+
+def captured(folder: Path) -> pa.Table:
+    files = sorted(folder.glob("*.parquet"))
+    return pa.concat_tables([pq.read_table(file) for file in files])
+
+
+def writers_of(spool_root: Path) -> list[int]:
+    """Process ids of the writers of the spools below a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"airflow_hops.serving.capture.writer" in arguments and arguments[-2].startswith(bytes(spool_root)):
+                found.append(int(entry.name))
+    return found
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process holds nothing any more: it is gone, or a zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def kill_writers(spool_root: Path) -> int:
+    killed = 0
+    for pid in writers_of(spool_root):
+        try:
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+        except ProcessLookupError:
+            continue
+    return killed
+
+
+@pytest.fixture
+def capture_path(tmp_path: Path) -> Path:
+    return tmp_path / "captured"
+
+
+@pytest.fixture
+def start(
+    start_server: Callable[..., ServerProcess],
+    saved_models: Path,
+    format_models: Path,
+    capture_path: Path,
+    tmp_path: Path,
+) -> Callable[..., ServerProcess]:
+    config = tmp_path / "models.config"
+    folders = (saved_models / "flights", saved_models / "vectors", format_models / "examples")
+    models = " ".join(f'config {{ name: "{folder.name}" base_path: "{folder}" }}' for folder in folders)
+    config.write_text(f"model_config_list {{ {models} }}")
+    return lambda **flags: start_server(model_config_file=config, capture_base_path=capture_path, **flags)
+
+
+class CaptureProcess:
+    """A capture without a server around it, in a process of its own."""
+
+    def __init__(self, python: Path, environment: dict[str, str], options: dict[str, Any]) -> None:
+        self.process = subprocess.Popen(
+            [str(python), str(Path(__file__).with_name("capture_process.py")), json.dumps(options)],
+            env={**runtime_environment(), **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, **asked: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            assert self.process.stderr is not None
+            raise AssertionError(self.process.stderr.read())
+        return json.loads(line)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def capture(runtime_python: Path, capture_path: Path, tmp_path: Path) -> Iterator[Callable[..., CaptureProcess]]:
+    """Starts captures; they and their writers end with the test."""
+    started: list[CaptureProcess] = []
+
+    def start_capture(environment: dict[str, str] | None = None, **options: Any) -> CaptureProcess:
+        started.append(CaptureProcess(runtime_python, environment or {}, {"base_path": str(capture_path), **options}))
+        return started[-1]
+
+    yield start_capture
+    for process in started:
+        process.kill()
+    writers = writers_of(tmp_path)
+    kill_writers(tmp_path)
+    wait_for(lambda: all(map(has_ended, writers)), "the writers have ended")
+
+
+def test_flush_writes_each_row_with_features_and_outputs(
+    start: Callable[..., ServerProcess], capture_path: Path, tmp_path: Path
+) -> None:
+    monitoring = tmp_path / "monitoring.config"
+    monitoring.write_text("prometheus_config { enable: true }")
+    server = start(capture_format="both", monitoring_config_file=monitoring)
+    started_s = time.time()
+    server.predict("flights", rows_of(2), headers={"x-request-id": "first"})
+    assert (server.headers["x-request-id"], server.headers["x-captured"]) == ("first", "1")
+    server.predict("vectors", {"instances": [[1, 2, 3], [4, 5, 6]]})
+    raw = {"b64": base64.b64encode(b"\xff").decode()}
+    server.predict("vectors", {"signature_name": "strings", "instances": ["text", raw]})
+    examples = [{"x": 1.5, "bias": 0.5}, {"x": 2.5, "bias": 0.0}]
+    assert server.call("/v1/models/examples:classify", {"examples": examples})[0] == 200
+    # A feature of several values, or of some rows only, is no column.
+    body = {"signature_name": "value", "examples": [{"x": 1.5}, {"x": 0.5, "n": [1, 2]}]}
+    assert server.call("/v1/models/examples:regress", body)[0] == 200
+    server.error("/v1/models/flights:predict", {"instances": [1]})
+    request = PredictRequest()
+    request.model_spec.name = "flights"
+    tensors.fill_proto(request.inputs["carrier"], np.array(["AA"], object))
+    tensors.fill_proto(request.inputs["distance"], np.array([[7.5]], np.float32))
+    tensors.fill_proto(request.inputs["hour"], np.array([1]))
+    predict = grpc.insecure_channel(server.address).unary_unary(Method.PREDICT)
+    answers = []
+    for metadata in (), [("x-request-id", "")], [("x-request-id", "third")]:
+        _, call = predict.with_call(request.SerializeToString(), metadata=metadata)
+        answers.append({key: value for key, value in call.trailing_metadata() if key.startswith("x-")})
+    unasked, made, given = answers
+    assert unasked == {}, "a client that asks for nothing is told what TensorFlow Serving tells it"
+    assert made["x-captured"] == given["x-captured"] == "1"
+    assert given["x-request-id"] == "third"
+    status, counts = server.call("/v1/capture:flush", b"")
+    assert (status, counts["flushed"], counts["error"], counts["lag_seconds"]) == (200, True, None, 0.0)
+    flights = counts["models"]["flights"]
+    assert (flights["captured_rows"], flights["written_rows"], flights["dropped_rows"]) == (5, 5, 0)
+    table = captured(capture_path / "flights")
+    assert table.schema == pa.schema(
+        {
+            "request_id": pa.string(),
+            "row": pa.int32(),
+            "model": pa.string(),
+            "version": pa.int64(),
+            "signature": pa.string(),
+            "api": pa.string(),
+            "captured_at": pa.timestamp("us", "UTC"),
+            "latency_ms": pa.float64(),
+            "input.carrier": pa.string(),
+            "input.distance": pa.float32(),
+            "input.hour": pa.int64(),
+            "output.carrier_id": pa.int64(),
+            "output.score": pa.float32(),
+        }
+    )
+    rows = table.to_pylist()
+    # The one whose client did not ask is captured a moment later, under an id that nobody was told.
+    rows.append(
+        rows.pop(
+            next(
+                i
+                for i, row in enumerate(rows)
+                if row["api"] == "grpc" and row["request_id"] not in (made["x-request-id"], "third")
+            )
+        )
+    )
+    assert [row["request_id"] for row in rows][:4] == ["first", "first", made["x-request-id"], "third"]
+    assert [row["row"] for row in rows] == [0, 1, 0, 0, 0]
+    assert [row["api"] for row in rows] == ["rest", "rest", "grpc", "grpc", "grpc"]
+    assert [row["input.carrier"] for row in rows] == ["C0", "C1", "AA", "AA", "AA"]
+    assert [row["output.score"] for row in rows] == [3005.0, 3006.0, 3008.5, 3008.5, 3008.5]
+    assert {(row["model"], row["version"], row["signature"]) for row in rows} == {("flights", 3, "serving_default")}
+    assert all(started_s <= row["captured_at"].timestamp() <= time.time() for row in rows)
+    assert all(row["latency_ms"] > 0 for row in rows)
+
+    vectors = {t["signature"][0].as_py(): t for t in map(pq.read_table, (capture_path / "vectors").glob("*.parquet"))}
+    assert vectors["serving_default"]["input.x"].to_pylist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert vectors["serving_default"]["output.y"].to_pylist() == [[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]
+    assert vectors["strings"]["input.text"].to_pylist() == [b"text", b"\xff"]
+
+    found = {t["signature"][0].as_py(): t for t in map(pq.read_table, (capture_path / "examples").glob("*.parquet"))}
+    classified, regressed = found["serving_default"], found["value"]
+    assert (classified["input.x"].to_pylist(), classified["input.bias"].to_pylist()) == ([1.5, 2.5], [0.5, 0.0])
+    assert classified["output.classes"].to_pylist() == [["up", "down"]] * 2
+    assert [scores[0] for scores in classified["output.scores"].to_pylist()] == [3.5, 5.0]
+    assert [name for name in regressed.column_names if name.startswith("input.")] == ["input.examples"]
+    assert regressed["output.value"].to_pylist() == [3.0, 1.0]
+
+    with urllib.request.urlopen(server.url + "/monitoring/prometheus/metrics") as response:
+        metrics = response.read().decode()
+    assert 'hops_serving_capture_rows_total{model_name="flights",outcome="written"} 5\n' in metrics
+
+    version_folder = tmp_path / "4"
+    version_folder.mkdir()
+    count = write_warmup_requests(str(capture_path), "flights", version_folder)
+    logged = list(read_prediction_logs(version_folder / "assets.extra/tf_serving_warmup_requests"))
+    hours = [PredictRequest.FromString(call.request).inputs["hour"].int64_val[0] for call in logged]
+    assert (count, sorted(hours)) == (2, [1, 5])
+
+
+def test_modes_sampling_rolls_and_sigterm(start: Callable[..., ServerProcess], capture_path: Path) -> None:
+    server = start(
+        capture_mode="predictions", capture_sampling_percent=50, capture_roll_rows=10, capture_roll_seconds=0.5
+    )
+    for hour in range(24):
+        server.predict("flights", rows_of(4, hour))
+        if hour == 12:
+            wait_for(lambda: list(capture_path.rglob("*.parquet")), "a file for its age")
+    # The rest is written as the server ends.
+    assert server.terminate() == 0
+    files = sorted((capture_path / "flights").glob("*.parquet"))
+    assert len(files) >= 4
+    assert max(pq.read_metadata(file).num_rows for file in files) <= 12
+    table = captured(capture_path / "flights")
+    assert not [name for name in table.column_names if name.startswith("input.")]
+    # The odd requests, in order.
+    assert table["output.score"].to_pylist() == [3000.0 + hour + i for hour in range(1, 24, 2) for i in range(4)]
+    assert not [path for path in capture_path.rglob("*") if path.name.startswith(".")]
+
+
+def test_no_request_waits_for_a_folder_that_cannot_be_written_and_nothing_acknowledged_is_lost(
+    start: Callable[..., ServerProcess], capture_path: Path
+) -> None:
+    capture_path.mkdir()
+    obstacle = capture_path / "flights"
+    obstacle.write_text("a file where the folder should be")
+    server = start(capture_spool_bytes=65536, capture_mode="inputs", capture_roll_seconds=3600)
+    acknowledged = 0
+    for _ in range(40):
+        server.predict("flights", rows_of(400))
+        acknowledged += server.headers["x-captured"] == "1"
+    status, counts = server.call("/v1/capture:flush", b"")
+    assert (status, counts["flushed"]) == (503, False)
+    assert str(obstacle) in counts["error"]
+    assert counts["spool_bytes"] <= 65536
+    flights = counts["models"]["flights"]
+    assert 0 < acknowledged < 40
+    assert (flights["captured_rows"], flights["dropped_rows"]) == (400 * acknowledged, 16000 - 400 * acknowledged)
+    assert flights["written_rows"] == 0
+    assert str(obstacle) in server.log()
+    obstacle.unlink()
+    status, counts = server.call("/v1/capture:flush", b"")
+    assert (status, counts["models"]["flights"]["written_rows"]) == (200, 400 * acknowledged)
+    table = captured(capture_path / "flights")
+    assert table.num_rows == 400 * acknowledged
+    assert "output.score" not in table.column_names
+
+
+def test_acknowledged_rows_survive_kill_9_of_the_server_and_of_both(
+    start: Callable[..., ServerProcess], capture_path: Path
+) -> None:
+    acknowledged: set[str] = set()
+    server = start(capture_roll_seconds=3600)
+    for with_writer in (False, True):
+        stop = threading.Event()
+
+        def ask(name: str, server: ServerProcess = server, stop: threading.Event = stop) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                request = urllib.request.Request(
+                    f"{server.url}/v1/models/flights:predict",
+                    json.dumps(rows_of(1)).encode(),
+                    {"x-request-id": f"{name}-{number}"},
+                )
+                try:
+                    with urllib.request.urlopen(request, timeout=60) as response:
+                        if response.headers["x-captured"] == "1":
+                            acknowledged.add(response.headers["x-request-id"])
+                except OSError:
+                    return
+
+        before = len(acknowledged)
+        clients = [threading.Thread(target=ask, args=(f"{with_writer}-{i}",)) for i in range(4)]
+        for client in clients:
+            client.start()
+        wait_for(lambda before=before: len(acknowledged) >= before + 50, "fifty answers")
+        if with_writer:
+            assert kill_writers(capture_path / ".spool") == 1
+        server.process.kill()
+        stop.set()
+        for client in clients:
+            client.join()
+        if not with_writer:
+            # The writer outlives the server, writes what it left, and ends.
+            wait_for(lambda: not (capture_path / ".spool").exists(), "the spool is gone")
+            wait_for(lambda: not writers_of(capture_path / ".spool"), "the writer has ended")
+            found = set(captured(capture_path / "flights")["request_id"].to_pylist())
+            assert acknowledged <= found
+        server = start()
+    # Here nobody was left but the next server, whose writer takes on what it finds; a flush waits for that.
+    assert server.call("/v1/capture:flush", b"")[0] == 200
+    found_ids = captured(capture_path / "flights")["request_id"].to_pylist()
+    assert acknowledged <= set(found_ids)
+    assert len(found_ids) == len(set(found_ids))
+
+
+def test_a_row_is_in_one_file_whenever_the_writer_is_killed(
+    capture: Callable[..., CaptureProcess], capture_path: Path
+) -> None:
+    # A spool that cannot be read, as a power cut leaves it, keeps nobody else's from being written.
+    unreadable = capture_path / ".spool" / "0123456789ab"
+    unreadable.mkdir(parents=True)
+    (unreadable / "options.json").touch()
+    ask = capture(roll_seconds=3600.0)
+    sent: list[list[str]] = []
+    cut_short = 0
+    for _ in range(4):
+        sent += ask(offer=400, rows=2, models=40)
+        before = len(list(capture_path.rglob("*.parquet")))
+
+        def kill_within_a_batch(before: int = before) -> None:
+            nonlocal cut_short
+            wait_for(lambda: len(list(capture_path.rglob("*.parquet"))) > before, "a file of the batch")
+            kill_writers(capture_path / ".spool")
+            cut_short += len(list(capture_path.rglob("*.parquet"))) < before + 40
+
+        killer = threading.Thread(target=kill_within_a_batch)
+        killer.start()
+        assert ask(flush=60) is True
+        killer.join()
+    assert cut_short >= 1
+    rows = Counter(
+        (row["request_id"], row["row"], row["model"])
+        for file in capture_path.rglob("*.parquet")
+        for row in pq.read_table(file, columns=["request_id", "row", "model"]).to_pylist()
+    )
+    assert rows == Counter((request_id, row, model) for request_id, model in sent for row in (0, 1))
+    counts = ask(status=True)
+    assert sum(model["written_rows"] for model in counts["models"].values()) == len(sent) * 2
+    assert counts["writer_restarts"] >= 1
+    assert (unreadable / "options.json").exists()
+
+
+def test_a_request_that_cannot_be_decoded_costs_no_other_its_row() -> None:
+
+    model = "模" * 60  # 540 bytes as it is written in a URL, and a folder's name has 255 at most
+    kind = RequestKind(model, 1, "Predict", "GRPC")
+
+    def record(number, too_many=False, rows=2):
+        request, response = PredictRequest(), PredictResponse()
+        tensors.fill_proto(request.inputs["a"], np.full((2, 3), number, np.float32))
+        tensors.fill_proto(request.inputs["b"], np.full(2, number, np.float32))
+        if too_many:
+            request.inputs["b"].float_val[:] = [1.0, 2.0, 3.0]
+        tensors.fill_proto(response.outputs["y"], np.full(2, number, np.int64))
+        messages = request.SerializeToString(), response.SerializeToString()
+        return CallPacker(kind).pack(CapturedCall(kind, f"r{number}", number, 1.0, rows, *messages))
+
+    records = [record(0, True), record(1), record(2, True), record(3)]
+    batch = make_batch(WaitingRecords.of(records), CaptureOptions(base_path="/b"))
+    endless = make_batch(WaitingRecords.of([record(4, rows=10**12)]), CaptureOptions(base_path="/b"))
+    files = [pa.BufferReader(part.encode()) for part in batch.parts]
+    # Threads of pyarrow that are still starting when the program ends abort it.
+    tables = [pq.read_table(file, use_threads=False) for file in files]
+    names = ["request_id", "input.b"]
+    rows, failed, folder = [
+        [t.select(names).to_pylist() for t in tables],
+        batch.failed_rows[model],
+        batch.parts[0].folder,
+    ]
+    assert not endless.parts
+    assert endless.failed_rows == {model: 2**32 - 1}
+    assert rows == [[{"request_id": f"r{n}", "input.b": float(n)} for n in (1, 1, 3, 3)]]
+    assert failed == 4
+    assert folder.startswith("%E6%A8%A1%E6")
+    assert len(folder) <= 255
+
+
+def test_a_full_disk_drops_and_counts(
+    small_folder: Path, capture: Callable[..., CaptureProcess], capture_path: Path
+) -> None:
+    ask = capture(spool_path=str(small_folder), spool_bytes=800_000, roll_seconds=3600.0)
+    accepted = ask(offer=2000)
+    counts = ask(status=True)
+    assert 0 < len(accepted) < 2000
+    assert "No space left" in counts["error"]
+    assert counts["models"]["m0"]["dropped_rows"] == 2000 - len(accepted)
+    assert ask(flush=60) is True
+    assert captured(capture_path / "m0")["request_id"].to_pylist() == [request_id for request_id, _ in accepted]
+    # What is written makes room.
+    wait_for(lambda: ask(offer=1), "a request is captured again")
+
+
+def test_files_in_s3_appear_whole_and_old_ones_go(
+    capture: Callable[..., CaptureProcess],
+    s3_endpoint: str,
+    tmp_path: Path,
+) -> None:
+    import s3fs
+
+    fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
+    bucket = f"hops-{tmp_path.name.replace('_', '-').lower()}"[:60]
+    fs.mkdir(bucket)
+    old = datetime.now(UTC) - timedelta(days=3)
+    for name in (f"{old:%Y%m%dT%H%M%S.%fZ}-v1-a-0-0.parquet", "29991231T235959.000000Z-v1-a-0-1.parquet", "notes.txt"):
+        fs.pipe_file(f"{bucket}/captured/m0/{name}", b"PAR1")
+    environment = {"AWS_ENDPOINT_URL": s3_endpoint, "XDG_STATE_HOME": str(tmp_path / "state")}
+    ask = capture(environment, base_path=f"s3://{bucket}/captured", retention_days=2.0, roll_seconds=3600.0)
+    sent = ask(offer=30)
+    ask(labels={"model": "m0", "request_id": "r1", "label": True})
+    assert ask(flush=60) is True
+    folder = f"{bucket}/captured/m0"
+    wait_for(lambda: len(fs.glob(f"{folder}/*.parquet")) == 2, "the old file is removed")
+    ahead, written = sorted(fs.glob(f"{folder}/*.parquet"))
+    assert "/29991231T" in ahead, "a name that a clock ahead has made stays before the next one"
+    with fs.open(written, "rb") as file:
+        assert pq.read_table(file)["request_id"].to_pylist() == [request_id for request_id, _ in sent]
+    assert len(fs.glob(f"{folder}/_feedback/*.parquet")) == 1
+    assert fs.exists(f"{folder}/notes.txt")
+    assert ask(close=True) is True
+    assert not list((tmp_path / "state").rglob("*.segment"))
+
+
+def test_the_oldest_files_of_a_model_go_beyond_a_size_and_names_stay_in_order(
+    capture: Callable[..., CaptureProcess], capture_path: Path
+) -> None:
+    folder = capture_path / "m0"
+    folder.mkdir(parents=True)
+    names = [f"2026010{day}T000000.000000Z-v1-a-0-{day}.parquet" for day in range(1, 5)]
+    names.append("29991231T235959.000000Z-v1-a-0-5.parquet")
+    for name in names:
+        (folder / name).write_bytes(b"x" * 10_000)
+    ask = capture(retention_bytes=35_000, roll_seconds=3600.0)
+    wait_for(lambda: sum(p.stat().st_size for p in folder.iterdir()) <= 35_000, "the oldest are removed")
+    ask(offer=3)
+    assert ask(flush=60) is True
+    found = sorted(path.name for path in folder.glob("*.parquet"))
+    assert found[:-1] == names[2:]
+    assert found[-1] > names[-1]
+    assert wait_for(lambda: ask(status=True)["models"].get("m0", {}).get("removed_files"), "they are counted") == 2
+
+
+def test_no_base_path_captures_nothing(shared_server: ServerProcess) -> None:
+    status = shared_server.call("/v1/capture")[1]
+    assert (status["enabled"], status["base_path"]) == (False, None)
+    code, error = shared_server.error("/v1/feedback", {"model": "flights", "request_id": "r", "label": 1})
+    assert (code, "--capture_base_path" in error) == (400, True)
+
+
+def test_a_batch_whose_end_cannot_be_saved_is_not_written_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".spool" / "one"
+    folder.mkdir(parents=True)
+    (folder / writer.OPTIONS_FILE).write_text(CaptureOptions(base_path=str(tmp_path), mode="inputs").to_json())
+    WriterState.create(folder)
+    spool = Spool(folder, 2**20, 2**16)
+    kind, request = RequestKind("m", 1, "Predict", "GRPC"), PredictRequest()
+    tensors.fill_proto(request.inputs["x"], np.ones(1, np.float32))
+
+    def append(number):
+        call = CapturedCall(kind, f"r{number}", number, 1.0, 1, request.SerializeToString(), b"")
+        assert spool.append([CallPacker(kind).pack(call)]) == 1
+
+    saves, save = [], WriterState.save
+
+    def failing(state, folder):
+        saves.append(state.planned)
+        if len(saves) == 2:  # the batch is in files, and that is what cannot be saved
+            raise OSError("no room")
+        save(state, folder)
+
+    monkeypatch.setattr(WriterState, "save", failing)
+    own = writer.take(folder)
+    append(0)
+    append(1)
+    own.step(everything=True)
+    assert saves[0] is not None and saves[1] is None, saves
+    append(2)
+    own.step(everything=True, now=True)
+    files = sorted((tmp_path / "m").glob("*.parquet"))
+    rows = [pq.read_table(file, use_threads=False)["request_id"].to_pylist() for file in files]
+    assert rows == [["r0", "r1"], ["r2"]]

@@ -1,0 +1,166 @@
+"""The gRPC client, and the messages that it declares for itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import any_pb2, wrappers_pb2
+from server_process import ServerProcess
+from tensorflow.core.example import example_pb2, feature_pb2
+from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow_serving.apis import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    inference_pb2,
+    input_pb2,
+    logging_pb2,
+    model_management_pb2,
+    model_pb2,
+    predict_pb2,
+    prediction_log_pb2,
+    regression_pb2,
+    status_pb2,
+)
+from tensorflow_serving.config import (
+    file_system_storage_path_source_pb2,
+    log_collector_config_pb2,
+    logging_config_pb2,
+    model_server_config_pb2,
+)
+
+from airflow_hops.serving_api import protocol
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
+
+
+def test_inputs_are_converted_to_the_signatures_types(shared_server: ServerProcess) -> None:
+    with ModelServerClient(shared_server.address) as client:
+        lists = client.predict("flights", {"carrier": ["AA", "ZZ"], "distance": [[1], [2]], "hour": [3, 4]})
+        arrays = client.predict(
+            "flights",
+            {
+                "carrier": np.array(["AA", "ZZ"]),
+                "distance": np.array([[1.0], [2.0]]),
+                "hour": np.array([3, 4], np.int32),
+            },
+            version=1,
+        )
+        text = client.predict("vectors", {"text": ["é"]}, signature="strings").outputs["raw_bytes"]
+        zeros = client.predict("vectors", {"text": [b"a\0", b"\0"]}, signature="strings").outputs["raw_bytes"]
+        wide = client.predict("vectors", {"x": np.arange(300.0).reshape(100, 3)}).outputs["y"]
+        result = [
+            lists.outputs["score"].tolist(),
+            lists.version,
+            arrays.outputs["score"].tolist(),
+            arrays.version,
+            str(lists.outputs["score"].dtype),
+            text[0].decode(),
+            wide.shape,
+            float(wide[99, 2]),
+            [value.hex() for value in zeros],
+        ]
+    assert result == [[[2004.0], [2006.0]], 2, [[1004.0], [1006.0]], 1, "float32", "é", (100, 3), 598.0, ["6100", "00"]]
+
+
+def test_wrong_inputs_are_said_in_words(shared_server: ServerProcess) -> None:
+    address = shared_server.address
+    right: dict[str, Any] = {"carrier": ["AA"], "distance": [[1.0]], "hour": [1]}
+    with ModelServerClient(address) as client:
+        for inputs, message in (
+            ({**right, "distance": [["far"]]}, "input 'distance' has dtype object"),
+            ({**right, "carrier": [1]}, "input 'carrier' has dtype int64; the"),
+            ({**right, "distance": [[1.0], [2.0, 3.0]]}, "input 'distance': setting an"),
+            ({**right, "hour": [1.5]}, "input 'hour' has dtype float64"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                client.predict("flights", inputs)
+        with pytest.raises(ModelServerError, match=rf"INVALID_ARGUMENT from {address}: input size does not match"):
+            client.predict("flights", {"carrier": ["AA"]})
+        with pytest.raises(ModelServerError, match=rf"NOT_FOUND from {address}: Servable not found for request: Spec"):
+            client.predict("flights", {}, version=9)
+
+
+def test_server_that_is_not_there_is_named() -> None:
+    with pytest.raises(ModelServerError, match=r"UNAVAILABLE from 127\.0\.0\.1:1: "):
+        ModelServerClient("127.0.0.1:1", timeout_s=2).status("flights")
+
+
+def test_declared_messages_are_those_of_tensorflow_serving() -> None:
+
+    originals = {}
+    modules = (
+        any_pb2,
+        wrappers_pb2,
+        tensor_pb2,
+        tensor_shape_pb2,
+        meta_graph_pb2,
+        get_model_metadata_pb2,
+        get_model_status_pb2,
+        inference_pb2,
+        logging_pb2,
+        model_management_pb2,
+        model_pb2,
+        predict_pb2,
+        prediction_log_pb2,
+        status_pb2,
+        classification_pb2,
+        example_pb2,
+        feature_pb2,
+        input_pb2,
+        regression_pb2,
+        log_collector_config_pb2,
+        logging_config_pb2,
+        model_server_config_pb2,
+        file_system_storage_path_source_pb2,
+    )
+
+    def nested_in(message):
+        for nested in message.nested_types:
+            originals[nested.name] = nested
+            nested_in(nested)
+
+    for module in modules:
+        for name, message in module.DESCRIPTOR.message_types_by_name.items():
+            originals[name] = message
+            nested_in(message)
+    # Parts of a message: what is not declared is passed over.
+    originals["RequestHead"] = originals["PredictShapes"] = originals["PredictRequest"]
+    originals["ResponseSpec"] = originals["PredictResponse"]
+    originals["TensorShape"] = originals["TensorProto"]
+    originals["MultiInferenceHead"] = originals["MultiInferenceRequest"]
+    originals["SerializedInferenceRequest"] = originals["ClassificationRequest"]
+    for name in ("ExampleList", "ExampleListWithContext", "Input", "MultiInferenceRequest"):
+        originals[f"Serialized{name}"] = originals[name]
+    originals["CallLog"] = originals["PredictLog"]
+
+    def kind(field, made):
+        # A message within a message may be declared as its bytes.
+        as_bytes = field.type == field.TYPE_MESSAGE and made.type == made.TYPE_BYTES
+        return field.TYPE_BYTES if as_bytes else field.type
+
+    def values(field):
+        return {value.name: value.number for value in field.enum_type.values} if field.enum_type else {}
+
+    # No package of the environment brings these.
+    elsewhere = {"BatchingParameters", "HealthCheckRequest", "HealthCheckResponse", "MonitoringConfig"}
+    elsewhere |= {"ProfileOptions", "ProfileRequest", "ProfileResponse", "PrometheusConfig", "TerminateRequest"}
+    elsewhere |= {"SetTrafficRequest", "GetTrafficRequest", "TrafficResponse", "TrafficShare", "SSLConfig"}
+    different = []
+    for name, made in protocol._CLASSES.items():
+        if name not in originals and (name.endswith("Scope") or name in elsewhere):
+            continue
+        for field in made.DESCRIPTOR.fields:
+            original = originals[name].fields_by_name.get(field.name)
+            same = (
+                original is not None
+                and (original.number, original.label) == (field.number, field.label)
+                and kind(original, field) == field.type
+                and values(field).items() <= values(original).items()
+            )
+            if not same:
+                different.append(f"{name}.{field.name}")
+    assert different == []

@@ -1,0 +1,167 @@
+"""Config, traffic and log at run time, and who may change what."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.parse
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf import text_format
+from server_process import ServerProcess
+
+from airflow_hops.serving.monitoring.logs import LogBuffer
+from airflow_hops.serving_api import protocol
+from airflow_hops.serving_api.answers import ModelServerError, TrafficSplit
+from airflow_hops.serving_api.client import ModelServerClient
+
+TRAFFIC = "/v1/models/flights:traffic"
+ROW = {"instances": [{"carrier": "AA", "distance": [733.0], "hour": 5}]}
+
+
+def answered_by(server: ServerProcess) -> dict[int, int]:
+    """Which version answered how many of a hundred requests in a row."""
+    counts: dict[int, int] = {}
+    with ModelServerClient(server.address) as client:
+        inputs = {"carrier": ["AA"], "distance": [[733.0]], "hour": [5]}
+        for _ in range(100):
+            version = client.predict("flights", inputs).version
+            counts[version] = counts.get(version, 0) + 1
+    return counts
+
+
+def config_text(saved_models: Path, *versions: int) -> str:
+    named = " ".join(f"versions: {version}" for version in versions)
+    return (
+        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
+        f'model_platform: "tensorflow" model_version_policy {{ specific {{ {named} }} }} }} }}'
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path, saved_models: Path) -> dict[str, object]:
+    """Flags of a server of flights, versions 1 and 2, and of the files that control it."""
+    (tmp_path / "models.config").write_text(config_text(saved_models, 1, 2))
+    (tmp_path / "token").write_text("open-sesame\n")
+    return {
+        "model_config_file": tmp_path / "models.config",
+        "traffic_config_file": tmp_path / "traffic.json",
+        "control_token_file": tmp_path / "token",
+        "log_file": tmp_path / "logs" / "server.log",
+    }
+
+
+def test_traffic_is_set_by_rest_and_grpc_and_outlives_the_server(
+    start_server: Callable[..., ServerProcess], files: dict[str, object], tmp_path: Path
+) -> None:
+    server = start_server(**files)
+    server.token = "open-sesame"
+    latest = {"model": "flights", "percents": None, "in_effect": {"1": 0.0, "2": 100.0}, "persisted": True}
+    assert server.call(TRAFFIC) == (200, latest)
+    body = {"percents": {"1": 90, "2": 10}}
+    for headers in ({"Authorization": ""}, {"Authorization": "Bearer wrong"}, {"Authorization": "open-sesame"}):
+        status, message = server.error(TRAFFIC, body, headers=headers)
+        assert (status, "Authorization: Bearer TOKEN" in message) == (401, True)
+    split = {**latest, **body, "in_effect": {"1": 90.0, "2": 10.0}}
+    assert server.call(TRAFFIC, body) == (200, split)
+    assert answered_by(server) == {1: 90, 2: 10}
+    assert json.loads((tmp_path / "traffic.json").read_text()) == {"models": {"flights": {"1": 90, "2": 10}}}
+
+    for wrong, code, message in (
+        ({"percents": {"1": 90, "3": 10}}, 404, "Could not find version 3 of model flights"),
+        ({"percents": {"1": 90, "2": 20}}, 400, "that sum to 110; expected 100"),
+        ({"percents": {"1": 110, "2": -10}}, 400, "models.flights.1 is 110; expected an integer percent"),
+        ({"percents": {"1": 50.5, "2": 49.5}}, 400, "models.flights.1 is 50.5; expected an integer percent"),
+        ({"percents": {"-1": 100}}, 400, "percents names version '-1'"),
+        ({"percents": {}}, 400, "that sum to 0; expected 100"),
+        ({"percents": [100]}, 400, "percents is of type list"),
+        ({"percent": {"1": 100}}, 400, "is not of its form"),
+        (b"{", 400, "JSON Parse error"),
+    ):
+        status, error = server.error(TRAFFIC, wrong)
+        assert (status, message in error) == (code, True), (wrong, error)
+    unknown = server.error("/v1/models/trains:traffic", body)
+    assert unknown == (404, "Could not find any versions of model trains")
+
+    with ModelServerClient(server.address) as stranger, pytest.raises(ModelServerError) as refused:
+        stranger.set_traffic("flights", None)
+    assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
+    assert server.call(TRAFFIC) == (200, split)
+    with ModelServerClient(server.address, token="open-sesame") as client:
+        after = client.set_traffic("flights", {1: 25, 2: 75})
+        assert after == client.traffic("flights") == TrafficSplit({1: 25, 2: 75}, {1: 25, 2: 75}, persisted=True)
+        with pytest.raises(ModelServerError, match="Could not find version 9 of model flights"):
+            client.set_traffic("flights", {9: 100})
+    server.process.kill()
+    server.process.wait()
+
+    again = start_server(**files)
+    again.token = "open-sesame"
+    assert again.call(TRAFFIC)[1]["in_effect"] == {"1": 25.0, "2": 75.0}
+    assert answered_by(again) == {1: 25, 2: 75}
+    assert again.call(TRAFFIC, {"percents": None})[1]["in_effect"] == {"1": 0.0, "2": 100.0}
+    assert answered_by(again) == {2: 100}
+
+
+def test_config_in_effect_is_shown_and_replaced_by_those_who_may(
+    start_server: Callable[..., ServerProcess], files: dict[str, object], saved_models: Path, tmp_path: Path
+) -> None:
+    server = start_server(**{**files, "traffic_config_file": None})
+    assert server.error("/v1/config")[0] == server.error("/v1/logs")[0] == 401
+    server.token = "open-sesame"
+    status, shown = server.call("/v1/config")
+    assert (status, shown["source"]) == (200, str(tmp_path / "models.config"))
+    wanted = text_format.Parse(config_text(saved_models, 1, 2), protocol.ModelServerConfig())
+    assert text_format.Parse(shown["text"], protocol.ModelServerConfig()) == wanted
+    model = shown["config"]["model_config_list"]["config"][0]
+    assert model["model_version_policy"] == {"specific": {"versions": ["1", "2"]}}
+
+    config = text_format.Parse(config_text(saved_models, 2, 3), protocol.ModelServerConfig())
+    with ModelServerClient(server.address) as stranger, pytest.raises(ModelServerError) as refused:
+        stranger.reload_config(config)
+    assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
+    assert server.call("/v1/config") == (200, shown)
+    with ModelServerClient(server.address, token="open-sesame", timeout_s=60) as client:
+        client.reload_config(config)
+        server.wait_for_versions("flights", {3: "AVAILABLE", 2: "AVAILABLE", 1: "END"})
+        with pytest.raises(ModelServerError, match="version 1 of model flights, which is not currently available"):
+            client.set_traffic("flights", {1: 10, 2: 90})
+        # Without a traffic file the split is in memory alone, and the answer says so.
+        assert client.set_traffic("flights", {1: 0, 2: 90, 3: 10}).persisted is False
+    assert answered_by(server) == {2: 90, 3: 10}
+    after = server.call("/v1/config")[1]
+    assert after["source"] == "HandleReloadConfigRequest"
+    assert after["applied_at"] > shown["applied_at"]
+    assert text_format.Parse(after["text"], protocol.ModelServerConfig()) == config
+
+    lines = server.call("/v1/logs?model=flights&version=3")[1]["lines"]
+    assert [line["message"].split(" in ")[0] for line in lines] == ["model flights version 3 loaded"]
+    assert (lines[0]["model"], lines[0]["version"], lines[0]["level"]) == ("flights", 3, "INFO")
+    everything = server.call("/v1/logs?lines=1000")[1]["lines"]
+    assert [line for line in everything if line["version"] == 3] == lines
+    assert server.call("/v1/logs?lines=1")[1]["lines"] == everything[-1:]
+    since = urllib.parse.quote(lines[0]["at"])
+    assert lines[0] not in server.call(f"/v1/logs?since={since}&lines=1000")[1]["lines"][1:]
+    assert server.call("/v1/logs?model=trains")[1] == {"lines": []}
+    assert server.error("/v1/logs?since=yesterday")[0] == 400
+    assert "model flights version 3 loaded" in (tmp_path / "logs" / "server.log").read_text()
+
+
+def test_token_file_that_holds_none_is_one_line(
+    start_server: Callable[..., ServerProcess], files: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("two words")
+    server = start_server(**files, upstream="127.0.0.1:1", wait=False)
+    assert server.process.wait(60) == 1
+    assert f"--control_token_file={tmp_path}/token: expected a token on each line" in server.log()
+
+
+def test_a_record_of_a_level_without_a_name_is_shown_where_no_level_is_asked_for() -> None:
+    buffer = LogBuffer()
+    for level in (logging.INFO, 25, logging.ERROR):
+        buffer.handle(logging.LogRecord("of.another", level, "", 0, str(level), None, None))
+    assert [line.message for line in buffer.tail(10)] == ["20", "25", "40"]
+    assert [line.message for line in buffer.tail(10, level=logging.ERROR)] == ["40"]

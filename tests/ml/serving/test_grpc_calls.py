@@ -1,0 +1,204 @@
+"""Calls of the gRPC server in each stage of their life, and which requests it answers in its own thread."""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from typing import Any
+
+import grpc
+import pytest
+
+from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod, _Call
+from airflow_hops.serving.api.grpc_internals import KNOWN, UnknownGrpc
+from airflow_hops.serving.monitoring.run_times import RunTimes
+from airflow_hops.serving.request_memory import RequestMemory
+from airflow_hops.serving_api.protocol import Method
+
+PATH = "/t.Service/Method"
+MOST = 3
+
+
+class Echo:
+    """A gRPC server that answers a message with itself, ``wait`` once it may, in one thread beside gRPC's own."""
+
+    def __init__(self, receive_s: float = math.inf) -> None:
+        self.server = grpc.server(ThreadPoolExecutor(1))
+        calls = UnaryCalls(self.server, 1, MOST, RequestMemory(100_000), receive_s)
+        self.running, self.may_end = threading.Semaphore(0), threading.Event()
+        self.answered: list[bytes] = []
+        calls.add(UnaryMethod(PATH, lambda message: message, lambda message: message == b"quick", self._answer))
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        calls.start()
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
+        self.ask = self.channel.unary_unary(PATH)
+
+    def _answer(self, message: bytes, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
+        self.answered.append(message)
+        if message == b"wait":
+            self.running.release()
+            self.may_end.wait()
+        if message == b"fail":
+            raise RuntimeError("\ud800 é")
+        return message, None
+
+    def begin(self, timeout_s: float | None = None) -> grpc.Call:
+        """A call whose message does not come."""
+
+        def nothing_yet() -> Iterator[bytes]:
+            self.may_end.wait()
+            yield from ()
+
+        call: grpc.Call = self.channel.stream_unary(PATH).future(nothing_yet(), timeout=timeout_s)
+        return call
+
+
+@pytest.fixture
+def echo(request: pytest.FixtureRequest) -> Iterator[Echo]:
+    server = Echo(getattr(request, "param", math.inf))
+    yield server
+    server.may_end.set()
+    server.server.stop(0).wait()
+    server.channel.close()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "too late"])
+def test_a_call_that_its_client_gives_up_in_any_stage_leaves_nothing(echo: Echo, how: str) -> None:
+    timeout_s = 0.3 if how == "too late" else None
+    runs = echo.ask.future(b"wait", timeout=timeout_s)
+    echo.running.acquire()
+    waits = echo.ask.future(b"wait", timeout=timeout_s)
+    begun = echo.begin(timeout_s)
+    for call in (runs, waits, begun):
+        if how == "cancelled":
+            call.cancel()
+        expected = grpc.StatusCode.CANCELLED if how == "cancelled" else grpc.StatusCode.DEADLINE_EXCEEDED
+        assert call.code() is expected
+    echo.may_end.set()
+    # Each call that was given up counts until it has ended here, and none counts for ever.
+    for _ in range(MOST + 1):
+        while True:
+            answered = echo.ask.future(b"slow")
+            if answered.code() is grpc.StatusCode.OK:
+                break
+    assert echo.server.stop(10).wait(10)
+    del runs, waits, begun, call, answered
+    # type(): isinstance() would ask the proxies of other modules, which import what they stand for.
+    while any(type(each) is _Call for each in gc.get_objects()):
+        gc.collect()
+
+
+def test_what_its_client_has_given_up_is_not_run(echo: Echo) -> None:
+    runs = echo.ask.future(b"wait")
+    echo.running.acquire()
+    echo.ask.future(b"given up").cancel()
+    assert echo.ask.future(b"too late", timeout=0.2).code() is not grpc.StatusCode.OK
+    # The server hears of it before it hears of these.
+    heard = [echo.ask.future(b"quick").code() for _ in range(100)]
+    assert set(heard) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+    echo.may_end.set()
+    assert runs.result() == b"wait"
+    assert echo.server.stop(10).wait(10)
+    assert set(echo.answered) <= {b"wait", b"quick"}
+
+
+def test_a_drain_answers_what_has_its_message_and_lets_the_rest_go(echo: Echo) -> None:
+    runs = echo.ask.future(b"wait")
+    echo.running.acquire()
+    waits = echo.ask.future(b"wait")
+    begun = echo.begin()
+    while echo.ask.future(b"quick").code() is not grpc.StatusCode.UNAVAILABLE:
+        pass
+    stopped = echo.server.stop(2)
+    with grpc.insecure_channel(f"127.0.0.1:{echo.port}") as late, pytest.raises(grpc.RpcError) as refused:
+        late.unary_unary(PATH)(b"quick", timeout=10)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    echo.may_end.set()
+    assert (runs.result(), waits.result()) == (b"wait", b"wait")
+    assert begun.code() is not grpc.StatusCode.OK
+    assert stopped.wait(30)
+
+
+def test_an_exception_and_what_it_says_reach_the_client_and_the_server_goes_on(echo: Echo) -> None:
+    for _ in range(MOST + 1):
+        with pytest.raises(grpc.RpcError) as failed:
+            echo.ask(b"fail")
+        assert (failed.value.code(), failed.value.details()) == (grpc.StatusCode.INTERNAL, "RuntimeError: ? é")
+    assert echo.ask(b"quick") == b"quick"
+
+
+def test_calls_of_every_stage_count_against_the_limit(echo: Echo) -> None:
+    calls: list[Any] = [echo.ask.future(b"wait"), echo.ask.future(b"wait"), echo.begin()]
+    echo.running.acquire()
+    while (refused := echo.ask.future(b"quick")).code() is grpc.StatusCode.OK:
+        pass
+    assert (refused.code(), refused.details()) == (grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
+    echo.may_end.set()
+    assert [call.code() for call in calls] == [grpc.StatusCode.OK, grpc.StatusCode.OK, grpc.StatusCode.UNIMPLEMENTED]
+
+
+@pytest.mark.parametrize("echo", [0.2], indirect=True)
+def test_a_call_whose_message_does_not_come_is_ended_and_counts_no_more(echo: Echo) -> None:
+    for _ in range(MOST):
+        calls = [echo.begin() for _ in range(MOST)]
+        assert {(call.code(), call.details()) for call in calls} <= {
+            (grpc.StatusCode.DEADLINE_EXCEEDED, "The message of the request did not arrive"),
+            (grpc.StatusCode.UNAVAILABLE, "Too many requests in flight"),
+        }
+    # A run that takes longer is no message that does not come.
+    runs = echo.ask.future(b"wait")
+    echo.running.acquire()
+    echo.begin().code()
+    echo.may_end.set()
+    assert runs.result() == b"wait"
+
+
+def test_messages_that_wait_take_no_more_memory_than_there_is(echo: Echo) -> None:
+    runs = echo.ask.future(b"wait")
+    echo.running.acquire()
+    waits = echo.ask.future(bytes(60_000))
+    while (refused := echo.ask.future(bytes(60_000))).code() is grpc.StatusCode.OK:
+        pass
+    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    echo.may_end.set()
+    assert runs.result() == b"wait"
+    # Decoding it would take more than there is.
+    assert waits.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for _ in range(MOST + 1):
+        assert echo.ask(bytes(2000), timeout=10) == bytes(2000)
+
+
+def test_a_rare_long_run_among_quick_ones_is_remembered() -> None:
+    times = RunTimes()
+    assert times.usual_s("m", Method.PREDICT, 100) > 1e-3
+    times.add("m", Method.PREDICT, 100, 0.7)
+    for _ in range(500):
+        times.add("m", Method.PREDICT, 100, 1e-5)
+    assert times.usual_s("m", Method.PREDICT, 100) < 1e-3
+    times.add("m", Method.PREDICT, 100, 10.0)
+    for _ in range(500):
+        times.add("m", Method.PREDICT, 100, 1e-5)
+    assert times.usual_s("m", Method.PREDICT, 100) > 1e-3
+    times.add("m", Method.PREDICT, 300, 1e-5)
+    assert times.usual_s("m", Method.PREDICT, 300) < 1e-3
+    # Its first run prepares a graph of its own.
+    assert times.usual_s("m", Method.REGRESS, 300) > 1e-3
+
+
+def test_grpcio_is_the_one_that_the_parts_that_are_not_public_were_tried_with() -> None:
+    found = version("grpcio")
+    assert found.startswith(f"{KNOWN}."), (
+        f"grpcio {found}: run the tests of serving and benchmarks/serving.py, then set KNOWN in grpc_internals.py"
+    )
+
+
+@pytest.mark.parametrize("part", ["_cy_server", "_state"])
+def test_a_grpcio_without_a_part_that_is_needed_is_said_in_one_sentence(part: str) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    delattr(server, part)
+    with pytest.raises(UnknownGrpc, match=rf"grpcio [\d.]+ is not as this server needs it \(.*{part}.*\): .* pins\."):
+        UnaryCalls(server, 1)

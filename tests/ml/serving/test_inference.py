@@ -1,0 +1,311 @@
+"""Classify, Regress, MultiInference and Profile, asked with TensorFlow's own stubs and clients, and over REST."""
+
+from __future__ import annotations
+
+import base64
+import math
+import threading
+from pathlib import Path
+
+import grpc
+import pytest
+import tensorflow as tf
+from server_process import ServerProcess
+from tensorflow_serving.apis import classification_pb2, inference_pb2, prediction_service_pb2_grpc, regression_pb2
+
+from airflow_hops.serving_api import protocol
+from airflow_hops.serving_api.client import ModelServerClient
+
+CLASSIFY = "/v1/models/examples:classify"
+REGRESS = "/v1/models/examples:regress"
+ROWS = [{"x": 1.5}, {"x": [-0.25], "bias": 2.0}]
+
+
+def test_rest_classify_answers_pairs_of_label_and_score(formats_server: ServerProcess) -> None:
+    status, answer = formats_server.call(CLASSIFY, {"examples": ROWS})
+    assert (status, answer) == (200, {"results": [[["up", 3.0], ["down", -3.0]], [["up", 1.5], ["down", -1.5]]]})
+    labels = formats_server.call(CLASSIFY, {"signature_name": "labels", "examples": ROWS[:1]})[1]
+    assert labels == {"results": [[["up", 0.0], ["down", 0.0]]]}
+    scores = formats_server.call(CLASSIFY, {"signature_name": "scores", "examples": [{"x": 0.1}]})[1]
+    assert scores == {"results": [[["", 0.2], ["", -0.2]]]}
+
+
+def test_rest_regress_answers_values(formats_server: ServerProcess) -> None:
+    for signature in ("value", "column"):
+        answer = formats_server.call(REGRESS, {"signature_name": signature, "examples": ROWS})[1]
+        assert answer == {"results": [3.0, 1.5]}
+    versioned = "/v1/models/examples/versions/1:REGRESS"
+    assert formats_server.call(versioned, {"signature_name": "value", "examples": [{"x": 0.1}]})[1] == {
+        "results": [0.2]
+    }
+
+
+def test_context_holds_what_the_examples_do_not_say(formats_server: ServerProcess) -> None:
+    body = {"signature_name": "value", "context": {"bias": 10.0}, "examples": ROWS}
+    assert formats_server.call(REGRESS, body)[1] == {"results": [13.0, 1.5]}
+
+
+def test_a_signature_of_tensorflow_2_answers_whatever_its_method_name(formats_server: ServerProcess) -> None:
+    answer = formats_server.call("/v1/models/native:classify", {"examples": [{"x": 1.5}]})[1]
+    assert answer == {"results": [[["", 3.0], ["", -3.0]]]}
+    value = formats_server.call("/v1/models/native:regress", {"signature_name": "value", "examples": [{"x": 1.5}]})[1]
+    assert value == {"results": [3.0]}
+
+
+def test_results_that_are_not_finite_stand_bare(formats_server: ServerProcess) -> None:
+    body = b'{"signature_name": "value", "examples": [{"x": NaN}, {"x": -Infinity}, {"x": [1e9]}]}'
+    results = formats_server.call(REGRESS, body)[1]["results"]
+    assert math.isnan(results[0])
+    assert results[1:] == [-math.inf, 2e9]
+
+
+def test_every_kind_of_feature_is_read(formats_server: ServerProcess) -> None:
+    encoded = base64.b64encode(b"\xff\x00").decode()
+    body = {"examples": [{"x": 1.0, "n": [1, True], "s": ["é", {"b64": encoded}], "none": []}]}
+    assert formats_server.call(CLASSIFY, body)[1] == {"results": [[["up", 2.0], ["down", -2.0]]]}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "JSON Parse error: The document is empty"),
+        ([], "JSON Value: [] Is not object"),
+        ({}, "JSON Value: {} When method is classify, key 'examples' is expected and was not found"),
+        ({"examples": 1}, " Expecting 'examples' value to be an list/array"),
+        ({"examples": []}, " 'examples' value is an empty array"),
+        ({"examples": [1]}, "Example must be JSON object but got JSON Number"),
+        ({"examples": [{}], "context": False}, "Example must be JSON object but got JSON False"),
+        (
+            {"examples": [{}], "signature_name": 1},
+            "not formatted correctly. 'signature_name' key must be a string value.",
+        ),
+        ({"examples": [{"x": None}]}, "Feature: x has element with unexpected JSON type: Null"),
+        ({"examples": [{"x": [[1.0]]}]}, "Feature: x has element with unexpected JSON type: Array"),
+        ({"examples": [{"x": {"y": 1}}]}, "Feature: x has element with unexpected JSON type: Object"),
+        ({"examples": [{"x": [1.0, 2]}]}, "Unexpected element type in feature: x expecting type: float"),
+        ({"examples": [{"x": [1, "a"]}]}, "Unexpected element type in feature: x expecting type: int64"),
+        ({"examples": [{"x": ["a", 1.0]}]}, "Unexpected element type in feature: x expecting type: bytes"),
+        ({"examples": [{"x": 2**63}]}, "Feature: x has uint64 element. Only int64 is supported."),
+        ({"examples": [{"x": 1e39}]}, "Cannot convert JSON value: 1e+39 to float without loss of precision."),
+        ({"examples": [{"x": {"b64": "?"}}]}, "Unable to base64 decode"),
+        ({"examples": [{"x": ["a"]}]}, "Data types don't match. Data type: string but expected type: float"),
+        ({"examples": [{}]}, "Feature: x (data type: float) is required but could not be found."),
+    ],
+)
+def test_wrong_body_gets_tensorflow_servings_message(formats_server: ServerProcess, body: object, message: str) -> None:
+    status, found = formats_server.error(CLASSIFY, body)
+    assert status == 400
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    ("verb", "signature", "message"),
+    [
+        ("classify", "odd", "No signature was found with the name: odd"),
+        ("classify", "two_inputs", "Expected one input Tensor."),
+        ("classify", "misnamed_inputs", "No classification inputs found in SignatureDef: inputs {"),
+        ("classify", "misnamed_outputs", 'outputs to contain at least one of "classes" or "scores". Signature was: '),
+        ("classify", "flat_scores", "Expected Tensor shape: [batch_size num_classes] but got [2]"),
+        ("classify", "wide_scores", "Expected scores Tensor of DT_FLOAT. Got: DT_DOUBLE"),
+        ("classify", "numbers_for_classes", "Expected classes Tensor of DT_STRING. Got: DT_FLOAT"),
+        ("classify", "one_class_less", "Tensors class and score should match in dim_size(1). Got 1 vs. 2"),
+        ("classify", "one_row_less", "Expected scores output batch size of 2. Got: 1"),
+        ("regress", "odd", "No signature was found with the name: odd"),
+        ("regress", "two_values", "Expected one output Tensor."),
+        ("regress", "misnamed_value", "No regression outputs found in SignatureDef: inputs {"),
+        ("regress", "pairs", "Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got [2,2]"),
+        ("regress", "one_value_less", "Input batch size did not match output batch size: 2 vs. 1"),
+        ("regress", "wide_value", "Expected output Tensor of DT_FLOAT.  Got: DT_DOUBLE"),
+    ],
+)
+def test_wrong_signature_gets_tensorflow_servings_message(
+    formats_server: ServerProcess, verb: str, signature: str, message: str
+) -> None:
+    body = {"signature_name": signature, "examples": [{"x": 1.0}, {"x": 2.0}]}
+    status, found = formats_server.error(f"/v1/models/examples:{verb}", body)
+    assert status == 400
+    assert message in found
+
+
+def example(**features: float) -> tf.train.Example:
+    made = tf.train.Example()
+    for name, value in features.items():
+        made.features.feature[name].float_list.value.append(value)
+    return made
+
+
+TWO_EXAMPLES = (example(x=1.5), example(x=0.5))
+
+
+def test_tensorflow_servings_own_stubs_are_answered(formats_server: ServerProcess) -> None:
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(formats_server.address))
+
+    def refused(call, request):
+        try:
+            return repr(call(request))
+        except grpc.RpcError as error:
+            return [error.code().name, error.details()]
+
+    def request(kind, signature="", examples=TWO_EXAMPLES, context=None, model="examples"):
+        made = kind()
+        if model is not None:
+            made.model_spec.name = model
+        made.model_spec.signature_name = signature
+        if context is not None:
+            made.input.example_list_with_context.context.CopyFrom(context)
+            made.input.example_list_with_context.examples.extend(examples)
+        elif examples:
+            made.input.example_list.examples.extend(examples)
+        return made
+
+    classify, regress = classification_pb2.ClassificationRequest, regression_pb2.RegressionRequest
+
+    def multi(*tasks, examples=TWO_EXAMPLES[:1]):
+        made = inference_pb2.MultiInferenceRequest()
+        for model, signature, method in tasks:
+            task = made.tasks.add(method_name=f"tensorflow/serving/{method}")
+            task.model_spec.name = model
+            task.model_spec.signature_name = signature
+        made.input.example_list.examples.extend(examples)
+        return made
+
+    def spec(message):
+        return [message.name, message.signature_name, message.version.value]
+
+    classified = stub.Classify(request(classify))
+    regressed = stub.Regress(request(regress, "value", context=example(bias=10.0)))
+    both = stub.MultiInference(multi(("examples", "", "classify"), ("examples", "value", "regress")))
+    native = stub.MultiInference(multi(("native", "", "classify"), ("native", "value", "regress")))
+    nothing = classification_pb2.ClassificationRequest()
+    nothing.model_spec.name = "examples"
+
+    def m(*tasks, **keywords):
+        return refused(stub.MultiInference, multi(*tasks, **keywords))
+
+    one = ("examples", "", "classify")
+    answers = {
+        "classes": [[[c.label, c.score] for c in row.classes] for row in classified.result.classifications],
+        "classify spec": spec(classified.model_spec),
+        "values": [r.value for r in regressed.result.regressions],
+        "regress spec": spec(regressed.model_spec),
+        "multi": [
+            [c.label for c in both.results[0].classification_result.classifications[0].classes],
+            both.results[1].regression_result.regressions[0].value,
+        ],
+        "multi specs": [spec(r.model_spec) for r in both.results],
+        "empty": refused(stub.Classify, nothing),
+        "empty list": refused(stub.Regress, request(regress, "value", examples=())),
+        "no spec": refused(stub.Classify, classification_pb2.ClassificationRequest()),
+        "no model": refused(stub.Regress, request(regress, model="nope")),
+        "no signature": refused(stub.Classify, request(classify, "odd")),
+        "method": refused(stub.Regress, request(regress, "serving_default")),
+        "bad example": refused(stub.Classify, request(classify, examples=[example(y=1.0)]))[0],
+        "m no task": m(),
+        "m two models": m(one, ("native", "", "classify")),
+        "m twice": m(one, ("examples", "serving_default", "classify")),
+        "m unnamed": m(one, ("", "value", "regress")),
+        "m signature": m(one, ("examples", "odd", "regress")),
+        "m method": m(("examples", "predict", "predict")),
+        "native": [
+            [c.score for c in native.results[0].classification_result.classifications[0].classes],
+            native.results[1].regression_result.regressions[0].value,
+        ],
+        "m empty": m(one, examples=()),
+        "m batch": m(one, ("examples", "one_value_less", "regress")),
+        "m unsuitable": m(one, ("examples", "pairs", "classify"))[1][:40],
+    }
+    invalid = "INVALID_ARGUMENT"
+    assert answers == {
+        "classes": [[["up", 3.0], ["down", -3.0]], [["up", 1.0], ["down", -1.0]]],
+        "classify spec": ["examples", "serving_default", 1],
+        "values": [13.0, 11.0],
+        "regress spec": ["examples", "value", 1],
+        "multi": [["up", "down"], 3.0],
+        "multi specs": [["examples", "serving_default", 1], ["examples", "value", 1]],
+        "empty": [invalid, "Input is empty."],
+        "empty list": [invalid, "Input is empty."],
+        "no spec": [invalid, "Missing ModelSpec"],
+        "no model": ["NOT_FOUND", "Servable not found for request: Latest(nope)"],
+        "no signature": [invalid, "No signature was found with the name: odd"],
+        "method": [invalid, "Expected one output Tensor."],
+        "bad example": invalid,
+        "m no task": [invalid, "ModelSpec has no name specified."],
+        "m two models": [invalid, "All ModelSpecs in a MultiInferenceRequest must access the same model name."],
+        "m twice": [invalid, "Duplicate evaluation of signature: serving_default"],
+        "m unnamed": [invalid, "Found ModelSpec with an empty model name."],
+        "m signature": [invalid, "Requested signature not found in model graph: odd"],
+        "m method": ["UNIMPLEMENTED", "Unsupported signature method_name: tensorflow/serving/predict"],
+        "native": [[3.0, -3.0], 3.0],
+        "m empty": [invalid, "Input is empty."],
+        "m batch": [invalid, "Input batch size did not match output batch size: 1 vs. 0"],
+        "m unsuitable": "Expected classification signature output",
+    }
+
+
+def test_the_client_classifies_and_regresses(formats_server: ServerProcess) -> None:
+    with ModelServerClient(formats_server.address) as client:
+        rows = [{"x": 1.5, "words": ["a", b"b"], "count": 3}, {"x": [0.5]}]
+        classified = client.classify("examples", rows, request_id="r-1")
+        regressed = client.regress("examples", rows, signature="value", version=1, context={"bias": 1.0})
+    assert classified.classes == [[("up", 3.0), ("down", -3.0)], [("up", 1.0), ("down", -1.0)]]
+    assert (classified.version, regressed.values, regressed.version) == (1, [4.0, 2.0], 1)
+
+
+def test_tensorflows_profiler_client_captures_a_profile(formats_server: ServerProcess) -> None:
+    """What TensorBoard's "capture profile" does."""
+    folder = formats_server.ready_file.parent / "profiles"
+
+    stop = threading.Event()
+
+    def ask():
+        with ModelServerClient(formats_server.address) as client:
+            while not stop.is_set():
+                client.predict("keras", {"keras_tensor": [[1.0, 2.0, 3.0]]})
+
+    def refused(method, message):
+        try:
+            return channel.unary_unary(f"/tensorflow.ProfilerService/{method}")(message)
+        except grpc.RpcError as error:
+            return [error.code().name, error.details()]
+
+    channel = grpc.insecure_channel(formats_server.address)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    tf.profiler.experimental.client.trace(f"grpc://{formats_server.address}", str(folder), 500)
+    stop.set()
+    asking.join()
+    outcome = [refused("Monitor", b""), refused("Profile", b"")[0], refused("Terminate", b"").decode()]
+    assert outcome == [["UNIMPLEMENTED", "unimplemented."], "INVALID_ARGUMENT", ""]
+    (profile,) = [path for path in folder.rglob("*") if path.is_file()]
+    assert profile.name == f"{formats_server.address.replace(':', '_')}.xplane.pb"
+    assert profile.parent.parent == folder / "plugins" / "profile"
+    assert b"/host:CPU" in profile.read_bytes()
+
+
+def test_profiles_are_written_below_the_operators_folder_alone(
+    formats_server: ServerProcess, shared_server: ServerProcess, tmp_path: Path
+) -> None:
+    log_dir = formats_server.ready_file.parent / "profiles"
+    log_dir.mkdir(exist_ok=True)
+    (log_dir / "link").symlink_to(tmp_path)
+
+    def profile(server: ServerProcess, root: object, session: str = "s") -> grpc.RpcError:
+        request = protocol.ProfileRequest(
+            duration_ms=1, repository_root=str(root), session_id=session, host_name="h"
+        ).SerializeToString()
+        with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary(f"/{protocol.PROFILER_SERVICE}/Profile")(request, timeout=60)
+        return refused.value
+
+    elsewhere = [(tmp_path, "s"), (log_dir / "..", "s"), (f"{log_dir}-not", "s"), (log_dir / "link", "s"),
+                 (log_dir, "link"), (log_dir, ".."), (f"{log_dir}/\0", "s")]  # fmt: skip
+    for root, session in elsewhere:
+        error = profile(formats_server, root, session)
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, (root, session)
+    assert profile(formats_server, tmp_path).details() == (
+        f"repository_root '{tmp_path}', session_id 's': this is {tmp_path}/s; expected a folder below "
+        f"--profiler_log_dir={log_dir}"
+    )
+    assert list(tmp_path.iterdir()) == []
+    # A server that was not asked for it has no profiler.
+    assert profile(shared_server, log_dir).code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,0 +1,141 @@
+"""Prometheus' metrics and the log of requests: what was asked is what they say."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from server_process import ServerProcess
+
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
+
+INPUTS = {"carrier": ["AA", "UA"], "distance": [[733.0], [1.0]], "hour": [5, 6]}
+ROW = {"instances": [{"carrier": "AA", "distance": [733.0], "hour": 5}]}
+
+
+def exposed(text: str) -> dict[str, float]:
+    """Every sample of Prometheus' text format by its name and labels."""
+    samples = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            assert name not in samples
+            samples[name] = float(value)
+    return samples
+
+
+def metrics(server: ServerProcess, path: str = "/monitoring/prometheus/metrics") -> tuple[str, dict[str, float]]:
+    with urllib.request.urlopen(server.url + path, timeout=60) as response:
+        assert response.headers["Content-Type"].startswith("text/plain")
+        text = response.read().decode()
+    return text, exposed(text)
+
+
+def labels(version: int | str, entrypoint: str, method: str = "Predict") -> str:
+    return f'model_name="flights",version="{version}",API="{method}",entrypoint="{entrypoint}"'
+
+
+@pytest.fixture
+def server(start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path) -> ServerProcess:
+    (tmp_path / "monitoring.config").write_text("prometheus_config { enable: true }")
+    config = (
+        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
+        f'model_platform: "tensorflow" model_version_policy {{ specific {{ versions: 1 versions: 2 }} }} }} }}'
+    )
+    (tmp_path / "models.config").write_text(config)
+    return start_server(
+        model_config_file=tmp_path / "models.config",
+        monitoring_config_file=tmp_path / "monitoring.config",
+        request_log=tmp_path / "requests" / "log.jsonl",
+        request_log_sampling_percent=50,
+    )
+
+
+def test_metrics_and_request_log_tell_what_was_asked(server: ServerProcess, tmp_path: Path) -> None:
+    with ModelServerClient(server.address) as client:
+        for number in range(10):
+            client.predict("flights", INPUTS, version=1, request_id=f"r-{number}")
+        for version, code in ((1, grpc.StatusCode.INVALID_ARGUMENT), (9, grpc.StatusCode.NOT_FOUND)):
+            with pytest.raises(ModelServerError) as refused:
+                client.predict("flights", {}, version=version, request_id="refused")
+            assert refused.value.code is code
+    for _ in range(4):
+        server.predict("flights", ROW)
+    assert server.error("/v1/models/trains:predict", ROW)[0] == 404
+
+    text, samples = metrics(server)
+    count = ":tensorflow:serving:request_count"
+    assert f"# TYPE {count} counter\n" in text
+    assert {name: value for name, value in samples.items() if name.startswith(count)} == {
+        f'{count}{{{labels(1, "GRPC")},status="OK"}}': 10,
+        f'{count}{{{labels(1, "GRPC")},status="INVALID_ARGUMENT"}}': 1,
+        f'{count}{{{labels("", "GRPC", "")},status="NOT_FOUND"}}': 1,
+        f'{count}{{{labels(2, "REST")},status="OK"}}': 4,
+        f'{count}{{model_name="",version="",API="",entrypoint="REST",status="NOT_FOUND"}}': 1,
+    }
+    assert samples[f":tensorflow:serving:request_example_count_total{{{labels(1, 'GRPC')}}}"] == 20
+    assert samples['hops_serving_traffic_percent{model_name="flights",version="2"}'] == 100
+    assert samples["process_resident_memory_bytes"] > 1e7
+    for name, version, entrypoint in (("request", 1, "GRPC"), ("request", 2, "REST")):
+        latency = f":tensorflow:serving:{name}_latency"
+        assert f"# TYPE {latency} histogram\n" in text
+        total = samples[f"{latency}_count{{{labels(version, entrypoint)}}}"]
+        buckets = [
+            value
+            for sample, value in samples.items()
+            if sample.startswith(f"{latency}_bucket{{{labels(version, entrypoint)},le=")
+        ]
+        # TensorFlow Serving's bounds: 10 microseconds times 1.8 to the power of 0 to 32, and infinity.
+        assert f'{latency}_bucket{{{labels(version, entrypoint)},le="18.0"}}' in samples
+        assert (len(buckets), buckets[-1], sorted(buckets)) == (34, total, buckets)
+        assert total == {1: 10, 2: 4}[version]
+        mean_us = samples[f"{latency}_sum{{{labels(version, entrypoint)}}}"] / total
+        assert 10 < mean_us < 60e6
+    run = ':tensorflow:serving:runtime_latency_count{model_name="flights",version="1",API="Predict",runtime="TF1"}'
+    assert samples[run] == 10
+    shown = server.call("/v1/stats")[1]["models"]["flights"]["versions"]["1"]
+    assert (shown["requests"], shown["rows"], shown["errors"], shown["client_errors"]) == (11, 20, 0, 1)
+    assert shown["codes"] == {"INVALID_ARGUMENT": 1, "OK": 10}
+
+    log = tmp_path / "requests" / "log.jsonl"
+    # Of the 14 answered every second one, and every error.
+    while len(log.read_text().splitlines()) < 10:
+        time.sleep(0.05)
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    codes = [entry["code"] for entry in entries]
+    assert (codes.count("OK"), codes.count("INVALID_ARGUMENT"), codes.count("NOT_FOUND")) == (7, 1, 2)
+    answered = [entry for entry in entries if entry["code"] == "OK" and entry["version"] == 1]
+    assert {entry["id"] for entry in answered} < {f"r-{number}" for number in range(10)}
+    assert {(entry["model"], entry["method"], entry["api"], entry["rows"]) for entry in answered} == {
+        ("flights", "Predict", "GRPC", 2)
+    }
+    assert all(entry["latency_ms"] > 0 for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "prometheus_config { enable: maybe }",
+            "Invalid protobuf file: '{path}': Error parsing text-format tensorflow.serving.MonitoringConfig: 1:29",
+        ),
+        (
+            'prometheus_config { enable: true path: "metrics" }',
+            "{path}: path is 'metrics'; expected one that begins with /",
+        ),
+    ],
+)
+def test_wrong_monitoring_file_is_one_line(
+    start_server: Callable[..., ServerProcess], tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "monitoring.config"
+    path.write_text(text)
+    server = start_server(upstream="127.0.0.1:1", monitoring_config_file=path, wait=False)
+    assert server.process.wait(60) == 1
+    assert f"airflow_hops.serving: {message.format(path=path)}" in server.log()

@@ -1,0 +1,335 @@
+"""Which versions are loaded: policies, polling, reload, labels, and versions that do not load."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from server_process import ServerProcess
+from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
+
+from airflow_hops.serving.gateway.traffic import TrafficTable
+from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.loader import Loader, LoaderOptions
+from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.serving_api.protocol import ModelServerConfig
+
+ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
+
+
+def model_config(name: str, base_path: Path | str, rest: str = "") -> str:
+    return f'config {{ name: "{name}" base_path: "{base_path}" model_platform: "tensorflow" {rest} }}\n'
+
+
+def write_config(file: Path, *models: str) -> Path:
+    file.write_text(f"model_config_list {{\n{''.join(models)}}}\n")
+    return file
+
+
+def test_new_version_replaces_the_old_one_without_a_failed_request(
+    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+) -> None:
+    base_path = tmp_path / "flights"
+    publish("flights", 1, base_path)
+    server = start_server(model_name="flights", model_base_path=base_path, file_system_poll_wait_seconds=0.1)
+    answers: list[float] = []
+    failures: list[object] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            status, answer = server.call("/v1/models/flights:predict", ROW)
+            (answers if status == 200 else failures).append(
+                answer["predictions"][0]["score"][0] if status == 200 else answer
+            )
+
+    client = threading.Thread(target=ask)
+    client.start()
+    publish("flights", 2, base_path)
+    server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
+    time.sleep(0.2)
+    stop.set()
+    client.join()
+    assert not failures
+    assert set(answers) == {1000.0, 2000.0}
+    assert answers == sorted(answers)
+
+
+def test_folder_without_a_saved_model_or_with_another_name_is_no_version(
+    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+) -> None:
+    base_path = tmp_path / "flights"
+    publish("flights", 1, base_path)
+    publish("flights", 2, tmp_path / "elsewhere").rename(base_path / "2.copying")
+    (base_path / "3" / "variables").mkdir(parents=True)
+    (base_path / "latest").mkdir()
+    # One more than a version can be.
+    publish("flights", 2, base_path, as_version=2**63)
+    server = start_server(
+        model_name="flights", model_base_path=f"file://{base_path}", file_system_poll_wait_seconds=0.1
+    )
+    assert server.versions("flights") == {1: "AVAILABLE"}
+    assert (
+        f"Could not find SavedModel .pb or .pbtxt at supplied export directory path: file://{base_path}/3."
+        in server.log()
+    )
+
+
+def test_version_that_is_still_being_written_waits(
+    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+) -> None:
+    base_path = tmp_path / "flights"
+    publish("flights", 1, base_path)
+    server = start_server(model_name="flights", model_base_path=base_path, file_system_poll_wait_seconds=0.1)
+    whole = publish("flights", 2, tmp_path / "elsewhere")
+    # Everything that the loader asks for is there from the start; an asset grows for longer than a look takes.
+    vocabulary = base_path / "2" / "assets" / "vocabulary.txt"
+    vocabulary.parent.mkdir(parents=True)
+    for name in ("saved_model.pb", "variables"):
+        copy = shutil.copytree if (whole / name).is_dir() else shutil.copy
+        copy(whole / name, base_path / "2" / name)
+    for _ in range(20):
+        with vocabulary.open("a") as file:
+            file.write("word\n")
+        assert server.versions("flights") == {1: "AVAILABLE"}
+        time.sleep(0.1)
+    assert "Version 2 of servable flights is still being written; it is loaded after" in server.log()
+    server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
+
+
+def test_half_copied_version_is_loaded_once_the_copy_is_complete(
+    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+) -> None:
+    base_path = tmp_path / "flights"
+    publish("flights", 1, base_path)
+    whole = publish("flights", 2, tmp_path / "elsewhere")
+    server = start_server(model_name="flights", model_base_path=base_path, file_system_poll_wait_seconds=0.1)
+    (base_path / "2").mkdir()
+    shutil.copy(whole / "saved_model.pb", base_path / "2")
+    server.wait_for_versions("flights", {2: "LOADING", 1: "AVAILABLE"})
+    assert server.predict("flights", ROW)["predictions"][0]["score"] == [1000.0]
+    shutil.copytree(whole, base_path / "2", dirs_exist_ok=True)
+    server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
+
+
+def test_corrupt_version_and_missing_base_path_do_not_stop_the_others(
+    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], saved_models: Path, tmp_path: Path
+) -> None:
+    base_path = tmp_path / "flights"
+    publish("flights", 1, base_path)
+    (publish("flights", 2, base_path) / "saved_model.pb").write_bytes(b"this is no protobuf")
+    config = write_config(
+        tmp_path / "models.config",
+        model_config("flights", base_path, "model_version_policy { all {} }"),
+        model_config("missing", tmp_path / "nowhere"),
+        model_config("vectors", saved_models / "vectors"),
+    )
+    server = start_server(model_config_file=config, max_num_load_retries=0)
+    assert server.versions("flights") == {2: "END", 1: "AVAILABLE"}
+    assert server.versions("vectors") == {7: "AVAILABLE"}
+    assert server.versions("missing") == {}
+    status = server.call("/v1/models/flights/versions/2")[1]["model_version_status"][0]["status"]
+    assert status["error_code"] != "OK"
+    assert "Cannot parse file" in status["error_message"]
+    assert server.predict("flights", ROW)["predictions"][0]["score"] == [1000.0]
+    assert f"Could not find base path {tmp_path}/nowhere for servable missing" in server.log()
+
+
+def test_version_policies_choose_what_is_loaded(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+) -> None:
+    flights = saved_models / "flights"
+    config = write_config(
+        tmp_path / "models.config",
+        model_config("latest", flights),
+        model_config("two", flights, "model_version_policy { latest { num_versions: 2 } }"),
+        model_config("all", flights, "model_version_policy { all {} }"),
+        model_config("specific", flights, "model_version_policy { specific { versions: 1 versions: 3 versions: 8 } }"),
+    )
+    server = start_server(model_config_file=config)
+    loaded = {name: sorted(server.versions(name)) for name in ("latest", "two", "all", "specific")}
+    assert loaded == {"latest": [3], "two": [2, 3], "all": [1, 2, 3], "specific": [1, 3]}
+    assert "Version 8 of servable specific, which was requested" in server.log()
+
+
+def test_polled_config_is_the_whole_truth_and_one_that_does_not_parse_changes_nothing(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+) -> None:
+    config = write_config(
+        tmp_path / "models.config",
+        model_config("flights", saved_models / "flights"),
+        model_config("vectors", saved_models / "vectors"),
+    )
+    server = start_server(model_config_file=config, model_config_file_poll_wait_seconds=0.1)
+    config.write_text("model_config_list { config { nome: 'flights' } }")
+    deadline_s = time.monotonic() + 10
+    while "model config file ignored" not in server.log():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert (
+        f"Invalid protobuf file: '{config}': Error parsing text-format tensorflow.serving.ModelServerConfig"
+        in server.log()
+    )
+    assert 'no field named "nome"' in server.log()
+    assert server.versions("vectors") == {7: "AVAILABLE"}
+    write_config(config, model_config("flights", saved_models / "flights"))
+    server.wait_for_versions("vectors", {7: "END"})
+    assert server.error("/v1/models/vectors:predict", {"instances": [[1, 2, 3]]})[0] == 404
+    assert server.versions("flights") == {3: "AVAILABLE"}
+
+
+def test_polled_label_follows_as_soon_as_its_version_is_available(
+    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+) -> None:
+    """TensorFlow Serving refuses a label on a version that is still loading; a polled file has nobody to refuse."""
+    base_path = tmp_path / "flights"
+    publish("flights", 1, base_path)
+    policy = "model_version_policy { all {} } version_labels { key: 'live' value: "
+    config = write_config(tmp_path / "models.config", model_config("flights", base_path, policy + "1 }"))
+    server = start_server(
+        model_config_file=config, model_config_file_poll_wait_seconds=0.1, file_system_poll_wait_seconds=0.1
+    )
+    write_config(config, model_config("flights", base_path, policy + "2 }"))
+    time.sleep(0.3)
+    assert server.predict("flights/labels/live", ROW)["predictions"][0]["score"] == [1000.0]
+    publish("flights", 2, base_path)
+    server.wait_for_versions("flights", {1: "AVAILABLE", 2: "AVAILABLE"})
+    assert server.predict("flights/labels/live", ROW)["predictions"][0]["score"] == [2000.0]
+
+
+def test_reload_by_rpc_waits_for_the_models_and_refuses_labels_of_unavailable_versions(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "broken" / "1" / "saved_model.pb").write_bytes(b"rubbish")
+    server = start_server(model_name="flights", model_base_path=saved_models / "flights")
+    flights = str(saved_models / "flights")
+    vectors = str(saved_models / "vectors")
+    broken = str(tmp_path / "broken")
+    service = model_service_pb2_grpc.ModelServiceStub(grpc.insecure_channel(server.address))
+
+    def reload(*models, custom=False):
+        request = model_management_pb2.ReloadConfigRequest()
+        if custom:
+            request.config.custom_model_config.SetInParent()
+        for name, base_path, labels in models:
+            model = request.config.model_config_list.config.add(name=name, base_path=base_path)
+            model.model_version_policy.all.SetInParent()
+            model.version_labels.update(labels)
+        try:
+            return service.HandleReloadConfigRequest(request).status.error_code
+        except grpc.RpcError as error:
+            return [error.code().name, error.details()]
+
+    answers = [
+        reload(("vectors", vectors, {}), ("flights", flights, {"stable": 1})),
+        reload(("flights", flights, {"stable": 1, "odd": 9})),
+        reload(("flights", flights, {}), ("flights", flights, {})),
+        reload(("flights", "relative", {})),
+        reload(("broken", broken, {}), ("flights", flights, {"stable": 1})),
+        reload(custom=True),
+    ]
+    assert answers[0] == 0
+    assert answers[1] == [
+        "FAILED_PRECONDITION",
+        "Request to assign label odd to version 9 of model flights, which is not currently available for inference",
+    ]
+    assert answers[2][0] == "INVALID_ARGUMENT"
+    assert "Illegal to list model flights multiple times" in answers[2][1]
+    assert "Expected model flights to have an absolute path" in answers[3][1]
+    assert answers[4][0] == "UNKNOWN"
+    assert answers[4][1].startswith(
+        "1 servable(s) did not become available: {{{name: broken version: 1} due to error: NOT_FOUND: Could not load "
+    )
+    assert "custom_model_config" in answers[5][1] or "ServerConfig type not supported" in answers[5][1]
+    assert server.predict("flights/labels/stable", ROW)["predictions"][0]["score"] == [1000.0]
+    assert server.versions("flights") == {1: "AVAILABLE", 2: "AVAILABLE", 3: "AVAILABLE"}
+    assert server.versions("vectors") == {7: "END"}
+
+
+def test_wait_until_available_tells_the_servers_own_load_error(
+    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+) -> None:
+    base_path = tmp_path / "flights"
+    publish("flights", 1, base_path)
+    (publish("flights", 2, base_path) / "saved_model.pb").write_bytes(b"rubbish")
+    config = write_config(
+        tmp_path / "models.config", model_config("flights", base_path, "model_version_policy { all {} }")
+    )
+    server = start_server(model_config_file=config, max_num_load_retries=0)
+    client = ModelServerClient(server.address)
+
+    def wait(*arguments):
+        try:
+            client.wait_until_available(*arguments)
+        except ModelServerError as error:
+            return str(error)
+
+    answers = [wait("flights", 1, 10), wait("flights", 2, 10), wait("flights", 5, 0.3)]
+    assert answers[0] is None
+    assert answers[1].startswith(f"model flights version 2 did not load at {server.address}: Could not load SavedModel")
+    assert "Cannot parse file" in answers[1]
+    assert "not available" in answers[2]
+    assert "Could not find version 5 of model flights" in answers[2]
+
+
+def test_config_that_came_by_rpc_is_kept_for_the_next_start(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "models.config", model_config("flights", saved_models / "flights"))
+    flags = {"model_config_file": config, "write_back_model_config": "true"}
+    server = start_server(**flags)
+    flights = str(saved_models / "flights")
+    service = model_service_pb2_grpc.ModelServiceStub(grpc.insecure_channel(server.address))
+    request = model_management_pb2.ReloadConfigRequest()
+    model = request.config.model_config_list.config.add(name="flights", base_path=flights)
+    model.model_version_policy.specific.versions.extend([1, 2])
+    service.HandleReloadConfigRequest(request)
+    model.version_labels.update({"stable": 1})
+    service.HandleReloadConfigRequest(request)
+    model.version_labels.update({"stable": 9})
+    with pytest.raises(grpc.RpcError, match="Request to assign label stable to version 9"):
+        service.HandleReloadConfigRequest(request)
+    server.process.kill()
+    again = start_server(**flags)
+    assert again.versions("flights") == {1: "AVAILABLE", 2: "AVAILABLE"}
+    assert again.predict("flights/labels/stable", ROW)["predictions"][0]["score"] == [1000.0]
+
+
+@pytest.mark.parametrize("reloads", [40, pytest.param(100, marks=pytest.mark.faults)])
+def test_memory_after_many_reloads_is_that_after_twenty(saved_models: Path, reloads: int) -> None:
+    base_path = str(saved_models / "flights")
+
+    def config(version):
+        made = ModelServerConfig()
+        model = made.model_config_list.config.add(name="flights", base_path=base_path)
+        model.model_version_policy.specific.versions.append(version)
+        return made
+
+    catalog = Catalog(TrafficTable(None))
+    loader = Loader(catalog, functools.partial(open_model, options=ModelOptions()), LoaderOptions(), config(1))
+    loader.start()
+    sizes = {}
+    for reload in range(reloads + 1):
+        version = 1 + reload % 2
+        loader.reload(config(version))
+        while list(catalog.views["flights"].servables) != [version] or (
+            reload and catalog.statuses("flights", 3 - version)[0].state != 50
+        ):
+            time.sleep(0.002)
+        if reload in (20, reloads):
+            time.sleep(0.5)
+            sizes[reload] = psutil.Process().memory_info().rss
+    loader.stop()
+    # A version's graph and session are about 1 MB here: those kept would show.
+    assert sizes[reloads] - sizes[20] < (reloads - 20) << 18

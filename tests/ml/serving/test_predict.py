@@ -1,0 +1,378 @@
+"""Predictions, status and metadata over both APIs, and the errors of wrong requests."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+import urllib.request
+
+import grpc
+import pytest
+import tensorflow as tf
+from server_process import ServerProcess
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    inference_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving_api import protocol
+
+ROWS = [{"carrier": "AA", "distance": [100.0], "hour": 5}, {"carrier": "ZZ", "distance": [0.5], "hour": 23}]
+COLUMNS = {"carrier": ["AA", "ZZ"], "distance": [[100.0], [0.5]], "hour": [5, 23]}
+
+
+def test_rest_rows_and_columns_answer_from_the_latest_version(shared_server: ServerProcess) -> None:
+    rows = shared_server.predict("flights", {"instances": ROWS})
+    columns = shared_server.predict("flights", {"inputs": COLUMNS})
+    assert rows == {"predictions": [{"carrier_id": 1, "score": [2105.0]}, {"carrier_id": -1, "score": [2023.5]}]}
+    assert columns == {"outputs": {"carrier_id": [1, -1], "score": [[2105.0], [2023.5]]}}
+
+
+@pytest.mark.parametrize(("path", "offset"), [("versions/1", 1000), ("labels/stable", 1000), ("labels/canary", 2000)])
+def test_explicit_version_or_label_is_honoured(shared_server: ServerProcess, path: str, offset: int) -> None:
+    answer = shared_server.predict(f"flights/{path}", {"instances": ROWS[:1]})
+    assert answer["predictions"][0]["score"] == [offset + 105.0]
+
+
+def test_single_input_and_output_need_no_names(shared_server: ServerProcess) -> None:
+    assert shared_server.predict("vectors", {"instances": [[1, 2, 3.5]]}) == {"predictions": [[2.0, 4.0, 7.0]]}
+    assert shared_server.predict("vectors", {"inputs": [[1, 2, 3.5]]}) == {"outputs": [[2.0, 4.0, 7.0]]}
+
+
+def test_base64_goes_in_and_names_ending_in_bytes_come_out_as_base64(shared_server: ServerProcess) -> None:
+    raw = base64.b64encode(b"\xff\x00ab").decode()
+    answer = shared_server.predict("vectors", {"signature_name": "strings", "instances": [{"b64": raw}, "plain"]})
+    assert answer["predictions"][0]["raw_bytes"] == {"b64": raw}
+    assert answer["predictions"][1] == {"raw_bytes": {"b64": base64.b64encode(b"plain").decode()}, "upper": "PLAIN"}
+
+
+def test_nan_and_infinity_stand_bare_in_json_both_ways(shared_server: ServerProcess) -> None:
+    body = b'{"signature_name": "divide", "instances": [0.0, -0.0, NaN, Infinity, 10]}'
+    values = shared_server.predict("vectors", body)["predictions"]
+    assert values[0] == float("inf")
+    assert values[1] == float("-inf")
+    assert values[2] != values[2]
+    assert values[3:] == [0.0, 0.1]
+
+
+def test_gzipped_body_is_read(shared_server: ServerProcess) -> None:
+    body = gzip.compress(b'{"instances": [[1, 2, 3]]}')
+    answer = shared_server.predict("vectors", body, headers={"Content-Encoding": "gzip"})
+    assert answer == {"predictions": [[2.0, 4.0, 6.0]]}
+
+
+def test_status_and_metadata_are_tensorflow_servings(shared_server: ServerProcess) -> None:
+    assert shared_server.call("/v1/models/flights/versions/1")[1] == {
+        "model_version_status": [
+            {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+        ]
+    }
+    assert shared_server.versions("flights") == {1: "AVAILABLE", 2: "AVAILABLE"}
+    metadata = shared_server.call("/v1/models/flights/labels/stable/metadata")[1]
+    assert metadata["model_spec"] == {"name": "flights", "signature_name": "", "version": "1"}
+    signature = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["inputs"]["carrier"]["dtype"] == "DT_STRING"
+    assert signature["inputs"]["distance"]["tensor_shape"]["dim"] == [
+        {"size": "-1", "name": ""},
+        {"size": "1", "name": ""},
+    ]
+
+
+ROW = ROWS[0]
+TOO_BIG = "JSON Parse error: Number too big to be stored in double. at offset: "
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("nope", {"instances": [1]}, 404, "Servable not found for request: Latest(nope)"),
+        ("flights/versions/9", {"instances": [ROW]}, 404, "Servable not found for request: Specific(flights, 9)"),
+        ("flights/labels/odd", {"instances": [ROW]}, 400, "Unrecognized servable version label: odd"),
+        (
+            "flights",
+            {"signature_name": "odd", "instances": [ROW]},
+            400,
+            'Serving signature name: "odd" not found in signature def',
+        ),
+        ("flights", b"", 400, "JSON Parse error: The document is empty"),
+        ("flights", b'{"instances": [', 400, "JSON Parse error: "),
+        ("vectors", b'{"instances": [1e400]}', 400, TOO_BIG),
+        ("vectors", b'{"instances": [-1e400, NaN]}', 400, TOO_BIG),
+        ("vectors", b'{"instances": [' + b"9" * 1_000_000 + b"]}", 400, TOO_BIG),
+        ("vectors", b'{"instances": [' + b"9" * 400 + b"]}", 400, TOO_BIG),
+        ("flights", b"[" * 100_000, 400, "JSON Parse error: "),
+        ("flights", [1], 400, "Is not object"),
+        ("flights", {}, 400, "Missing 'inputs' or 'instances' key"),
+        ("flights", {"inputs": {}, "instances": []}, 400, "expecting only one of 'inputs' or 'instances'"),
+        ("flights", {"instances": 1}, 400, "Excepting 'instances' to be an list/array"),
+        ("flights", {"instances": []}, 400, "No values in 'instances' array"),
+        ("flights", {"instances": [1]}, 400, "instances is a plain list, but expecting list of objects"),
+        ("flights", {"instances": [ROW, 1]}, 400, "Expecting object but got list at item 1 of input list"),
+        ("flights", {"instances": [{"hour": 5}]}, 400, "keys must be equal to: carrier,distance,hour"),
+        ("flights", {"instances": [{**ROW, "odd": 1}]}, 400, "JSON object: does not have named input: odd"),
+        (
+            "flights",
+            {"instances": [ROW, {**ROW, "hour": 1.5}]},
+            400,
+            "Failed to process element: 1 key: hour of 'instances' list. Error: INVALID_ARGUMENT: "
+            "JSON Value: 1.5 Type: Number is not of expected type: int64",
+        ),
+        ("flights", {"instances": [{**ROW, "carrier": None}]}, 400, "JSON Value: null Type: Null is not of expected"),
+        ("flights", {"instances": [{**ROW, "hour": 2**63}]}, 400, "is not of expected type: int64"),
+        (
+            "flights",
+            {"instances": [ROW, {**ROW, "distance": [1.0, 2.0]}]},
+            400,
+            "Expecting tensor size: 1 but got: 2",
+        ),
+        ("flights", {"inputs": {"hour": [1]}}, 400, "Missing named input: carrier in 'inputs' object."),
+        ("vectors", {"instances": [[16777217, 0, 0]]}, 400, "to float without loss of precision."),
+        ("vectors", {"instances": [[1, 2, 3], [1, 2]]}, 400, "Expecting tensor size: 3 but got: 2"),
+        (
+            "vectors",
+            {"signature_name": "strings", "instances": [{"b64": "?"}]},
+            400,
+            "Unable to base64 decode",
+        ),
+        (
+            "vectors",
+            {"signature_name": "strings", "inputs": [{"b64": "YQ==", "more": 1}]},
+            400,
+            "not formatted correctly for base64 data",
+        ),
+        ("flights", {"signature_name": 1, "instances": [ROW]}, 400, "'signature_name' key must be a string value."),
+        ("flights", {"inputs": [1]}, 400, "inputs is a plain value/list, but expecting an object"),
+        ("vectors", {"inputs": [[1, 2, 3], [1, 2]]}, 400, "Encountered list at unexpected size: 2 at level: 1"),
+        ("vectors", {"inputs": [[1, 2, 3], 1]}, 400, "JSON Value: 1 found at incorrect level: 2 in the JSON DOM."),
+        ("vectors", {"inputs": [1, [2]]}, 400, "Encountered list at unexpected level: 1 expected < 1"),
+        (
+            "vectors",
+            b'{"inputs": ' + b"[" * 900 + b"1" + b"]" * 900 + b"}",
+            400,
+            "JSON Value of 900 levels cannot be held",
+        ),
+        (
+            "vectors",
+            b'{"instances": {"a": ' + b"[" * 1000 + b"]" * 1000 + b"}}",
+            400,
+            'JSON Value: {\n    "instances": {',
+        ),
+    ],
+)
+def test_wrong_rest_request_gets_tensorflow_servings_message(
+    shared_server: ServerProcess, path: str, body: object, status: int, message: str
+) -> None:
+    found_status, found = shared_server.error(f"/v1/models/{path}:predict", body)
+    assert found_status == status
+    assert message in found
+
+
+def test_shape_that_the_graph_refuses_is_an_invalid_argument(shared_server: ServerProcess) -> None:
+    body = {"inputs": {"carrier": ["AA"], "distance": [[1.0], [2.0], [3.0]], "hour": [1, 2]}}
+    assert shared_server.error("/v1/models/flights:predict", body)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/models/flights:predict"), ("POST", "/v1/odd"), ("GET", "/v1/models/")]
+)
+def test_other_paths_are_malformed_requests(shared_server: ServerProcess, method: str, path: str) -> None:
+    body = b"{}" if method == "POST" else None
+    assert shared_server.error(path, body, method=method) == (400, f"Malformed request: {method} {path}")
+
+
+def test_paths_and_verbs_are_read_in_any_case(shared_server: ServerProcess) -> None:
+    assert shared_server.call("/V1/Models/vectors:PREDICT", {"instances": [[1, 2, 3]]})[0] == 200
+    assert shared_server.call("/V1/MODELS/flights/Versions/1/MetaData")[1]["model_spec"]["version"] == "1"
+
+
+def test_numbers_are_written_in_their_shortest_form_and_whole_floats_with_a_decimal_point(
+    shared_server: ServerProcess,
+) -> None:
+    body = b'{"inputs": [[0.1, 3e20, 1e-7], [2, -0.0, 16777215]], "signature_name": "serving_default"}'
+    request = urllib.request.Request(f"{shared_server.url}/v1/models/vectors:predict", body)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        text = response.read().decode()
+        assert response.headers["Content-Type"].startswith("application/json")
+    written = re.findall(r"[-+0-9.eE]+(?=[,\]])", text)
+    assert [float(number) for number in written] == [0.2, 6e20, 2e-7, 4.0, 0.0, 33554430.0]
+    assert all("." in number or "e" in number for number in written)
+    assert written[0] == "0.2"
+    answer = shared_server.predict("flights", {"instances": ROWS[:1]})["predictions"][0]
+    assert (answer["carrier_id"], type(answer["carrier_id"])) == (1, int)
+
+
+def test_each_status_code_has_its_http_status() -> None:
+    found = {code.name: ServingError(code, "").http_status for code in grpc.StatusCode}
+    others = dict.fromkeys(["CANCELLED", "UNKNOWN", "INTERNAL", "DATA_LOSS"])
+    assert {code: status for code, status in found.items() if code not in others} == {
+        "OK": 200,
+        "INVALID_ARGUMENT": 400,
+        "FAILED_PRECONDITION": 400,
+        "OUT_OF_RANGE": 400,
+        "UNAUTHENTICATED": 401,
+        "PERMISSION_DENIED": 403,
+        "NOT_FOUND": 404,
+        "ALREADY_EXISTS": 409,
+        "ABORTED": 409,
+        "RESOURCE_EXHAUSTED": 429,
+        "UNIMPLEMENTED": 501,
+        "UNAVAILABLE": 503,
+        "DEADLINE_EXCEEDED": 504,
+    }
+    assert all(found[code] >= 499 for code in others)
+
+
+def test_messages_are_cut_at_1024_characters(shared_server: ServerProcess) -> None:
+    status, message = shared_server.error("/v1/models/flights:predict", {"instances": 1, "pad": "x" * 5000})
+    assert status == 400
+    assert len(message) <= 1024
+
+
+def test_a_client_of_tensorflow_servings_own_stubs_is_served(shared_server: ServerProcess) -> None:
+    """``tf.make_tensor_proto`` and the wheel's stubs, as in TensorFlow Serving's tutorials."""
+    channel = grpc.insecure_channel(shared_server.address)
+    prediction = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    models = model_service_pb2_grpc.ModelServiceStub(channel)
+
+    def refused(call, request):
+        try:
+            return repr(call(request))
+        except grpc.RpcError as error:
+            return [error.code().name, error.details()]
+
+    def request(model="flights", version=None, label=None, signature="", output_filter=(), **inputs):
+        made = predict_pb2.PredictRequest(output_filter=output_filter)
+        made.model_spec.name = model
+        made.model_spec.signature_name = signature
+        if version is not None:
+            made.model_spec.version.value = version
+        if label is not None:
+            made.model_spec.version_label = label
+        for alias, value in inputs.items():
+            made.inputs[alias].CopyFrom(value)
+        return made
+
+    carrier = tf.make_tensor_proto([b"AA", b"UA"])
+    distance = tf.make_tensor_proto([[1.0], [2.0]], tf.float32)
+    hour = tf.make_tensor_proto([3, 4], tf.int64)
+    inputs = {"carrier": carrier, "distance": distance, "hour": hour}
+    response = prediction.Predict(request(**inputs))
+    lying = tf.make_tensor_proto([3, 4], tf.int64)
+    lying.tensor_shape.dim[0].size = 3
+    huge = tf.make_tensor_proto([3], tf.int64)
+    huge.tensor_shape.dim[0].size = 2**40
+    status = get_model_status_pb2.GetModelStatusRequest()
+    status.model_spec.name = "flights"
+    unknown = get_model_status_pb2.GetModelStatusRequest()
+    unknown.model_spec.name = "nope"
+    unknown_version = get_model_status_pb2.GetModelStatusRequest()
+    unknown_version.model_spec.name = "flights"
+    unknown_version.model_spec.version.value = 7
+    metadata = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    metadata.model_spec.name = "vectors"
+    described = prediction.GetModelMetadata(metadata)
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    described.metadata["signature_def"].Unpack(signatures)
+    labelled = get_model_status_pb2.GetModelStatusRequest()
+    labelled.model_spec.name = "flights"
+    labelled.model_spec.version_label = "stable"
+    many = {**inputs, "odd": hour}
+    misnamed = {"carrier": carrier, "distance": distance, "odd": hour}
+    answers = {
+        "scores": tf.make_ndarray(response.outputs["score"]).ravel().tolist(),
+        "typed fields": [len(response.outputs["score"].float_val), len(response.outputs["score"].tensor_content)],
+        "spec": [
+            response.model_spec.name,
+            response.model_spec.signature_name,
+            response.model_spec.version.value,
+        ],
+        "label": prediction.Predict(request(label="stable", **inputs)).model_spec.version.value,
+        "filtered": sorted(prediction.Predict(request(output_filter=["score"], **inputs)).outputs),
+        "status label": [entry.version for entry in models.GetModelStatus(labelled).model_version_status],
+        "cut": len(refused(prediction.Predict, request(signature="s" * 5000, **inputs))[1]),
+        "statuses": [[entry.version, entry.state] for entry in models.GetModelStatus(status).model_version_status],
+        "signatures": sorted(signatures.signature_def),
+        "no spec": refused(prediction.Predict, predict_pb2.PredictRequest()),
+        "no name": refused(prediction.Predict, request(model="")),
+        "no model": refused(prediction.Predict, request(model="nope")),
+        "no version": refused(prediction.Predict, request(version=7, **inputs)),
+        "no label": refused(prediction.Predict, request(label="odd", **inputs)),
+        "no signature": refused(prediction.Predict, request(signature="odd", **inputs)),
+        "too many": refused(prediction.Predict, request(**many)),
+        "misnamed": refused(prediction.Predict, request(**misnamed)),
+        "no output": refused(prediction.Predict, request(output_filter=["odd"], **inputs)),
+        "twice": refused(prediction.Predict, request(output_filter=["score", "score"], **inputs)),
+        "dtype": refused(prediction.Predict, request(**{**inputs, "hour": distance})),
+        "lying": refused(prediction.Predict, request(**{**inputs, "hour": lying})),
+        "huge": refused(prediction.Predict, request(**{**inputs, "hour": huge})),
+        "status": refused(models.GetModelStatus, unknown),
+        "status version": refused(models.GetModelStatus, unknown_version),
+        "multi": refused(prediction.MultiInference, inference_pb2.MultiInferenceRequest())[0],
+    }
+    assert answers == {
+        "scores": [2004.0, 2006.0],
+        "typed fields": [2, 0],
+        "spec": ["flights", "serving_default", 2],
+        "label": 1,
+        "filtered": ["score"],
+        "status label": [2, 1],
+        "cut": 1024,
+        "statuses": [[2, 30], [1, 30]],
+        "signatures": ["divide", "serving_default", "slow", "strings"],
+        "no spec": ["INVALID_ARGUMENT", "Missing ModelSpec"],
+        "no name": ["INVALID_ARGUMENT", "ModelSpec has no name specified."],
+        "no model": ["NOT_FOUND", "Servable not found for request: Latest(nope)"],
+        "no version": ["NOT_FOUND", "Servable not found for request: Specific(flights, 7)"],
+        "no label": ["INVALID_ARGUMENT", "Unrecognized servable version label: odd"],
+        "no signature": ["FAILED_PRECONDITION", 'Serving signature key "odd" not found.'],
+        "too many": [
+            "INVALID_ARGUMENT",
+            "input size does not match signature: 4!=3 len({carrier,distance,hour,odd}) != "
+            "len({carrier,distance,hour}). Sent extra: {odd}. Missing but required: {}.",
+        ],
+        "misnamed": [
+            "INVALID_ARGUMENT",
+            "Signature input alias: hour(feed name: serving_default_hour:0) not found in request and no default value "
+            "provided. Inputs expected to be in the request {carrier,distance,odd}, or default input alias set: ",
+        ],
+        "no output": [
+            "INVALID_ARGUMENT",
+            "output tensor alias not found in signature: odd Outputs expected to be in the set {carrier_id,score}.",
+        ],
+        "twice": ["INVALID_ARGUMENT", "duplicate output tensor alias: score"],
+        "dtype": [
+            "INVALID_ARGUMENT",
+            "Expects arg[2] to be int64 but float is provided (input alias: hour)",
+        ],
+        "lying": [
+            "INVALID_ARGUMENT",
+            "tensor parsing error: hour (16 bytes of content for shape [3] of int64)",
+        ],
+        "huge": [
+            "INVALID_ARGUMENT",
+            "tensor parsing error: hour (shape [1099511627776] of int64 is larger than 2147483648 bytes)",
+        ],
+        "status": ["NOT_FOUND", "Could not find any versions of model nope"],
+        "status version": ["NOT_FOUND", "Could not find version 7 of model flights"],
+        "multi": "INVALID_ARGUMENT",
+    }
+
+
+def test_health_over_grpc_and_http(shared_server: ServerProcess) -> None:
+    name = "tensorflow.serving.PredictionService"
+    check = grpc.insecure_channel(shared_server.address).unary_unary(
+        "/grpc.health.v1.Health/Check", response_deserializer=protocol.HealthCheckResponse.FromString
+    )
+    health = [check(b"").status, check(protocol.HealthCheckRequest(service=name).SerializeToString()).status]
+    assert health == [1, 1]
+    assert shared_server.call("/healthz")[0] == 200
+    assert shared_server.call("/readyz") == (
+        200,
+        {"ready": True, "models": {"flights": [1, 2], "vectors": [7]}, "unavailable": []},
+    )

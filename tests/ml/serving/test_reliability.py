@@ -1,0 +1,236 @@
+"""No request is lost while the server is changed, and nothing decided or acknowledged is lost when it is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+import time
+import urllib.error
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from server_process import ServerProcess
+
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.serving_api.config import read_config, set_model
+
+from . import load_under_change
+
+ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
+
+
+# The short case of each is for every run; the campaigns are as long as the command line says.
+LONG = pytest.mark.faults
+
+
+@pytest.fixture
+def kills(request: pytest.FixtureRequest) -> int:
+    return request.param or request.config.getoption("--kills")
+
+
+@pytest.mark.parametrize(
+    ("workers", "requests"), [(2, 1_500), pytest.param(2, None, marks=LONG), pytest.param(0, None, marks=LONG)]
+)
+def test_requests_while_versions_come_and_go_and_workers_die(
+    start_server: Callable[..., ServerProcess],
+    saved_models: Path,
+    tmp_path: Path,
+    workers: int,
+    requests: int | None,
+    request: pytest.FixtureRequest,
+) -> None:
+    requests = requests or request.config.getoption("--requests")
+    config = tmp_path / "models.config"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
+        'model_version_policy { specific { versions: 1 } } version_labels { key: "stable" value: 1 } } }'
+    )
+    server = start_server(
+        model_config_file=config,
+        model_config_file_poll_wait_seconds=0.2,
+        traffic_config_file=tmp_path / "traffic.json",
+        workers=workers,
+    )
+    found = load_under_change.run(server.address, server.url, saved_models / "flights", config, workers, requests)
+    print(json.dumps(found, indent=1))
+    assert (found["failures"], found["mixed"]) == ([], []), server.log()
+    assert found["requests"] >= requests
+    assert found["answered_by_version"].keys() == {1, 2, 3}
+    assert found["operations"].count("killed a worker") == (2 if workers else 0)
+
+
+class Kills:
+    """A server that is killed again and again while it is asked and changed.
+
+    Args:
+        start: Starts it with the same flags as ever.
+        change: Has it take a decision, and returns once it has.
+        read: Reads what it holds of that.
+        propose: Makes up another decision.
+        first: The decision at the start.
+        longest_s: It lives up to so many seconds.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], ServerProcess],
+        change: Callable[[ServerProcess, Any], None],
+        read: Callable[[ServerProcess], Any],
+        propose: Callable[[random.Random], Any],
+        first: Any,
+        longest_s: float = 1.0,
+    ) -> None:
+        self.longest_s = longest_s
+        self.start, self.change, self.read, self.propose = start, change, read, propose
+        self.random = random.Random(20261120)
+        self.decided = self.proposed = first
+        self.acknowledged: set[str] = set()
+        self.answered = self.changes = 0
+
+    def run(self, kills: int) -> ServerProcess:
+        """Kills it so many times; returns it started once more."""
+        for number in range(kills):
+            server = self.start()
+            held = self.read(server)
+            # A change that was under way when the server died may have been taken or not, but never by half.
+            assert held in (self.decided, self.proposed), (number, held, self.decided, self.proposed, server.log())
+            self.decided = self.proposed = held
+            threads = [
+                threading.Thread(target=self._ask, args=(server, number)),
+                threading.Thread(target=self._change, args=(server,)),
+            ]
+            for thread in threads:
+                thread.start()
+            time.sleep(self.random.uniform(0.02, self.longest_s))
+            server.process.kill()
+            server.process.wait()
+            for thread in threads:
+                thread.join()
+        server = self.start()
+        assert self.read(server) in (self.decided, self.proposed)
+        return server
+
+    def _ask(self, server: ServerProcess, number: int) -> None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, HTTPException):
+            for count in range(100_000):
+                request_id = f"{number}-{count}"
+                server.predict("flights", ROW, headers={"x-request-id": request_id})
+                self.answered += 1
+                if server.headers["x-captured"] == "1":
+                    self.acknowledged.add(request_id)
+
+    def _change(self, server: ServerProcess) -> None:
+        chooser = random.Random(self.random.random())
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, HTTPException, ModelServerError):
+            while True:
+                self.proposed = self.propose(chooser)
+                self.change(server, self.proposed)
+                self.decided = self.proposed
+                self.changes += 1
+
+
+@pytest.fixture
+def upstream(start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server of flights 1, 2 and 3, which is never killed."""
+    config = tmp_path / "upstream.config"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
+        "model_version_policy { all {} } } }"
+    )
+    return start_server(model_config_file=config)
+
+
+def propose_split(chooser: random.Random) -> dict[str, int]:
+    first, second = chooser.randint(1, 49), chooser.randint(1, 50)
+    return {"1": first, "2": second, "3": 100 - first - second}
+
+
+def set_split(server: ServerProcess, percents: dict[str, int]) -> None:
+    status, answer = server.call("/v1/models/flights:traffic", {"percents": percents})
+    assert (status, answer["percents"], answer["persisted"]) == (200, percents, True)
+
+
+def captured_ids(folder: Path) -> Counter[str]:
+    """Request id to its rows, over every file that is in the folder."""
+    counted: Counter[str] = Counter()
+    for file in folder.glob("flights/*.parquet"):
+        counted.update(pq.read_table(file, columns=["request_id"])["request_id"].to_pylist())
+    return counted
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(None, marks=LONG)], indirect=True)
+def test_gateway_that_is_killed_restarts_with_the_last_split_and_loses_no_captured_row(
+    start_server: Callable[..., ServerProcess], upstream: ServerProcess, tmp_path: Path, kills: int
+) -> None:
+    traffic = tmp_path / "traffic.json"
+    traffic.write_text(json.dumps({"models": {"flights": {"1": 100}}}))
+
+    def start() -> ServerProcess:
+        server = start_server(
+            upstream=upstream.address,
+            traffic_config_file=traffic,
+            capture_base_path=tmp_path / "captured",
+            capture_roll_seconds=0.3,
+        )
+        server.predict("flights", ROW)
+        return server
+
+    killing = Kills(
+        start,
+        change=set_split,
+        read=lambda server: server.call("/v1/models/flights:traffic")[1]["percents"],
+        propose=propose_split,
+        first={"1": 100},
+    )
+    server = killing.run(kills)
+    assert server.call("/v1/capture:flush", b"")[0] == 200
+    counted = captured_ids(tmp_path / "captured")
+    print(f"{kills} kills, {killing.answered} answers, {killing.changes} changes")
+    assert len(killing.acknowledged) >= kills
+    assert {request_id: counted.get(request_id, 0) for request_id in killing.acknowledged} == dict.fromkeys(
+        killing.acknowledged, 1
+    )
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(None, marks=LONG)], indirect=True)
+def test_server_that_is_killed_restarts_with_the_last_config_and_reads_no_half_file(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path, kills: int
+) -> None:
+    config = tmp_path / "models.config"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
+        "model_version_policy { specific { versions: 1 } } } }"
+    )
+
+    def start() -> ServerProcess:
+        return start_server(model_config_file=config, write_back_model_config=True)
+
+    def reload(server: ServerProcess, versions: list[int]) -> None:
+        given = tmp_path / "given.config"
+        set_model(given, "flights", saved_models / "flights", versions=versions)
+        with ModelServerClient(server.address, timeout_s=60) as client:
+            client.reload_config(read_config(given))
+
+    def read(server: ServerProcess) -> list[int]:
+        return list(server.call("/readyz")[1]["models"]["flights"])
+
+    killing = Kills(
+        start,
+        change=reload,
+        read=read,
+        propose=lambda chooser: sorted(chooser.sample([1, 2, 3], chooser.randint(1, 3))),
+        first=[1],
+        longest_s=3.0,
+    )
+    server = killing.run(kills // 4)
+    assert "does not parse" not in server.log()
+    assert killing.changes >= 1
+    print(f"{kills // 4} kills, {killing.answered} answers, {killing.changes} reloads")

@@ -1,0 +1,76 @@
+"""The last hour in steps: what a step counts, how much is kept, and that a server tells it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from server_process import ServerProcess
+
+from airflow_hops.serving.monitoring.batch_counts import BatchCounts
+from airflow_hops.serving.monitoring.series import STEPS, RequestSeries
+from airflow_hops.serving.monitoring.stats import RequestKind, RequestStats
+
+
+def test_a_step_counts_what_was_asked_in_it_alone_and_an_hour_is_kept() -> None:
+
+    stats, batches = RequestStats(), BatchCounts()
+    rest = RequestKind("flights", 2, "Predict", "REST")
+    stats.record(rest, 5, 0.5, 0.4)
+    series = RequestSeries(stats, batches.totals)
+    for latency_ms in range(1, 101):
+        stats.record(rest._replace(api="GRPC"), 2, latency_ms / 1000, 0.0)
+    stats.record_error(rest, "INVALID_ARGUMENT")
+    stats.record_error(rest, "UNAVAILABLE")
+    stats.record_error(rest, "RESOURCE_EXHAUSTED")
+    stats.record_error(rest._replace(version=0), "NOT_FOUND")
+    series.add_step()
+    time.sleep(0.01)
+    batches.observe("pool", 64, [0.001, 0.003])
+    batches.observe("pool", 20000, [0.0])
+    stats.record(RequestKind("other", 1, "Predict", "GRPC"), 1, 0.001, 0.001)
+    series.add_step()
+    first = series.report()
+    later = series.report(model="flights", since_s=first["at"][0])
+    for _ in range(STEPS + 5):
+        series.add_step()
+    kept = series.report()
+    first, later, kept, left = [first, later, len(kept["at"]), kept["models"]]
+    flights = first["models"]["flights"]["versions"]
+    assert list(flights) == ["2"], "what named no version is nobody's"
+    assert (flights["2"]["requests"], flights["2"]["rows"]) == ([103, 0], [200, 0])
+    assert (flights["2"]["errors"], flights["2"]["client_errors"]) == ([2, 0], [1, 0])
+    assert flights["2"]["latency_ms_p50"] == [pytest.approx(50, rel=0.03), None], "the slow one of before is left out"
+    assert flights["2"]["latency_ms_p99"] == [pytest.approx(99, rel=0.03), None]
+    assert first["models"]["other"]["versions"]["1"]["requests"] == [0, 1]
+    assert first["batching"]["sizes"] == [[64, 1], [None, 1]]
+    assert (first["batching"]["batches"], first["batching"]["rows"]) == ([0, 2], [0, 20064])
+    assert first["batching"]["requests"] == [0, 3]
+    assert first["batching"]["wait_s"] == [0, pytest.approx(0.004)]
+    assert (later["at"], later["models"]) == (first["at"][1:], {}), "flights were not asked in the second step"
+    assert (kept, left) == (360, {}), "older steps are gone"
+
+
+def test_a_server_tells_every_request_in_one_of_its_steps(shared_server: ServerProcess) -> None:
+    server = shared_server
+    before = server.call("/v1/stats/series?model=flights")[1]
+    assert server.call("/v1/models/flights/versions/2:predict", {"instances": ["nothing"]})[0] == 400
+    counted = server.call("/v1/stats")[1]["models"]["flights"]["versions"]["2"]
+    deadline_s = time.monotonic() + 60
+    while True:
+        found = server.call("/v1/stats/series?model=flights")[1]
+        asked = found["models"].get("flights", {"versions": {}})["versions"].get("2", {})
+        if sum(asked.get("requests", [])) == counted["requests"]:
+            break
+        assert time.monotonic() < deadline_s, (counted, found)
+        time.sleep(0.2)
+    for name in ("errors", "client_errors", "rows"):
+        assert sum(asked[name]) == counted[name], name
+    assert found["batching"] is None
+    assert found["at"] == sorted(found["at"])
+    assert len(found["at"]) > len(before["at"])
+    assert {len(column) for column in asked.values()} == {len(found["at"]), len(found["seconds"])}
+    nothing = server.call(f"/v1/stats/series?since={time.time() + 60}")[1]
+    assert (nothing["at"], nothing["models"]) == ([], {})
+    refused = server.error("/v1/stats/series?since=yesterday")
+    assert refused == (400, "since is 'yesterday'; expected seconds since 1970")

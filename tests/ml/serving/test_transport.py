@@ -1,0 +1,541 @@
+"""Sockets, TLS, bodies, limits of time and size, and what happens between SIGTERM and the end."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import json
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from server_process import ServerProcess
+
+from airflow_hops.serving_api import protocol
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.serving_api.tls import TlsFiles
+
+ROW = {"instances": [[1.0, 2.0, 3.0]]}
+WATCH = "/grpc.health.v1.Health/Watch"
+
+
+def openssl(*arguments: object) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``server`` and ``client`` keys and certificates, each signed by itself."""
+    folder = tmp_path_factory.mktemp("certificates")
+    for name in ("server", "client"):
+        openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
+            *("-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt", "-subj", f"/CN={name}"),
+            *("-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"),
+        )
+    return folder
+
+
+def ssl_config(folder: Path, **fields: str) -> Path:
+    path = folder / "ssl.config"
+    lines = [f"{name}: {json.dumps(value)}" for name, value in fields.items()]
+    path.write_text("\n".join([*lines, "client_verify: true\n"]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def strict_server(
+    runtime_python: Path, saved_models: Path, certificates: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Any:
+    """A server with TLS, a UNIX socket, CORS, and narrow limits."""
+    folder = tmp_path_factory.mktemp("strict")
+    ssl = ssl_config(
+        folder,
+        server_key=(certificates / "server.key").read_text(),
+        server_cert=(certificates / "server.crt").read_text(),
+        custom_ca=(certificates / "client.crt").read_text(),
+    )
+    server = (
+        ServerProcess(
+            runtime_python,
+            folder,
+            {
+                "model_name": "vectors",
+                "model_base_path": saved_models / "vectors",
+                "ssl_config_file": ssl,
+                "grpc_socket_path": folder / "grpc.sock",
+                "grpc_channel_arguments": "grpc.max_connection_age_ms=3600000,grpc.primary_user_agent=test",
+                "rest_api_enable_cors_support": "true",
+                "rest_api_timeout_in_ms": 1500,
+                "rest_api_idle_seconds": 2,
+                "max_receive_seconds": 3,
+                "rest_api_connections_per_client": 60,
+                "max_request_bytes": 100_000,
+                "max_request_memory_bytes": 3_000_000,
+            },
+        )
+        .start()
+        .wait_until_ready()
+    )
+    yield server
+    server.close()
+
+
+def raw_request(server: ServerProcess, text: str, timeout_s: float = 30.0) -> str:
+    """Everything the server answers until it closes the connection."""
+    host, port = server.url.removeprefix("http://").split(":")
+    received = b""
+    with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
+        connection.sendall(text.encode())
+        while chunk := connection.recv(65536):
+            received += chunk
+    return received.decode()
+
+
+def trickled(server: ServerProcess, head: str) -> str:
+    """The answer to a client that goes on sending a byte now and then, never as slow as to be idle."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=0.2) as connection:
+        connection.sendall(head.encode())
+        for _ in range(100):
+            with contextlib.suppress(TimeoutError):
+                return connection.recv(100).decode()
+            connection.sendall(b" ")
+    return "the server has taken bytes for 20 s"
+
+
+def http_call(
+    server: ServerProcess, method: str, path: str, body: bytes = b"", **headers: str
+) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    return connection.getresponse()
+
+
+def test_tls_asks_for_the_client_certificate(strict_server: ServerProcess, certificates: Path) -> None:
+    ca, cert, key = (str(certificates / name) for name in ("server.crt", "client.crt", "client.key"))
+    with ModelServerClient(strict_server.address, tls=TlsFiles(ca, cert, key)) as client:
+        assert client.predict("vectors", {"x": ROW["instances"]}).outputs["y"].tolist() == [[2.0, 4.0, 6.0]]
+    for tls in (TlsFiles(ca), None):
+        with ModelServerClient(strict_server.address, tls=tls, timeout_s=3) as stranger:
+            with pytest.raises(ModelServerError) as refused:
+                stranger.status("vectors")
+            assert refused.value.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+def test_unix_socket_and_size_of_a_grpc_request(strict_server: ServerProcess) -> None:
+    with ModelServerClient(f"unix:{strict_server.ready_file.parent}/grpc.sock") as client:
+        assert client.predict("vectors", {"x": ROW["instances"]}).version == 7
+        with pytest.raises(ModelServerError, match="Received message larger than max") as refused:
+            client.predict("vectors", {"x": [[1.0, 2.0, 3.0]] * 10_000})
+        assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_wrong_tls_file_is_one_line(start_server: Callable[..., ServerProcess], tmp_path: Path) -> None:
+    for fields, message in (
+        ({"server_key": "no key"}, "field 'server_key' is not in PEM"),
+        ({"server_keys": ""}, 'has no field named "server_keys"'),
+    ):
+        ssl = ssl_config(tmp_path, **fields)
+        server = start_server(upstream="127.0.0.1:1", ssl_config_file=ssl, wait=False)
+        assert server.process.wait(60) == 1
+        assert str(ssl) in server.log()
+        assert message in server.log()
+        assert "Traceback" not in server.log()
+
+
+def test_pages_of_other_origins_may_ask(strict_server: ServerProcess) -> None:
+    asked = http_call(strict_server, "OPTIONS", "/v1/models/vectors:predict", Origin="http://elsewhere")
+    answered = http_call(strict_server, "GET", "/v1/models/vectors")
+    assert (asked.status, answered.status) == (200, 200)
+    for response in (asked, answered):
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+    assert "POST" in asked.headers["Access-Control-Allow-Methods"]
+
+
+def test_bodies_compressed_both_ways_and_a_bomb(strict_server: ServerProcess) -> None:
+    path = "/v1/models/vectors:predict"
+    rows = json.dumps({"instances": [[1.0, 2.0, 3.0]] * 200}).encode()
+    response = http_call(
+        strict_server, "POST", path, gzip.compress(rows), Content_Encoding="gzip", Accept_Encoding="gzip"
+    )
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(response.read())) == {"predictions": [[2.0, 4.0, 6.0]] * 200}
+    bomb = gzip.compress(bytes(50_000_000))
+    assert len(bomb) < 100_000
+    too_large = "Received message larger than max (100000 bytes, --max_request_bytes)"
+    for body, encoding, status, message in (
+        (bomb, "gzip", 413, too_large),
+        (b" " * 200_000, "identity", 413, too_large),
+        (gzip.compress(rows + b" " * 80_000), "gzip", 413, "more memory than there is for all requests under way"),
+        (gzip.compress(rows)[:-20], "gzip", 400, "Body is not valid gzip: it ends early"),
+        (rows, "gzip", 400, "Body is not valid gzip: Error -3"),
+        (rows, "br", 400, "Content-Encoding br is not supported"),
+    ):
+        response = http_call(strict_server, "POST", path, body, Content_Encoding=encoding)
+        assert (response.status, message in json.loads(response.read())["error"]) == (status, True), (encoding, message)
+
+
+def test_chunked_body_head_and_continue(strict_server: ServerProcess) -> None:
+    body = json.dumps(ROW)
+    chunks = f"{len(body[:9]):x}\r\n{body[:9]}\r\n{len(body[9:]):x}\r\n{body[9:]}\r\n0\r\n\r\n"
+    head = "POST /v1/models/vectors:predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    assert '{"predictions":[[2.0,4.0,6.0]]}' in raw_request(
+        strict_server, f"{head}Transfer-Encoding: chunked\r\n\r\n{chunks}"
+    )
+    continued = raw_request(strict_server, f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n{body}")
+    assert continued.endswith('{"predictions":[[2.0,4.0,6.0]]}')
+    response = http_call(strict_server, "HEAD", "/v1/models/vectors")
+    assert (response.status, response.read()) == (200, b"")
+    assert int(response.headers["Content-Length"]) > 100
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/v1/models", 400, "Missing model name in request."),
+        ("GET", "/v1/models/versions/7", 400, "Missing model name in request."),
+        ("GET", "/v1/models/vectors:predict", 400, "Malformed request: GET /v1/models/vectors:predict"),
+        ("POST", "/v1/models/vectors", 400, "Malformed request: POST /v1/models/vectors"),
+        ("POST", "/v1/models/vectors:explain", 400, "Malformed request: POST /v1/models/vectors:explain"),
+        ("DELETE", "/v1/models/vectors", 400, "Malformed request: DELETE /v1/models/vectors"),
+        ("POST", "/v1/models/vectors/versions/x:predict", 400, "Malformed request: POST /v1/models/vectors/versions/x"),
+        ("GET", f"/v1/models/vectors/versions/{2**63}", 400, f"Failed to convert version: {2**63} to numeric."),
+        ("GET", "/V1/ODD", 400, "Malformed request: GET /V1/ODD"),
+        ("GET", "/v2/models/vectors", 404, "Not found: /v2/models/vectors"),
+        ("GET", "/monitoring/prometheus/metrics", 404, "Not found: /monitoring/prometheus/metrics"),
+    ],
+)
+def test_paths_that_are_none(strict_server: ServerProcess, method: str, path: str, status: int, message: str) -> None:
+    response = http_call(strict_server, method, path)
+    assert response.status == status
+    assert json.loads(response.read())["error"].startswith(message)
+
+
+def test_verbs_and_paths_are_case_insensitive(strict_server: ServerProcess) -> None:
+    assert strict_server.call("/V1/Models/vectors:PREDICT", ROW) == (200, {"predictions": [[2.0, 4.0, 6.0]]})
+
+
+def test_answer_that_takes_too_long_is_504_and_its_run_ends(strict_server: ServerProcess) -> None:
+    status, answer = strict_server.call("/v1/models/vectors:predict", {"signature_name": "slow", "inputs": 10**12})
+    assert (status, answer) == (504, {"error": "Timed out waiting for notification"})
+    assert strict_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+    ended_s = time.monotonic() + 60
+    ticks = -100
+    while cpu_ticks(strict_server) - ticks > 10:
+        assert time.monotonic() < ended_s, "the run goes on for nobody"
+        ticks = cpu_ticks(strict_server)
+        time.sleep(0.5)
+
+
+def test_a_request_counts_for_as_long_as_it_runs_even_if_it_was_answered(strict_server: ServerProcess) -> None:
+    path, pad = "/v1/models/vectors:predict", b" " * 70_000
+    large = json.dumps({"signature_name": "slow", "inputs": 10**12}).encode() + pad
+    small = json.dumps(ROW).encode() + pad[:10_000]
+
+    def ask_until_there_is_room() -> int:
+        while (status := strict_server.call(path, large)[0]) == 429:
+            pass
+        return status
+
+    refused: set[str] = set()
+    socket_address = f"unix:{strict_server.ready_file.parent}/grpc.sock"
+    with ThreadPoolExecutor(1) as pool, ModelServerClient(socket_address) as client:
+        slow = pool.submit(ask_until_there_is_room)
+        while not slow.done():
+            status, answer = strict_server.call(path, small)
+            assert status in (200, 429)
+            if status == 429:
+                refused.add(answer["error"])
+                with contextlib.suppress(ModelServerError):
+                    client.predict("vectors", {"x": ROW["instances"] * 2000})
+                    pytest.fail("a message of 24 KB is answered beside it")
+            time.sleep(0.05)
+        assert slow.result() == 504
+    (message,) = refused
+    assert message.startswith("Other requests under way leave too little memory (3000000 bytes for all")
+    ended_s = time.monotonic() + 60
+    while strict_server.call(path, small)[0] != 200:
+        assert time.monotonic() < ended_s
+        time.sleep(0.2)
+
+
+def test_a_client_has_so_many_connections_at_most(strict_server: ServerProcess) -> None:
+    host, port = strict_server.url.removeprefix("http://").split(":")
+    connections = [socket.create_connection((host, int(port)), timeout=10) for _ in range(61)]
+    try:
+        assert connections[-1].recv(100).startswith(b"HTTP/1.1 429 Too Many Requests")
+        connections[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connections[0].recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        for connection in connections:
+            connection.close()
+    assert strict_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+
+
+def test_slow_clients_hold_no_thread_and_are_let_go(strict_server: ServerProcess) -> None:
+    """More of them than the server has threads; each is answered or closed, and others are served meanwhile."""
+    head = "POST /v1/models/vectors:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    answers: list[str] = []
+    texts = [head + '{"instances":'] * 30 + ["GET /v1/mod"] * 10
+    clients = [threading.Thread(target=lambda text: answers.append(raw_request(strict_server, text)), args=(text,))
+               for text in texts]  # fmt: skip
+    clients.append(threading.Thread(target=lambda: answers.append(trickled(strict_server, head))))
+    for client in clients:
+        client.start()
+    assert strict_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+    for client in clients:
+        client.join()
+    assert sorted(answer[:12] for answer in answers) == [""] * 10 + ["HTTP/1.1 504"] * 31
+
+
+def test_clients_that_do_not_send_their_message_hold_no_thread(shared_server: ServerProcess) -> None:
+    done = threading.Event()
+
+    def nothing_yet() -> Iterator[bytes]:
+        done.wait()
+        yield from ()
+
+    with grpc.insecure_channel(shared_server.address) as channel:
+        begin = channel.stream_unary(str(protocol.Method.PREDICT))
+        calls = [begin.future(nothing_yet()) for _ in range(40)]
+        assert shared_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+        predict = channel.unary_unary(str(protocol.Method.PREDICT))
+        request = protocol.PredictRequest()
+        request.model_spec.name = "vectors"
+        request.inputs["x"].CopyFrom(
+            protocol.TensorProto(dtype=1, float_val=[1, 2, 3], tensor_shape={"dim": [{"size": 1}, {"size": 3}]})
+        )
+        for _ in range(20):
+            assert predict(request.SerializeToString(), timeout=30)
+        done.set()
+        assert {call.code() for call in calls} == {grpc.StatusCode.UNIMPLEMENTED}
+        assert {call.details() for call in calls} == {
+            f'"{protocol.Method.PREDICT}" requires exactly one request message.'
+        }
+
+
+def test_more_in_flight_than_may_be_is_refused_when_it_comes(
+    start_server: Callable[..., ServerProcess], saved_models: Path
+) -> None:
+    server = start_server(
+        model_name="vectors", model_base_path=saved_models / "vectors", max_in_flight=2, grpc_max_threads=1
+    )
+    slow = protocol.PredictRequest()
+    slow.model_spec.name, slow.model_spec.signature_name = "vectors", "slow"
+    slow.inputs["rounds"].CopyFrom(protocol.TensorProto(dtype=9, int64_val=[400], tensor_shape={}))
+    with grpc.insecure_channel(server.address) as channel:
+        predict = channel.unary_unary(str(protocol.Method.PREDICT))
+        # One runs, one waits, and the others do not wait to be refused.
+        order: list[grpc.Call] = []
+        calls = [predict.future(slow.SerializeToString()) for _ in range(6)]
+        for call in calls:
+            call.add_done_callback(order.append)
+        codes = {call: call.code() for call in calls}
+        while len(order) < 6:
+            time.sleep(0.01)
+        assert [codes[call] for call in order] == [grpc.StatusCode.UNAVAILABLE] * 4 + [grpc.StatusCode.OK] * 2
+        assert {call.details() for call in order[:4]} == {"Too many requests in flight"}
+    clients = [slow_predict(server, 400) for _ in range(2)]
+    in_flight(server, clients[0][0])
+    while (answer := server.call("/v1/models/vectors"))[0] == 200:
+        assert all(client.is_alive() for client, _ in clients)
+    assert answer == (503, {"error": "Too many requests in flight"})
+    assert server.call("/readyz")[0] == 200
+    for client, answers in clients:
+        client.join()
+        assert answers[0][0] == 200
+
+
+def raw_predict(server: ServerProcess, message: bytes, metadata: dict[bytes, bytes]) -> list[tuple[int, bytes]]:
+    """Kind and payload of each HTTP/2 frame that answers; the metadata may be what no gRPC client would send."""
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+
+    headers = {
+        **{b":method": b"POST", b":scheme": b"http", b":path": str(protocol.Method.PREDICT).encode()},
+        **{b":authority": b"test", b"te": b"trailers", b"content-type": b"application/grpc"},
+        **metadata,
+    }
+    block = b"".join(b"\0%c%b%c%b" % (len(name), name, len(value), value) for name, value in headers.items())
+    length = struct.pack(">BI", 0, len(message))
+    sent = frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, length + message)
+    host, port = server.address.split(":")
+    found: list[tuple[int, bytes]] = []
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + sent)
+        stream = connection.makefile("rb")
+        while True:
+            head = stream.read(9)
+            payload = stream.read(int.from_bytes(head[:3], "big"))
+            if head[5:] == bytes((0, 0, 0, 1)):
+                found.append((head[3], payload))
+                if head[4] & 1:
+                    return found
+
+
+@pytest.mark.parametrize("request_id", [b"r-1", "né".encode(), b"\xff\xfe", b"a\tb", b"\x7f"])
+def test_an_id_that_cannot_be_sent_back_costs_no_answer(shared_server: ServerProcess, request_id: bytes) -> None:
+    request = protocol.PredictRequest()
+    request.model_spec.name = "vectors"
+    request.inputs["x"].CopyFrom(
+        protocol.TensorProto(dtype=1, float_val=[1, 2, 3], tensor_shape={"dim": [{"size": 1}, {"size": 3}]})
+    )
+    frames = raw_predict(shared_server, request.SerializeToString(), {b"x-request-id": request_id})
+    data = b"".join(payload for kind, payload in frames if kind == 0)
+    assert list(protocol.PredictResponse.FromString(data[5:]).outputs["y"].float_val) == [2, 4, 6]
+    assert (b"x-request-id" in frames[-1][1]) is (request_id == b"r-1")
+
+
+def one_flight(model: str) -> Any:
+    request = protocol.PredictRequest()
+    request.model_spec.name = model
+    row, column = {"dim": [{"size": 1}]}, {"dim": [{"size": 1}, {"size": 1}]}
+    request.inputs["carrier"].CopyFrom(protocol.TensorProto(dtype=7, string_val=[b"AA"], tensor_shape=row))
+    request.inputs["hour"].CopyFrom(protocol.TensorProto(dtype=9, int64_val=[5], tensor_shape=row))
+    request.inputs["distance"].CopyFrom(protocol.TensorProto(dtype=1, float_val=[7], tensor_shape=column))
+    return request
+
+
+def endless(model: str) -> Any:
+    request = protocol.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = model, "slow"
+    request.inputs["rounds"].CopyFrom(protocol.TensorProto(dtype=9, int64_val=[10**12], tensor_shape={}))
+    return request
+
+
+def test_a_model_of_quick_and_long_versions_keeps_nobody_waiting(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved_models / "flights" / "1", tmp_path / "both" / "1")
+    shutil.copytree(saved_models / "vectors" / "7", tmp_path / "both" / "2")
+    config = tmp_path / "models.config"
+    config.write_text(
+        f'''model_config_list {{ config {{
+            name: "both" base_path: "{tmp_path}/both" model_platform: "tensorflow"
+            model_version_policy {{ all {{}} }}
+        }} }}'''
+    )
+    server = start_server(model_config_file=config)
+    quick, slow = one_flight("both"), endless("both")
+    quick.model_spec.version.value, slow.model_spec.version.value = 1, 2
+    message = slow.SerializeToString()
+    # Both of one size: what is missing goes into a field that nobody knows.
+    missing = quick.ByteSize() - len(message) - 3
+    message += bytes((0xC2, 0x3E, missing)) + bytes(missing)
+    with grpc.insecure_channel(server.address) as channel:
+        predict = channel.unary_unary(str(protocol.Method.PREDICT))
+        for _ in range(200):
+            predict(quick.SerializeToString(), timeout=60)
+        runs = predict.future(message, timeout=60)
+        in_flight(server, runs)
+        assert predict(quick.SerializeToString(), timeout=50)
+        assert not runs.done()
+        runs.cancel()
+
+
+def test_a_run_that_waits_for_threads_of_tensorflow_keeps_nobody_else_waiting(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "models.config"
+    models = "".join(
+        f'config {{ name: "{name}" base_path: "{saved_models}/{name}" model_platform: "tensorflow" }}'
+        for name in ("flights", "vectors")
+    )
+    config.write_text(f"model_config_list {{ {models} }}")
+    server = start_server(model_config_file=config, tensorflow_inter_op_parallelism=1)
+    quick, slow = one_flight("flights"), endless("vectors")
+    status = protocol.GetModelStatusRequest()
+    status.model_spec.name = "flights"
+    with grpc.insecure_channel(server.address) as channel:
+        predict = channel.unary_unary(str(protocol.Method.PREDICT))
+        ask_status = channel.unary_unary("/tensorflow.serving.ModelService/GetModelStatus")
+        for _ in range(200):
+            predict(quick.SerializeToString(), timeout=60)
+        runs = predict.future(slow.SerializeToString(), timeout=60)
+        in_flight(server, runs)
+        waits = predict.future(quick.SerializeToString(), timeout=60)
+        for _ in range(20):
+            assert ask_status(status.SerializeToString(), timeout=40)
+        assert not runs.done()
+        for call in (runs, waits):
+            call.cancel()
+
+
+def slow_predict(server: ServerProcess, rounds: int) -> tuple[threading.Thread, list[Any]]:
+    answers: list[Any] = []
+    body = {"signature_name": "slow", "inputs": rounds}
+    client = threading.Thread(target=lambda: answers.append(server.call("/v1/models/vectors:predict", body)))
+    client.start()
+    return client, answers
+
+
+def in_flight(server: ServerProcess, client: threading.Thread | grpc.Future) -> None:
+    """Waits until the slow request keeps the server busy."""
+    before = cpu_ticks(server)
+    while cpu_ticks(server) - before < 20:
+        assert client.is_alive() if isinstance(client, threading.Thread) else client.running()
+        time.sleep(0.05)
+
+
+def cpu_ticks(server: ServerProcess) -> int:
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11])
+
+
+def test_drain_answers_what_is_in_flight_and_refuses_the_rest(
+    start_server: Callable[..., ServerProcess], saved_models: Path
+) -> None:
+    server = start_server(model_name="vectors", model_base_path=saved_models / "vectors")
+    channel = grpc.insecure_channel(server.address)
+    watch = channel.unary_stream(WATCH, response_deserializer=protocol.HealthCheckResponse.FromString)(b"")
+    assert next(watch).status == 1
+    unknown = protocol.HealthCheckRequest(service="none").SerializeToString()
+    of_none = channel.unary_stream(WATCH, response_deserializer=protocol.HealthCheckResponse.FromString)(unknown)
+    assert next(of_none).status == 3
+    client, answers = slow_predict(server, 1500)
+    in_flight(server, client)
+    server.process.send_signal(signal.SIGTERM)
+    assert next(watch).status == 2
+    while server.call("/readyz")[0] != 503:
+        time.sleep(0.02)
+    while server.call("/v1/models/vectors")[0] != 503:
+        time.sleep(0.02)
+    refused = http_call(server, "POST", "/v1/models/vectors:predict", json.dumps(ROW).encode())
+    assert (refused.status, refused.headers["Retry-After"], refused.headers["Connection"]) == (503, "1", "close")
+    assert json.loads(refused.read()) == {"error": "The server is shutting down"}
+    assert server.call("/healthz")[0] == 200
+    with ModelServerClient(server.address, timeout_s=3) as late, pytest.raises(ModelServerError) as error:
+        late.status("vectors")
+    assert error.value.code is grpc.StatusCode.UNAVAILABLE
+    client.join()
+    assert answers[0][0] == 200
+    # Whoever watches is let go, and does not keep the server for its drain_seconds.
+    assert list(watch) == list(of_none) == []
+    assert server.process.wait(15) == 0
+
+
+def test_second_sigterm_ends_at_once(start_server: Callable[..., ServerProcess], saved_models: Path) -> None:
+    server = start_server(
+        model_name="vectors", model_base_path=saved_models / "vectors", drain_delay_seconds=60, drain_seconds=60
+    )
+    server.process.send_signal(signal.SIGTERM)
+    while server.call("/readyz")[0] != 503:
+        time.sleep(0.02)
+    # In the delay a load balancer takes to see that, requests are still answered.
+    assert server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(10) == 128 + signal.SIGTERM

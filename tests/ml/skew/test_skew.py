@@ -1,0 +1,535 @@
+"""The skew stage: captured requests against the training data of the model that serves, and spans against spans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.runtime import feature_statistics, skew
+from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
+from airflow_hops.runtime.skew import detect_skew
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.store import ArtifactStore
+from tests import flights_examples
+from tests.captured_flights import INPUTS, CaptureFolder, write_champion
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture(scope="module")
+def record(shared_store: ArtifactStore, flights_statistics: Artifact, flights_schema: Artifact) -> str:
+    """Address of the record of a champion that was trained on January to March, as deployment writes it."""
+    return write_champion(shared_store, flights_statistics, flights_schema)
+
+
+@pytest.fixture(scope="module")
+def reference(
+    shared_store: ArtifactStore, record: str, flights_statistics: Artifact, flights_schema: Artifact
+) -> dict[str, Any]:
+    """What reports say of that champion."""
+    return {
+        "model": "flights",
+        "version": 3,
+        "statistics": flights_statistics.uri,
+        "schema": flights_schema.uri,
+        "fingerprint": shared_store.manifest(flights_statistics.uri).fingerprint,
+    }
+
+
+@pytest.fixture
+def captured(tmp_path: Path) -> CaptureFolder:
+    return CaptureFolder(tmp_path / "captured")
+
+
+class Detect:
+    """Runs the skew step over the captured requests, with a cursor of the test's own."""
+
+    def __init__(self, run_stage: Callable[..., Any], store: ArtifactStore, captured: CaptureFolder) -> None:
+        self._run, self._store, self._captured = run_stage, store, captured
+        self._task_id = f"skew-{captured.path.parent.name}"
+
+    def __call__(
+        self,
+        run_id: str | None = None,
+        *,
+        services: dict[str, str] | None = None,
+        inputs: dict[str, Artifact] | None = None,
+        **params: Any,
+    ) -> tuple[Artifact, Any]:
+        services = services or {"serving_capture_path": str(self._captured.path)}
+        # Simulated p-values take seconds: tests that are about them set alpha.
+        params = {"model_name": "flights", "time_feature": "scheduled_at", "alpha": None, **params}
+        step = {"inputs": inputs, "services": services, "run_id": run_id, "task_id": self._task_id}
+        artifact = self._run(skew.run, kind="skew", **step, **params)
+        return artifact, json.loads((self._store.local(artifact) / "report.json").read_text())
+
+    def address(self, run_id: str) -> str:
+        """Where a run's artifact is, or would be."""
+        return self._store.address(Producer("tests", run_id, self._task_id), "skew")
+
+
+@pytest.fixture
+def detect(
+    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, captured: CaptureFolder, record: str
+) -> Detect:
+    return Detect(run_shared_stage, shared_store, captured)
+
+
+def test_july_has_drifted_from_a_winter(
+    detect: Detect, captured: CaptureFolder, reference: Any, flights_raw: Path
+) -> None:
+    july = flights_examples.months(flights_raw, 7, 7).iloc[::4]
+    captured.add(july.iloc[:4000])
+    captured.add(july.iloc[4000:], version=4)
+    artifact, report = detect(alpha=0.01)
+    assert report["verdict"] == "drift"
+    assert report["drifted"][:2] == ["temp", "dewp"]
+    assert "carrier" not in report["drifted"]
+    assert set(report["features"]) == set(flights_examples.FEATURES)
+    temp = report["features"]["temp"]
+    assert temp["measure"] == "jensen_shannon"
+    assert temp["score"] > 0.9 > temp["threshold"] == 0.2
+    assert sum(bucket[2] for bucket in temp["histogram_current"]) == pytest.approx(
+        len(july) - july["temp"].isna().sum()
+    )
+    assert report["features"]["dest"]["measure"] == "l_infinity"
+    manufacturer = report["features"]["plane_manufacturer"]
+    assert manufacturer["missing_current"] == pytest.approx(july["plane_manufacturer"].isna().mean(), abs=1e-6)
+    assert report["versions"] == {"3": 4000, "4": len(july) - 4000}
+    assert report["rows_current"] == artifact.rows["captured"].rows_in == len(july)
+    assert report["rows_reference"] > 15_000
+    assert artifact.properties["reference"] == report["reference"] == reference
+    assert artifact.properties["drifted"] == report["drifted"]
+    assert artifact.properties["scores"]["temp"] == [temp["score"], 0.2]
+    # The last flight of July is scheduled after midnight of August in UTC.
+    assert artifact.properties["window_end"] == "2013-08-02T00:00:00+00:00"
+    assert datetime.fromisoformat(report["captured_from"]) == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert datetime.fromisoformat(report["captured_until"]) == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
+
+
+def test_what_lies_in_an_object_store_is_compared_as_what_lies_in_a_folder(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path, s3_endpoint: str
+) -> None:
+    import s3fs
+
+    july = flights_examples.months(flights_raw, 7, 7).iloc[::6]
+    first, second = captured.add(july.iloc[:3000]), captured.add(july.iloc[3000:])
+    _, expected = detect("local", min_rows=1000)
+    fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
+    fs.mkdir("captured-flights")
+
+    def put(content: bytes, time: str) -> str:
+        path = f"captured-flights/server 1/flights/{time}.000000Z-v3-17.parquet"
+        fs.pipe_file(path, content)
+        return path
+
+    services = {
+        "serving_capture_path": "s3://captured-flights/server 1/",
+        "serving_storage_options": json.dumps({"endpoint_url": s3_endpoint}),
+    }
+    assert detect("nothing-yet", min_rows=1000, services=services)[1]["verdict"] == "insufficient"
+    put(first.read_bytes(), "20240101T000000")
+    put(second.read_bytes(), "20240101T000001")
+    fs.pipe_file("captured-flights/server 1/flights/_feedback/20240101T000002.000000Z-labels.parquet", b"labels")
+    _, report = detect("both", min_rows=1000, services=services)
+    assert report["verdict"] == expected["verdict"] == "drift"
+    for name in ("features", "versions", "rows_current", "captured_until"):
+        assert report[name] == expected[name]
+    # The next run begins behind what the last one saw.
+    put(first.read_bytes(), "20240101T000003")
+    assert detect("the-third", min_rows=1000, services=services)[1]["rows_current"] == 3000
+    broken = put(first.read_bytes()[:-100], "20240101T000004")
+    with pytest.raises(BadInput, match=f"s3://{broken}: cannot be read as Parquet"):
+        detect("the-fourth", min_rows=1000, services=services)
+    services["serving_storage_options"] = json.dumps(
+        {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
+    )
+    with pytest.raises(HopsError, match="s3://captured-flights/server 1/flights: cannot be read: ") as failure:
+        detect("away", min_rows=1000, services=services)
+    assert not isinstance(failure.value, BadInput), "it may be tried again"
+    with pytest.raises(BadInput, match="'serving_capture_path' is 'hsss://bucket': Protocol not known: hsss"):
+        detect("unknown", services={"serving_capture_path": "hsss://bucket"})
+
+
+@pytest.fixture
+def champion_with_model(
+    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, record: str
+) -> Iterator[Artifact]:
+    """A champion whose model can be loaded: it says 0.5 at 40 °F, and 0.005 more for each degree."""
+    model = run_shared_stage(_write_temperature_model, kind="model")
+    before = shared_store.read_text(record)
+    value = json.loads(before)
+    value["champion"]["model"] = {**model.to_dict(), "properties": {"features": INPUTS[:-1]}}
+    shared_store.write_text(record, json.dumps(value))
+    yield model
+    shared_store.write_text(record, before)
+
+
+def _write_temperature_model(context: StepContext) -> Artifact:
+    """A model artifact that says 0.5 at 40 °F, and 0.005 more for each degree."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "temp")])
+    def serve(temp: Any) -> Any:
+        return {"probability": 0.5 + 0.005 * (tf.where(tf.math.is_nan(temp), 40.0, temp) - 40.0)}
+
+    module = tf.Module()
+    module.serve = serve
+    with context.output() as writer:
+        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": serve})
+        return writer.commit()
+
+
+def test_a_drift_is_followed_up_to_the_predictions(
+    detect: Detect, captured: CaptureFolder, champion_with_model: Any, flights_raw: Path, shared_store: ArtifactStore
+) -> None:
+    july, winter = (flights_examples.months(flights_raw, *months) for months in ((7, 7), (1, 3)))
+    captured.add(july.iloc[::6])
+    artifact, report = detect(min_rows=1000, alpha=0.01)
+    assert report["verdict"] == artifact.properties["verdict"] == "drift"
+    assert report["notes"] == []
+    warmer = july["temp"].mean() - winter["temp"].mean()
+    found = report["attribution"]["effects"]["temp"]
+    assert found["effect"] == pytest.approx(found["effect_signed"]) == pytest.approx(0.005 * warmer, rel=0.1)
+    assert report["features"]["temp"]["effect"] == found["effect"] == artifact.properties["effects"]["temp"]
+    shift = report["attribution"]["prediction_current"] - report["attribution"]["prediction_reference"]
+    assert shift == pytest.approx(0.005 * warmer, rel=0.1)
+    # The model takes nothing else, whatever else has moved.
+    assert set(report["attribution"]["effects"]) == {"temp"}
+    picture = (shared_store.local(artifact) / "report.svg").read_text()
+    assert "temp: covariate_shift" in picture and "<polyline" in picture
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+    assert artifact.properties["causes"]["temp"] == "covariate_shift"
+
+
+def test_a_model_that_is_gone_leaves_a_note_and_the_report_stands(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    captured.add(flights_examples.months(flights_raw, 7, 7).iloc[::6])
+    _, report = detect(min_rows=1000)
+    assert report["verdict"] == "drift"
+    assert report["attribution"] is None
+    assert report["features"]["temp"]["effect"] is None
+    assert "Effects on predictions are not known: " in report["notes"][0] and "file:///model" in report["notes"][0]
+    assert detect(min_rows=1000, attribute=False)[1]["notes"] == []
+
+
+def test_rows_that_were_served_otherwise_than_they_were_learnt_are_found_by_their_identifiers(
+    detect: Detect, captured: CaptureFolder, champion_with_model: Any, flights_raw: Path, shared_store: ArtifactStore
+) -> None:
+    winter = flights_examples.months(flights_raw, 1, 3)
+    learnt = winter[winter.index % 4 == 0]
+    served = winter.assign(temp=(winter["temp"] - 32) / 1.8, carrier=winter["carrier"].str.lower())
+    captured.add(served[winter.index % 4 == 0].iloc[:9000])
+    captured.add(served[winter.index % 4 == 0].iloc[9000:])
+    captured.add(served[winter.index % 4 == 1].iloc[:1000])
+    artifact, report = detect(
+        alpha=0.01, identifiers=["scheduled_at", "origin", "dest", "plane_seats", "scheduled_arrival_minute"]
+    )
+    rows = report["row_skew"]
+    assert rows["skewed"] == artifact.properties["skewed"]
+    assert set(rows["skewed"][:2]) == {"temp", "carrier"}
+    assert rows["matches"]["base_with_id_count"] == learnt["plane_seats"].notna().sum()
+    assert rows["pairs"] > 0.95 * rows["matches"]["base_with_id_count"]
+    temp = rows["features"]["temp"]
+    assert temp["mismatch_count"] == temp["base_count"] == temp["test_count"] > 0.99 * rows["pairs"]
+    assert rows["features"]["dewp"]["diff_count"] == rows["features"]["plane_manufacturer"]["diff_count"] == 0
+    for example in temp["examples"]:
+        assert example["serving"] == pytest.approx((example["training"] - 32) / 1.8, abs=1e-4)
+        assert set(example["identifier"]) == {
+            "scheduled_at", "origin", "dest", "plane_seats", "scheduled_arrival_minute",
+        }  # fmt: skip
+    for example in rows["features"]["carrier"]["examples"]:
+        assert example["serving"] == example["training"].lower()
+    assert report["verdict"] == "pipeline_fault"
+    assert artifact.properties["causes"]["temp"] == "unit_change"
+    assert artifact.properties["causes"]["carrier"] == "new_category"
+    picture = (shared_store.local(artifact) / "report.svg").read_text()
+    assert "carrier: new_category" in picture
+    assert ">UA</text>" in picture and ">ua</text>" in picture
+
+
+def test_rows_are_compared_with_examples_that_were_given(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path, shared_store: ArtifactStore
+) -> None:
+    july = flights_examples.months(flights_raw, 7, 7).iloc[:1500]
+    captured.add(july.assign(plane_age=np.where(july["plane_age"] > 10, np.nan, july["plane_age"])))
+    examples = flights_examples.write_examples(shared_store, {"train": july}, run_id="july-afterwards")
+    artifact, report = detect(
+        inputs={"examples": examples}, min_rows=1000, identifiers=["scheduled_at", "carrier", "origin", "dest"]
+    )
+    assert report["row_skew"]["skewed"] == artifact.properties["skewed"] == ["plane_age"]
+    age = report["row_skew"]["features"]["plane_age"]
+    assert (age["mismatch_count"], age["test_only"]) == (0, 0)
+    assert age["base_only"] == artifact.metrics["skewed_rows"] > 100
+    assert all(example["training"] > 10 and example["serving"] is None for example in age["examples"])
+
+
+def test_an_identifier_that_was_not_captured_is_named(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    path = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600])
+    with pytest.raises(BadInput, match=r"there is no column 'input.flight_id'") as failure:
+        detect(min_rows=500, identifiers=["flight_id"])
+    assert str(path) in str(failure.value)
+
+
+@pytest.fixture(scope="module")
+def spans(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path) -> dict[str, Artifact]:
+    """Statistics of spans."""
+
+    found = {}
+    for name, month in (("march", 3), ("july", 7)):
+        window = [f"2013-{month:02}-01T00:00:00+00:00", f"2013-{month + 1:02}-01T00:00:00+00:00"]
+        rows = flights_examples.months(flights_raw, month, month).iloc[::4]
+        splits = {"train": rows, "eval": rows.iloc[:2000]}
+        examples = flights_examples.write_examples(shared_store, splits, run_id=name, window=window)
+        found[name] = run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
+    return found
+
+
+@pytest.fixture
+def drift(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> Callable[..., tuple[Artifact, Any]]:
+    """Runs the step over two statistics."""
+
+    def run(
+        reference: Artifact, current: Artifact, schema: Artifact | None = None, **params: Any
+    ) -> tuple[Artifact, Any]:
+        inputs = {"reference": reference, "current": current, **({"schema": schema} if schema else {})}
+        artifact = run_shared_stage(skew.run, kind="skew", inputs=inputs, **params)
+        return artifact, json.loads((shared_store.local(artifact) / "report.json").read_text())
+
+    return run
+
+
+def _write_drift_schema(context: StepContext) -> Artifact:
+    """The schema with drift comparators of two features."""
+    schema = load_schema(context.local("schema") / SCHEMA_FILE)
+    for feature in schema.feature:
+        feature.ClearField("drift_comparator")
+        if feature.name == "temp":
+            feature.drift_comparator.jensen_shannon_divergence.threshold = 0.3
+        if feature.name == "carrier":
+            feature.drift_comparator.infinity_norm.threshold = 0.2
+    with context.output() as writer:
+        (writer.path / SCHEMA_FILE).write_text(str(schema))
+        return writer.commit(properties=context.input("schema").properties)
+
+
+def test_spans_have_drifted_by_the_schemas_drift_comparators(
+    drift: Any,
+    spans: dict[str, Any],
+    run_shared_stage: Callable[..., Any],
+    flights_schema: Artifact,
+) -> None:
+    schema = run_shared_stage(_write_drift_schema, kind="schema", inputs={"schema": flights_schema})
+    artifact, report = drift(spans["march"], spans["july"], schema)
+    assert (report["verdict"], report["drifted"]) == ("drift", ["temp"])
+    assert set(report["features"]) == {"temp", "carrier"}
+    assert report["features"]["temp"]["threshold"] == 0.3 < report["features"]["temp"]["score"]
+    assert artifact.properties["reference"] == {
+        "statistics": spans["march"].uri, "schema": schema.uri, "fingerprint": spans["march"].fingerprint,
+    }  # fmt: skip
+    assert artifact.properties["window_end"] == "2013-08-01T00:00:00+00:00"
+    assert artifact.properties["current"] == spans["july"].uri
+    assert report["windows"]["reference"] == ["2013-03-01T00:00:00+00:00", "2013-04-01T00:00:00+00:00"]
+    assert (report["attribution"], report["row_skew"]) == (None, None)
+
+
+def test_spans_are_compared_without_a_schema_the_time_aside(drift: Any, spans: dict[str, Any]) -> None:
+    _, report = drift(spans["march"], spans["july"])
+    assert report["verdict"] == "drift"
+    assert {"temp", "dewp"} < set(report["drifted"])
+    assert set(report["features"]) == {"late", *flights_examples.FEATURES}
+    assert drift(spans["march"], spans["march"])[1]["verdict"] == "stable"
+    assert drift(spans["march"], spans["july"], split="eval")[1]["rows_current"] == 2000
+
+
+def test_what_is_no_statistics_or_lacks_the_split_is_named(
+    drift: Any, spans: dict[str, Any], flights_schema: Any
+) -> None:
+    with pytest.raises(BadInput, match=r"input 'current' .* is 'schema', expected statistics"):
+        drift(spans["march"], flights_schema)
+    with pytest.raises(BadInput, match="there are no statistics of split 'newest'; there are train, eval"):
+        drift(spans["march"], spans["july"], split="newest")
+
+
+def test_other_flights_of_the_same_months_are_stable(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    winter = flights_examples.months(flights_raw, 1, 3)
+    captured.add(winter[winter.index % 4 == 2])
+    artifact, report = detect(alpha=0.01)
+    assert report["verdict"] == artifact.properties["verdict"] == "stable"
+    assert report["drifted"] == []
+    assert max(skew["score"] / skew["threshold"] for skew in report["features"].values()) < 0.7
+
+
+@pytest.fixture(scope="module")
+def whole_and_holes() -> tuple[pa.Table, pa.Table]:
+    """Numbers and strings, and the same with half of them missing."""
+    random = np.random.default_rng(2)
+    values, names = random.normal(size=10_000), random.choice(["a", "b", "c"], 10_000)
+    with_nan = np.where(random.random(10_000) < 0.5, np.nan, values)
+    some = pa.array(np.where(random.random(10_000) < 0.5, None, names))
+    return pa.table({"x": values, "s": names}), pa.table({"x": with_nan, "s": some})
+
+
+def test_missing_values_are_judged_apart_and_are_no_drift_of_the_values(
+    whole_and_holes: tuple[pa.Table, pa.Table],
+) -> None:
+    whole, holes = whole_and_holes
+    gone = pa.table({"x": np.full(10_000, np.nan), "s": pa.nulls(10_000, pa.string())})
+    same, more, all_ = (detect_skew(*pair) for pair in ((holes, holes), (whole, holes), (whole, gone)))
+    for name in ("x", "s"):
+        unchanged, half, none = (report.features[name] for report in (same, more, all_))
+        assert unchanged.score == 0
+        assert unchanged.missing_reference == unchanged.missing_current == pytest.approx(0.5, abs=0.02)
+        assert half.score is not None and half.score < 0.02
+        assert (half.missing_reference, half.cause) == (0, "missing_rate")
+        assert (none.score, none.cause, none.missing_current) == (None, "all_missing", 1.0)
+        assert name in all_.lost
+    assert [report.verdict for report in (same, more, all_)] == ["stable", "drift", "pipeline_fault"]
+    assert detect_skew(whole, whole.slice(0, 10)).verdict == "insufficient"
+
+
+def test_statistics_that_were_made_anew_since_the_training_are_refused(
+    shared_store: ArtifactStore, detect: Detect, captured: CaptureFolder, reference: Any, flights_raw: Path
+) -> None:
+    captured.add(flights_examples.months(flights_raw, 7, 7).iloc[:2000])
+    store = shared_store
+    address = store.uri("_models", "flights.json")
+    before = store.read_text(address)
+    record = json.loads(before)
+    record["champion"]["model"]["properties"]["statistics_fingerprint"] = "0123456789abcdef"
+    store.write_text(address, json.dumps(record))
+    try:
+        with pytest.raises(BadInput, match="not the statistics that version 3 of 'flights' was trained on") as failure:
+            detect("anew")
+        assert reference["statistics"] in str(failure.value) and "expected 0123456789ab…" in str(failure.value)
+        assert not store.exists(detect.address("anew"))
+        record["champion"]["model"]["properties"]["statistics_fingerprint"] = reference["fingerprint"]
+        store.write_text(address, json.dumps(record))
+        assert detect(min_rows=100)[0].properties["verdict"] == "drift"
+    finally:
+        store.write_text(address, before)
+
+
+def test_each_row_is_looked_at_once_and_a_retry_sees_the_same_rows(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    january = flights_examples.months(flights_raw, 1, 1)
+    captured.add(january.iloc[:600])
+    assert detect("first", min_rows=500)[1]["rows_current"] == 600
+    captured.add(january.iloc[600:1300])
+    assert detect("first", min_rows=500)[1]["rows_current"] == 600  # the run was cleared
+    assert detect("second", min_rows=500)[1]["rows_current"] == 700
+    assert detect("third", min_rows=500)[1]["rows_current"] == 0
+
+
+def test_a_failed_try_does_not_move_the_cursor_and_its_retry_sees_the_same_rows(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    january = flights_examples.months(flights_raw, 1, 1)
+    good = captured.add(january.iloc[:600])
+    content = good.read_bytes()
+    good.write_bytes(b"not Parquet")
+    with pytest.raises(BadInput, match="cannot be read as Parquet"):
+        detect("first", min_rows=500)
+    good.write_bytes(content)
+    captured.add(january.iloc[600:1300])
+    assert detect("first", min_rows=500)[1]["rows_current"] == 600
+    assert detect("second", min_rows=500)[1]["rows_current"] == 700
+
+
+def test_too_few_rows_wait_for_more(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
+    january = flights_examples.months(flights_raw, 1, 1)
+    captured.add(january.iloc[:400])
+    artifact, report = detect("first", min_rows=1000)
+    assert (report["verdict"], report["rows_current"], report["min_rows"]) == ("insufficient", 400, 1000)
+    assert artifact.properties["window_end"] == "2013-01-02T00:00:00+00:00"
+    captured.add(january.iloc[400:1100])
+    assert detect("second", min_rows=1000)[1]["rows_current"] == 1100
+
+
+def test_no_captured_rows_are_no_error(detect: Detect, captured: CaptureFolder) -> None:
+    artifact, report = detect()
+    assert report["verdict"] == "insufficient"
+    assert report["features"] == {}
+    assert artifact.properties["window_end"] is None
+    assert artifact.rows["captured"].rows_in == 0
+
+
+def test_columns_in_another_order_make_no_difference(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    january = flights_examples.months(flights_raw, 1, 1).iloc[:800]
+    table = pq.read_table(captured.add(january))
+    straight = detect("first", min_rows=500)[1]
+    captured.write(table.select(list(reversed(table.column_names))))
+    turned = detect("second", min_rows=500)[1]
+    assert turned["features"] == straight["features"]
+    assert turned["window_end"] == straight["window_end"]
+
+
+def _without_temp(table: pa.Table) -> pa.Table:
+    return table.drop(["input.temp"])
+
+
+def _temp_as_text(table: pa.Table) -> pa.Table:
+    index = table.column_names.index("input.temp")
+    return table.set_column(index, "input.temp", pa.array(["warm"] * table.num_rows))
+
+
+def _without_inputs(table: pa.Table) -> pa.Table:
+    return table.select([name for name in table.column_names if not name.startswith("input.")])
+
+
+def _without_time(table: pa.Table) -> pa.Table:
+    return table.drop(["input.scheduled_at"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_without_temp, "there is no column 'input.temp', a feature that the model was trained on"),
+        (_temp_as_text, "column 'input.temp' is string, but the model was trained on FLOAT"),
+        (_without_inputs, "--capture_mode=all"),
+        (_without_time, "there is no column 'input.scheduled_at'"),
+    ],
+)
+def test_captured_rows_that_do_not_fit_give_a_clear_error_and_no_artifact(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path, shared_store: ArtifactStore, damage: Any, words: str
+) -> None:
+    path = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600])
+    pq.write_table(damage(pq.read_table(path)), path)
+    with pytest.raises(BadInput) as failure:
+        detect("refused", min_rows=500)
+    assert str(path) in str(failure.value)
+    assert words in str(failure.value)
+    assert not shared_store.exists(detect.address("refused"))
+
+
+@pytest.mark.parametrize(
+    ("params", "services", "words"),
+    [
+        ({"model_name": "trains"}, {"serving_capture_path": "/tmp"}, "no champion of model 'trains'"),
+        ({"model_name": "flights"}, {}, "field 'serving_capture_path' is empty"),
+        ({"model_name": "flights", "min_rows": 0}, {}, "min_rows is 0, expected at least 1"),
+    ],
+)
+def test_a_model_that_nobody_deployed_and_a_missing_capture_path_are_named(
+    run_shared_stage: Callable[..., Any], record: str, params: dict[str, Any], services: dict[str, str], words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        run_shared_stage(skew.run, kind="skew", services=services, **params)

@@ -1,0 +1,184 @@
+"""What drift does to predictions, with a model whose answers are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.skew.attribution import attribute_drift, restore
+
+pytestmark = pytest.mark.runtime
+
+
+def write_model(folder: Path) -> Path:
+    """A SavedModel whose answers are known: 0.5 + 0.05 x - 0.1 y, 0.2 more where red, 0.1 more where m is missing."""
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.float32, "x"),
+            tf.TensorSpec([None], tf.float32, "y"),
+            tf.TensorSpec([None], tf.float32, "m"),
+            tf.TensorSpec([None], tf.string, "colour"),
+            tf.TensorSpec([None], tf.int64, "unused"),
+        ]
+    )
+    def serve(x: Any, y: Any, m: Any, colour: Any, unused: Any) -> Any:
+        red = tf.where(colour == b"red", 0.2, 0.0)
+        lost = tf.where(tf.math.is_nan(m), 0.1, 0.0)
+        return {"probability": 0.5 + 0.05 * x - 0.1 * y + red + lost + 0.0 * tf.cast(unused, tf.float32)}
+
+    module = tf.Module()
+    module.serve = serve
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": serve})
+    return folder
+
+
+def model_rows(rows: int, seed: int, *, drifted: bool = False) -> pa.Table:
+    """Rows for that model: drifted ones have x one higher, red three times of four, m lost half of the time."""
+    random = np.random.default_rng(seed)
+    red = random.random(rows) < (0.75 if drifted else 0.5)
+    lost = random.random(rows) < (0.5 if drifted else 0.0)
+    return pa.table(
+        {
+            "x": random.normal(1.0 if drifted else 0.0, 1.0, rows),
+            "y": random.normal(size=rows),
+            "m": pa.array(random.normal(size=rows), mask=lost),
+            "colour": pa.array(np.where(red, "red", random.choice(["blue", "green"], rows))),
+            "unused": random.integers(0, 5, rows) + 3 * drifted,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def attributed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    reference, same = model_rows(60_000, 1), model_rows(30_000, 2)
+    drifted = model_rows(30_000, 3, drifted=True)
+    path = tmp_path_factory.mktemp("rows") / "drifted.parquet"
+    pq.write_table(drifted, path, row_group_size=1000)
+    found = {
+        "drifted": attribute_drift(model, reference, path),
+        "again": attribute_drift(model, reference, drifted),
+        "same": attribute_drift(model, reference, same),
+        "two": attribute_drift(model, reference, drifted.slice(0, 50), features=["x", "y"], rows=20),
+        "back": attribute_drift(model, drifted, reference, features=["x", "m"]),
+    }
+    return {name: {**a.to_dict(), "names": list(a.effects)} for name, a in found.items()}
+
+
+def test_each_drifted_feature_has_the_effect_that_the_model_gives_it(attributed: Any) -> None:
+    effects = attributed["drifted"]["effects"]
+    # x is one standard deviation higher: 0.05. Red is served a quarter more often, at 0.2. m is lost half of the time.
+    assert effects["x"]["effect"] == pytest.approx(0.05, abs=0.003)
+    assert effects["x"]["effect_signed"] == pytest.approx(0.05, abs=0.003)
+    for name in ("colour", "m"):
+        assert effects[name]["effect"] == pytest.approx(0.05, abs=4 * effects[name]["standard_error"])
+        assert effects[name]["effect_signed"] == pytest.approx(effects[name]["effect"], rel=0.05)
+        assert 0.0005 < effects[name]["standard_error"] < 0.003
+    assert effects["unused"]["effect"] == 0
+    shift = attributed["drifted"]["prediction_current"] - attributed["drifted"]["prediction_reference"]
+    assert shift == pytest.approx(0.15, abs=0.02)
+    assert attributed["drifted"]["rows"] == 2000
+
+
+def test_a_feature_that_matters_and_has_not_moved_has_none(attributed: Any) -> None:
+    assert attributed["drifted"]["names"][-1] == "unused"
+    # Predictions vary by 0.1 with y: independent draws would change them by 0.11.
+    assert attributed["drifted"]["effects"]["y"]["effect"] < 0.004
+    assert max(effect["effect"] for effect in attributed["same"]["effects"].values()) < 0.004
+
+
+def test_the_same_seed_gives_the_same_effects_and_features_can_be_chosen(attributed: Any) -> None:
+    assert attributed["again"] == attributed["drifted"]
+    assert set(attributed["two"]["names"]) == {"x", "y"}
+    assert attributed["two"]["rows"] == 20
+    assert attributed["back"]["effects"]["x"]["effect_signed"] == pytest.approx(-0.05, abs=0.003)
+    assert attributed["back"]["effects"]["m"]["effect_signed"] == pytest.approx(-0.05, abs=0.006)
+
+
+def test_restored_numbers_have_the_references_distribution_and_order() -> None:
+    random = np.random.default_rng(0)
+    low, high = random.normal(size=4000), random.normal(3.0, 2.0, size=4000)
+    back = restore(high, low, random)
+    assert (np.sort(back) == np.sort(low)).all()
+    assert (np.argsort(back) == np.argsort(high)).all()
+    whole = np.round(random.normal(size=4000)).astype(np.int64)
+    assert (restore(whole, whole[::-1], random) == whole).all()
+
+
+def test_restored_words_change_least() -> None:
+    text = np.array([b"a"] * 700 + [b"b"] * 200 + [b""] * 100, object)
+    more = np.array([b"a"] * 1000 + [b"c"] * 600 + [b""] * 400, object)
+    words = restore(text, more, np.random.default_rng(0))
+    # Of 1,000: a from 700 to 500, b from 200 to 0; c and the missing value take their places.
+    assert {word: int((words == word).sum()) for word in (b"a", b"b", b"c", b"")} == {
+        b"a": 500, b"b": 0, b"c": 300, b"": 200,
+    }  # fmt: skip
+    assert (words != text).sum() == 400
+
+
+def test_missing_values_are_filled_and_made_as_the_reference_has_them() -> None:
+    random = np.random.default_rng(0)
+    low = random.normal(size=4000)
+    holes = np.where(random.random(4000) < 0.25, np.nan, random.normal(3.0, 2.0, size=4000))
+    filled = restore(holes, low, random)
+    assert not np.isnan(filled).any()
+    assert low.min() <= filled.min() and filled.max() <= low.max()
+    assert np.isnan(restore(low, holes, random)).mean() == pytest.approx(0.25, abs=0.02)
+    assert np.isnan(restore(low, np.full(10, np.nan), random)).all()
+    assert not np.isnan(restore(np.full(10, np.nan), low, random)).any()
+
+
+def _with(name: str, values: pa.Array) -> pa.Table:
+    rows = model_rows(100, 1)
+    return rows.set_column(rows.schema.get_field_index(name), name, values)
+
+
+@pytest.mark.parametrize(
+    ("reference", "current", "options", "words"),
+    [
+        (
+            model_rows(100, 1),
+            model_rows(100, 1).drop(["y"]),
+            {},
+            "current table: there is no column 'y'; there are x, m, colour, unused",
+        ),
+        (model_rows(100, 1), model_rows(100, 1).slice(0, 0), {}, "current: no rows"),
+        (
+            _with("unused", pa.array([None] * 50 + [1] * 50, pa.int64())),
+            model_rows(100, 1),
+            {},
+            "reference: column 'unused' is an integer and missing in 50 of 100 rows",
+        ),
+        (
+            _with("x", pa.array([np.inf] * 100)),
+            model_rows(100, 1),
+            {},
+            "the probability is NaN or infinite in 100 rows",
+        ),
+        (model_rows(100, 1), model_rows(100, 1), {"rows": 1}, "rows is 1, expected at least 2"),
+    ],
+    ids=["column", "no rows", "integer", "infinite", "few"],
+)
+def test_what_cannot_be_attributed_is_named(
+    model: Path, reference: pa.Table, current: pa.Table, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        attribute_drift(model, reference, current, **options)
+    assert words in str(refused.value)
+
+
+def test_a_model_that_does_not_load_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nothing: the SavedModel does not load"):
+        attribute_drift(tmp_path / "nothing", model_rows(100, 1), model_rows(100, 1))

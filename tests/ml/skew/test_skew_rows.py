@@ -1,0 +1,275 @@
+"""Row-level skew: what TFDV's feature-skew detector finds, from Arrow."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from google.protobuf.json_format import MessageToDict
+from tensorflow_data_validation.skew import feature_skew_detector as detector
+from tfx_bsl.coders.example_coder import RecordBatchToExamples
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
+from airflow_hops.runtime.skew.rows import detect_row_skew, join
+
+pytestmark = pytest.mark.runtime
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rounded": {"float_rounding": 2, "confusion": ["text", "bytes", "gone"]},
+    "duplicates": {"allow_duplicate_identifiers": True},
+}
+AWKWARD = [None, np.nan, np.inf, -np.inf, 0.0, -0.0, 1.25, 1.251, 2.5, 1e-9, 3.4e38]
+
+
+def awkward_tables(rows: int = 240) -> tuple[pa.Table, pa.Table]:
+    """Training and serving rows with values of every kind, of which some differ, some are gone, some are repeated."""
+    random = np.random.default_rng(5)
+
+    def drawn(values: Sequence[Any], kind: Any, share: float = 0.3) -> tuple[pa.Array, pa.Array]:
+        base = [values[i] for i in random.integers(0, len(values), rows)]
+        other = [values[i] for i in random.integers(0, len(values), rows)]
+        changed = random.random(rows) < share
+        return pa.array(base, kind), pa.array(
+            [o if c else b for b, o, c in zip(base, other, changed, strict=True)], kind
+        )
+
+    lists = [None, [], [1], [1, 2], [1, 2, 3], [2, 1], [3]]
+    texts = [None, [], [""], ["a"], ["a", "b"], ["b", "a"], ["ü"]]
+    pairs = {
+        "float": drawn(AWKWARD, pa.float32()),
+        "double": drawn([v and v * 1.1 for v in AWKWARD[:-1]], pa.float64()),
+        "integer": drawn([None, 0, 1, -1, 2**63 - 1, -(2**63)], pa.int64()),
+        "text": drawn([None, "", "a", "A", "longer text"], pa.string()),
+        "bytes": drawn([b"\xff", b"\x00", b"", None], pa.binary()),
+        "integers": drawn(lists, pa.list_(pa.int64())),
+        "floats": drawn([v and [float(x) / 3 for x in v] for v in lists], pa.large_list(pa.float32())),
+        "texts": drawn(texts, pa.list_(pa.string())),
+        "flag": drawn([True, False, None], pa.bool_()),
+        "same": drawn([1.5, 2.5], pa.float64(), 0.0),
+        "gone": (pa.array(["here"] * rows), pa.nulls(rows, pa.string())),
+        "never": (pa.nulls(rows, pa.float64()), pa.nulls(rows, pa.float64())),
+        "other_type": (pa.array(np.arange(rows) % 5), pa.array(np.arange(rows) % 5 + 0.0)),
+    }
+    name = pa.array([None if i % 37 == 0 else f"row {i // 2 if i % 11 == 0 else i}" for i in range(rows)])
+    day = pa.array([[i % 7] if i % 53 else [] for i in range(rows)])
+    base = pa.table({"day": day, "name": name, **{n: b for n, (b, _) in pairs.items()}, "label": pa.array(range(rows))})
+    test = pa.table({"name": name, **{n: t for n, (_, t) in pairs.items()}, "day": day, "sent": pa.array(range(rows))})
+    served = random.permutation(rows)[: rows * 2 // 3]
+    return base.slice(0, rows - 20), test.take(pa.array([*served, *served[:12]]))
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Any]:
+    """What this package and TFDV say of the same rows, under each of the options."""
+    base, test = awkward_tables()
+    sides = _in_batches(base, 50), _in_batches(test, 64)
+    return {
+        name: {
+            "ours": detect_row_skew(*sides, identifiers=["name", "day"], ignore=["sent"], **options).to_dict(),
+            "tfdv": _by_tfdv(base, test, options),
+        }
+        for name, options in OPTIONS.items()
+    }
+
+
+@pytest.fixture(params=OPTIONS)
+def compared(answers: dict[str, Any], request: pytest.FixtureRequest) -> Any:
+    return answers[request.param]
+
+
+def _in_batches(table: pa.Table, rows: int) -> Any:
+    return lambda columns: (table.select(columns) if columns else table).to_batches(max_chunksize=rows)
+
+
+def _by_tfdv(base: pa.Table, test: pa.Table, options: Mapping[str, Any]) -> dict[str, Any]:
+    _FOUND.clear()
+    with beam.Pipeline() as pipeline:
+        sides = tuple(
+            pipeline | name >> beam.Create(_examples(table)) for name, table in (("base", base), ("test", test))
+        )
+        results = sides | detector.DetectFeatureSkewImpl(
+            ["name", "day"],
+            ["sent"],
+            sample_size=100_000,
+            float_round_ndigits=options.get("float_rounding"),
+            allow_duplicate_identifiers=options.get("allow_duplicate_identifiers", False),
+            confusion_configs=[detector.ConfusionConfig(name) for name in options.get("confusion", ())],
+        )
+        for key, values in results.items():
+            _ = values | f"keep {key}" >> beam.Map(_keep, key)
+    return {
+        key: [
+            MessageToDict(value, preserving_proto_field_name=True, including_default_value_fields=True)
+            for value in values
+        ]
+        for key, values in _FOUND.items()
+        if key != detector.SKEW_PAIRS_KEY
+    } | {"pairs": len(_FOUND.get(detector.SKEW_PAIRS_KEY, []))}
+
+
+_FOUND: dict[str, list[Any]] = {}
+
+
+def _keep(value: Any, key: str) -> None:
+    _FOUND.setdefault(key, []).append(value)
+
+
+def _examples(table: pa.Table) -> list[Any]:
+    batch = as_lists(table.combine_chunks().to_batches()[0])
+    narrow = [c.cast(pa.large_list(pa.float32())) if _doubles(c.type) else c for c in batch.columns]
+    batch = pa.RecordBatch.from_arrays(narrow, batch.schema.names)
+    return [tf.train.Example.FromString(example) for example in RecordBatchToExamples(batch)]
+
+
+def _doubles(kind: Any) -> bool:
+    return bool(pa.types.is_float64(kind.value_type)) if hasattr(kind, "value_type") else False
+
+
+def test_every_count_of_every_feature_is_tfdvs(compared: Any) -> None:
+    ours, theirs = compared["ours"]["features"], {f["feature_name"]: f for f in compared["tfdv"]["skew_results"]}
+    assert set(ours) == set(theirs) == {
+        "float", "double", "integer", "text", "bytes", "integers", "floats", "texts", "flag", "same", "gone", "never",
+        "other_type", "label",
+    }  # fmt: skip
+    for name, expected in theirs.items():
+        for field, count in expected.items():
+            if field != "feature_name":
+                assert ours[name][field] == int(count), f"{name}.{field}"
+    assert {name for name, skew in ours.items() if 0 < skew["mismatch_count"] < skew["match_count"]} >= {
+        "float", "double", "integer", "text", "bytes", "integers", "floats", "texts", "flag",
+    }  # fmt: skip
+
+
+def test_the_join_counts_what_tfdv_counts(compared: Any) -> None:
+    (expected,) = compared["tfdv"]["match_stats"]
+    assert compared["ours"]["matches"] == {name: int(count) for name, count in expected.items()}
+    assert min(compared["ours"]["matches"].values()) > 0
+    assert compared["ours"]["skewed_pairs"] == compared["tfdv"]["pairs"]
+
+
+def test_values_that_met_are_counted_as_tfdv_does(compared: Any) -> None:
+    expected: dict[str, set[tuple[Any, ...]]] = {}
+    for met in compared["tfdv"].get("confusion_pairs", []):
+        pair = [
+            base64.b64decode(met[side]["bytes_value"]).decode(errors="backslashreplace") for side in ("base", "test")
+        ]
+        expected.setdefault(met["feature_name"], set()).add((*pair, int(met["count"])))
+    found = {name: {tuple(row) for row in rows} for name, rows in compared["ours"]["confusion"].items()}
+    assert found == expected
+
+
+def test_rounding_makes_values_equal_that_were_not(answers: dict[str, Any]) -> None:
+    plain, rounded = (answers[name]["ours"]["features"] for name in ("plain", "rounded"))
+    assert rounded["double"]["match_count"] > plain["double"]["match_count"]
+    assert rounded["integer"]["match_count"] == plain["integer"]["match_count"]
+
+
+def test_the_most_skewed_feature_comes_first_with_examples_of_it(compared: Any) -> None:
+    ours = compared["ours"]
+    counts = [skew["diff_count"] for skew in ours["features"].values()]
+    assert counts == sorted(counts, reverse=True)
+    assert ours["skewed"] == [name for name, skew in ours["features"].items() if skew["diff_count"]]
+    for name, skew in ours["features"].items():
+        assert len(skew["examples"]) == min(10, skew["diff_count"]), name
+        for example in skew["examples"]:
+            assert set(example["identifier"]) == {"name", "day"}
+            if skew["types"][0] == skew["types"][1] and name not in ("float", "double"):  # 0.0 == -0.0
+                assert example["training"] != example["serving"], name
+    assert ours["features"]["other_type"]["types"] == ("INT", "FLOAT")
+    assert ours["features"]["gone"]["examples"][0]["training"] == "here"
+    assert ours["features"]["gone"]["examples"][0]["serving"] is None
+
+
+def test_tables_files_and_streams_give_the_same(tmp_path: Path) -> None:
+    keys = ["name", "integer"]
+    base, test = (table.select([*keys, "float", "text", "integers"]) for table in awkward_tables())
+    (tmp_path / "training").mkdir()
+    for part in range(3):
+        rows = base.slice(part * 80, 80)
+        pq.write_table(rows, tmp_path / "training" / f"part-{part}.parquet", row_group_size=30)
+    pq.write_table(test, tmp_path / "serving.parquet", row_group_size=50)
+    first, *others = (
+        detect_row_skew(*pair, identifiers=keys, examples=0).to_dict()
+        for pair in [
+            (base, test),
+            (str(tmp_path / "training"), tmp_path / "serving.parquet"),
+            (iter(base.to_batches(max_chunksize=70)), test.to_batches(max_chunksize=20)),
+        ]
+    )
+    assert first["pairs"] > 50
+    assert first["skewed"]
+    for other in others:
+        assert other == first
+
+
+def test_pairs_of_one_identifier_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = pa.table({"id": [1] * 1000, "x": np.arange(1000.0)})
+    options: dict[str, Any] = {"identifiers": ["id"], "allow_duplicate_identifiers": True, "examples": 5}
+    whole = detect_row_skew(ones, ones, **options)
+    monkeypatch.setattr(join, "PAIRS_AT_ONCE", 7_000)
+    parts = detect_row_skew(ones, ones, **options)
+    for report in (whole, parts):
+        assert (report.pairs, report.features["x"].diff_count) == (1_000_000, 999_000)
+        assert report.to_dict()["matches"]["duplicate_id_count"] == 1
+
+
+def test_examples_are_drawn_evenly() -> None:
+    rows = pa.table({"id": np.arange(10_000), "x": np.arange(10_000.0)})
+    moved = rows.set_column(1, "x", pa.array(np.arange(10_000.0) + 1))
+    drawn = detect_row_skew(rows, moved, identifiers=["id"], examples=100).features["x"].examples
+    ids = [example["identifier"]["id"] for example in drawn]
+    assert len(set(ids)) == 100
+    assert min(ids) < 1000 and max(ids) > 9000
+    assert drawn[0]["serving"] == drawn[0]["training"] + 1 == ids[0] + 1
+    none = detect_row_skew(rows, moved.slice(0, 0), identifiers=["id"]).to_dict()
+    assert (none["pairs"], none["matches"]["test_with_id_count"]) == (0, 0)
+    strangers = detect_row_skew(rows.slice(0, 10), rows.slice(10), identifiers=["id"]).to_dict()
+    assert strangers["matches"]["ids_missing_in_base_count"] == 9990
+    assert (strangers["pairs"], strangers["skewed"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"identifiers": []}, "identifiers is [], expected a list with at least one name"),
+        ({"identifiers": "name"}, "identifiers is 'name', expected a list"),
+        (
+            {"identifiers": ["name", "number"]},
+            "serving.parquet: there is no column 'number'; there are name, float",
+        ),
+        ({"identifiers": ["sent"]}, "training: there is no column 'sent'; there are day, name"),
+        ({"identifiers": ["other_type"]}, "training: identifier 'other_type' is INT, but FLOAT in "),
+        (
+            {"identifiers": ["name"], "confusion": ["integer"]},
+            "confusion names 'integer', which is INT; expected strings, one in a row",
+        ),
+        (
+            {"identifiers": ["name"], "confusion": ["texts"]},
+            "confusion names 'texts', which is several values in a row; expected strings, one in a row",
+        ),
+        ({"identifiers": ["name"], "confusion": ["colour"]}, "confusion names colour; there are day, float"),
+        ({"identifiers": ["name"], "confusion": ["name"]}, "confusion names name, which are not compared"),
+    ],
+)
+def test_what_cannot_be_joined_is_named(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    base, test = awkward_tables()
+    pq.write_table(test, tmp_path / "serving.parquet")
+    with pytest.raises(BadInput) as refused:
+        detect_row_skew(base, tmp_path / "serving.parquet", **options)
+    assert words in str(refused.value)
+
+
+def test_a_type_that_cannot_be_compared_is_named() -> None:
+    times = pa.table({"name": ["a"], "when": pa.array([0], pa.timestamp("s"))})
+    with pytest.raises(BadInput, match=r"column 'when' is timestamp\[s\]"):
+        detect_row_skew(times, awkward_tables()[1], identifiers=["name"])

@@ -1,0 +1,309 @@
+"""Awkward tables and many options, TFDV's own statistics of them, and how two statistics differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
+
+
+def mixed_table(rows: int = 3000) -> pa.Table:
+    """Columns of every type that has statistics, with what is awkward in them."""
+    random = np.random.default_rng(1)
+    floats = random.normal(size=rows)
+    floats[::7] = np.nan
+    missing = random.random(rows) < 0.2
+    text = [None if gone else f"value-{int(v)}" for gone, v in zip(missing, random.exponential(5, rows), strict=True)]
+    extremes = random.integers(-5, 5, rows)
+    extremes[:2] = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    return pa.table(
+        {
+            "float": pa.array(floats),
+            "float32": pa.array(np.where(missing, None, floats), pa.float32(), from_pandas=True),
+            "infinite": pa.array(np.where(missing, np.inf, floats)),
+            "integer": pa.array(random.integers(0, 50, rows)),
+            "extreme": pa.array(extremes),
+            "text": pa.array(text),
+            "bytes": pa.array([b"\xff\xfe" if gone else b"plain" for gone in missing]),
+            "all_null": pa.nulls(rows, pa.float64()),
+            "untyped": pa.nulls(rows),
+            "empty_text": pa.array([""] * rows),
+            "list": pa.array([[1.0] * (i % 4) for i in range(rows)]),
+        }
+    )
+
+
+def nested_table(rows: int = 1200) -> pa.Table:
+    """Lists, lists of lists, structs and lists of structs, some of them missing or empty."""
+    random = np.random.default_rng(3)
+    words = np.array(["a", "bb", "ccc"])
+    numbers = [None if i % 5 == 0 else list(range(i % 4)) for i in range(rows)]
+    return pa.table(
+        {
+            "numbers": pa.array(numbers, pa.list_(pa.int64())),
+            "large": pa.array(numbers, pa.large_list(pa.float32())),
+            "words": pa.array([None if i % 7 == 0 else list(random.choice(words, i % 3)) for i in range(rows)]),
+            "flags": pa.array([[True, False][: i % 3] for i in range(rows)], pa.list_(pa.bool_())),
+            "table": pa.array([None if i % 6 == 0 else [[1] * (i % 3), [], [2]][: i % 4] for i in range(rows)]),
+            "struct": pa.array([{"x": i, "y": f"v{i % 3}"} for i in range(rows)]),
+            "structs": pa.array([[{"x": j, "z": [1.5] * j} for j in range(i % 3)] for i in range(rows)]),
+            "deep": pa.array([[{"in": [{"x": i % 9}] * (i % 2)}] for i in range(rows)]),
+        }
+    )
+
+
+def flights_like_table(rows: int = 6000) -> pa.Table:
+    """Carriers, delays, a weight and a label."""
+    random = np.random.default_rng(4)
+    carrier = random.choice(["UA", "AA", "DL", "ZZ"], rows, p=[0.5, 0.3, 0.199, 0.001])
+    delay = random.gamma(2.0, 10.0, rows) - 10
+    return pa.table(
+        {
+            "carrier": pa.array(np.where(random.random(rows) < 0.05, None, carrier)),
+            "hour": pa.array(random.integers(5, 24, rows)),
+            "delay": pa.array(np.where(random.random(rows) < 0.1, None, delay)),
+            "weight": pa.array(random.random(rows)),
+            "late": pa.array((delay > 15).astype(np.int64)),
+        }
+    )
+
+
+def photo_table() -> pa.Table:
+    """The same with a column of bytes."""
+    table = flights_like_table()
+    photos = [b"\xff\xfe" if late else b"plain" for late in table["late"].to_pylist()]
+    return table.append_column("photo", pa.array(photos))
+
+
+def text_table(rows: int = 300) -> pa.Table:
+    """Sentences, times and e-mail addresses, for semantic domains."""
+    sentences = ["The quick brown fox jumps over the lazy dog.", "It was a dark and stormy night, all over town."]
+    return pa.table(
+        {
+            "sentence": pa.array([sentences[i % 2] * (1 + i % 3) for i in range(rows)]),
+            "date": pa.array([f"2013-01-{1 + i % 28:02}" for i in range(rows)]),
+            "epoch": pa.array([1_357_000_000 + 3600 * i for i in range(rows)]),
+        }
+    )
+
+
+def many_strings(rows: int = 60_000) -> pa.Table:
+    """More distinct strings than a sketch has buckets, a few of them frequent."""
+    random = np.random.default_rng(5)
+    rank = random.zipf(1.3, rows) % 40_000
+    return pa.table({"id": pa.array([f"id-{i}" for i in range(rows)]), "zipf": pa.array([f"z{r}" for r in rank])})
+
+
+def cases() -> dict[str, tuple[Callable[[], pa.Table], Callable[[], Any]]]:
+    """The tables and options, by name."""
+    import tensorflow_data_validation as tfdv
+    from google.protobuf import text_format
+    from tensorflow_data_validation.statistics.generators import cross_feature_stats_generator
+    from tensorflow_data_validation.utils import slicing_util
+    from tensorflow_metadata.proto.v0 import schema_pb2
+    from tfx_bsl.public.proto import slicing_spec_pb2
+
+    def schema(text: str) -> Any:
+        return text_format.Parse(text, schema_pb2.Schema())
+
+    by = slicing_util.get_feature_value_slicer
+    config = text_format.Parse(
+        "slicing_specs { feature_keys: 'carrier' feature_values { key: 'hour' value: '12' } }",
+        slicing_spec_pb2.SlicingConfig(),
+    )
+
+    def rich(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        yield "first_half", batch.slice(0, batch.num_rows // 2 + batch.num_rows % 2)
+
+    options = tfdv.StatsOptions
+    typed = schema(
+        "feature { name: 'hour' type: INT int_domain { is_categorical: true } } "
+        "feature { name: 'photo' type: BYTES image_domain {} } "
+        "weighted_feature { name: 'w' feature { step: 'delay' } weight_feature { step: 'weight' } }"
+    )
+    return {
+        "mixed": (mixed_table, options),
+        "nested": (nested_table, options),
+        "slices": (
+            flights_like_table,
+            lambda: options(
+                experimental_slice_functions=[by({"carrier": None}), by({"carrier": None, "hour": [8, 9]})]
+            ),
+        ),
+        "weighted_slices": (
+            flights_like_table,
+            lambda: options(weight_feature="weight", experimental_slice_functions=[by({"carrier": [b"ZZ", b"UA"]})]),
+        ),
+        "slicing_config": (flights_like_table, lambda: options(slicing_config=config)),
+        "slicing_sql": (
+            flights_like_table,
+            lambda: options(experimental_slice_sqls=["SELECT STRUCT(carrier) FROM example.carrier"]),
+        ),
+        "buckets_of_some_features": (
+            flights_like_table,
+            lambda: options(
+                feature_allowlist=["delay", "carrier", "nowhere"],
+                num_top_values=2,
+                num_rank_histogram_buckets=3,
+                num_values_histogram_buckets=4,
+                num_histogram_buckets=7,
+                num_quantiles_histogram_buckets=5,
+                frequency_threshold=10,
+                epsilon=0.001,
+            ),
+        ),
+        "schema": (photo_table, lambda: options(schema=typed)),
+        "semantic_domains": (text_table, lambda: options(enable_semantic_domain_stats=True)),
+        "cross_features": (
+            flights_like_table,
+            lambda: options(
+                generators=[
+                    cross_feature_stats_generator.CrossFeatureStatsGenerator(
+                        feature_crosses=[("delay", "hour")], sample_rate=1.0
+                    )
+                ]
+            ),
+        ),
+        "no_defaults": (text_table, lambda: options(add_default_generators=False, enable_semantic_domain_stats=True)),
+        "many_strings": (many_strings, options),
+    }
+
+
+def by_beam(folder: Path) -> dict[str, Any]:
+    """The statistics of every case by TFDV's own pipeline, by name."""
+    import apache_beam as beam
+    import tensorflow_data_validation as tfdv
+
+    with beam.Pipeline() as pipeline:
+        for name, (make, options) in cases().items():
+            batches = [as_lists(batch) for batch in make().to_batches(max_chunksize=1000)]
+            _ = (
+                pipeline
+                | f"rows of {name}" >> beam.Create(batches)
+                | f"statistics of {name}" >> tfdv.GenerateStatistics(options())
+                | f"write {name}" >> tfdv.WriteStatisticsToBinaryFile(str(folder / f"{name}.pb"))
+            )
+    return {name: tfdv.load_stats_binary(str(folder / f"{name}.pb")) for name in cases()}
+
+
+def compare(ours: Any, theirs: Any, table: pa.Table) -> list[str]:
+    """The differences of two statistics, but for what sketches and the order of sums may do."""
+    if [d.name for d in ours.datasets] != sorted(
+        (d.name for d in theirs.datasets), key=lambda n: (n != "All Examples", n)
+    ):
+        return [f"data sets: {[d.name for d in ours.datasets]}, {[d.name for d in theirs.datasets]}"]
+    found: list[str] = []
+    expected = {dataset.name: dataset for dataset in theirs.datasets}
+    for dataset in ours.datasets:
+        other = expected[dataset.name]
+        mine = {tuple(f.path.step): f for f in dataset.features}
+        wanted = {tuple(f.path.step): f for f in other.features}
+        if mine.keys() != wanted.keys():
+            found.append(f"{dataset.name}: features {sorted(mine)}, {sorted(wanted)}")
+        for path in mine.keys() & wanted.keys():
+            where = f"{dataset.name}/{'.'.join(path)}"
+            values = _values(table, path)
+            found += _differences(mine[path], wanted[path], where, values)
+        for name in ("num_examples", "weighted_num_examples"):
+            found += _differ(getattr(dataset, name), getattr(other, name), f"{dataset.name}.{name}")
+        found += _messages(list(dataset.cross_features), list(other.cross_features), f"{dataset.name}.cross_features")
+    return found[:20]
+
+
+def _differences(ours: Any, theirs: Any, where: str, values: np.ndarray | None) -> list[str]:
+    ours, theirs = _copy(ours), _copy(theirs)
+    found = []
+    if theirs.WhichOneof("stats") == "num_stats" and ours.WhichOneof("stats") == "num_stats":
+        pairs = [(ours.num_stats, theirs.num_stats)]
+        if theirs.num_stats.HasField("weighted_numeric_stats"):
+            pairs.append((ours.num_stats.weighted_numeric_stats, theirs.num_stats.weighted_numeric_stats))
+        for mine, other in pairs:
+            found += _histograms(mine, other, where, values)
+            mine.ClearField("histograms")
+            other.ClearField("histograms")
+            found += _near(mine.median, other.median, f"{where}.median", values)
+            mine.median = other.median = 0
+    elif theirs.WhichOneof("stats") == "string_stats" and ours.WhichOneof("stats") == "string_stats":
+        mine, other = ours.string_stats.unique, theirs.string_stats.unique
+        # The stated error of a sketch of 16,384 minima (Beyer et al., 2007) is 1 / sqrt(16,384).
+        if other > 16_384 and abs(mine / other - 1) <= 4 / math.sqrt(16_384):
+            ours.string_stats.unique = other
+        for stats in (ours.string_stats, theirs.string_stats):
+            _sort_ties(stats.top_values, "frequency", "value")
+            _sort_ties(stats.rank_histogram.buckets, "sample_count", "label")
+    return found + _messages([ours], [theirs], where)
+
+
+def _sort_ties(values: Any, count: str, name: str) -> None:
+    """Orders equally frequent values by name; those as rare as the last may be any, others were cut off."""
+    for frequency in {getattr(value, count) for value in values}:
+        tied = [value for value in values if getattr(value, count) == frequency]
+        names = sorted(getattr(value, name) for value in tied)
+        for value, text in zip(tied, names, strict=True):
+            setattr(value, name, "" if values[-1] is tied[-1] and len(tied) > 1 else text)
+
+
+def _histograms(ours: Any, theirs: Any, where: str, values: np.ndarray | None) -> list[str]:
+    found = []
+    for mine, other in zip(ours.histograms, theirs.histograms, strict=True):
+        name = f"{where}.{'quantiles' if other.type == other.QUANTILES else 'histogram'}"
+        found += _differ(mine.num_nan, other.num_nan, f"{name}.num_nan")
+        total = sum(bucket.sample_count for bucket in other.buckets)
+        for index, (bucket, wanted) in enumerate(zip(mine.buckets, other.buckets, strict=True)):
+            if other.type == other.STANDARD:
+                found += _differ(bucket.low_value, wanted.low_value, f"{name}[{index}].low")
+            else:
+                found += _near(bucket.high_value, wanted.high_value, f"{name}[{index}].high", values)
+            if abs(bucket.sample_count - wanted.sample_count) > 0.02 * total + 1e-6:
+                found.append(f"{name}[{index}]: {bucket.sample_count}, {wanted.sample_count} of {total}")
+    return found
+
+
+def _near(ours: float, theirs: float, where: str, values: np.ndarray | None) -> list[str]:
+    """Whether two quantiles are so near that hardly any value lies between them."""
+    if ours == theirs or values is None or not len(values):
+        return _differ(ours, theirs, where)
+    low, high = sorted((ours, theirs))
+    between = np.count_nonzero((values > low) & (values < high)) / len(values)
+    return [] if between <= 0.02 else [f"{where}: {ours}, {theirs}, {between:.3f} of the values between"]
+
+
+def _values(table: pa.Table, path: tuple[str, ...]) -> np.ndarray | None:
+    column = table[path[0]] if len(path) == 1 and path[0] in table.column_names else None
+    if column is None or not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        return None
+    return column.drop_null().to_numpy()
+
+
+def _messages(ours: list[Any], theirs: list[Any], where: str) -> list[str]:
+    from google.protobuf import json_format
+
+    return _differ([json_format.MessageToDict(m) for m in ours], [json_format.MessageToDict(m) for m in theirs], where)
+
+
+def _differ(ours: Any, theirs: Any, where: str) -> list[str]:
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        keys = sorted({*ours, *theirs})
+        return [d for key in keys for d in _differ(ours.get(key), theirs.get(key), f"{where}.{key}")]
+    if isinstance(theirs, list) and isinstance(ours, list) and len(ours) == len(theirs):
+        return [d for i, pair in enumerate(zip(ours, theirs, strict=True)) for d in _differ(*pair, f"{where}[{i}]")]
+    if isinstance(theirs, float) and isinstance(ours, float):
+        # The order in which floats are summed may differ, and with 2^63 among them it swallows what is small.
+        slack = 0.1 if "extreme" in where else 0.0
+        # TFDV's sketches take weights as float32.
+        relative = 1e-7 if "weightedString" in where else 1e-9
+        same = ours == theirs or math.isclose(ours, theirs, rel_tol=relative, abs_tol=slack)
+        return [] if same or (math.isnan(ours) and math.isnan(theirs)) else [f"{where}: {ours!r}, {theirs!r}"]
+    return [] if ours == theirs else [f"{where}: {ours!r}, {theirs!r}"]
+
+
+def _copy(message: Any) -> Any:
+    copied = type(message)()
+    copied.CopyFrom(message)
+    return copied

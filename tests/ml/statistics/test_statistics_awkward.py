@@ -1,0 +1,260 @@
+"""Statistics of awkward columns and files, of several threads at once, and of processes that end before their time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+import tensorflow_data_validation as tfdv
+from google.protobuf import text_format
+from pyarrow import csv, ipc
+from statistics_equality import compare
+from tensorflow_data_validation.statistics import stats_impl
+from tensorflow_data_validation.utils import quantiles_util
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.processes.ending import descendants
+from airflow_hops.runtime.feature_statistics import combiners, generate_statistics
+from airflow_hops.runtime.feature_statistics.generate import collect_statistics
+
+pytestmark = pytest.mark.runtime
+
+
+def _write_jsonl(table: pa.Table, path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+
+
+def _write_arrow(table: pa.Table, path: Path) -> None:
+    with ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def _write_examples(table: pa.Table, path: Path) -> None:
+    def feature(value: Any) -> Any:
+        if isinstance(value, int):
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row in table.to_pylist():
+            there = {name: feature(value) for name, value in row.items() if value is not None}
+            writer.write(tf.train.Example(features=tf.train.Features(feature=there)).SerializeToString())
+
+
+WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
+    "parquet": pq.write_table, "csv": csv.write_csv, "jsonl": _write_jsonl, "arrow": _write_arrow,
+    "tfrecord": _write_examples,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format_", WRITERS)
+def test_rows_that_lack_every_feature_are_counted_in_every_format(tmp_path: Path, format_: str) -> None:
+    write = WRITERS[format_]
+    write(pa.table({"x": [1, 2], "id": [1, 2]}), tmp_path / f"a.{format_}")
+    write(pa.table({"id": range(300)}), tmp_path / f"b.{format_}")
+    write(pa.table({"x": [7], "id": [1]}), tmp_path / f"c.{format_}")
+    dataset = generate_statistics(tmp_path, exclude=["id"], workers=2).datasets[0]
+    (feature,) = dataset.features
+    assert (dataset.num_examples, feature.num_stats.common_stats.num_missing) == (303, 300)
+
+
+def test_top_values_are_exact_of_a_feature_that_the_first_examples_lack(tmp_path: Path) -> None:
+    texts = [None] * 300 + [f"hot-{i % 8}" if i % 4 == 0 else f"v{i}" for i in range(30_000)]
+    path = tmp_path / "late.tfrecord"
+    _write_examples(pa.table({"i": range(len(texts)), "late": texts}), path)
+    features = {feature.path.step[0]: feature for feature in generate_statistics(path).datasets[0].features}
+    top = features["late"].string_stats.top_values[:2]
+    assert sorted((value.value, value.frequency) for value in top) == [("hot-0", 3750), ("hot-4", 3750)]
+
+
+def test_types_of_fixed_size_and_missing_structs_are_as_tfdv_has_them() -> None:
+    rows = 70_000  # so that the last are a slice of their own
+    codes = [b"%04d" % (i % 20) if i % 3 else None for i in range(rows)]
+    halves = [np.float16(i % 7) if i % 5 else None for i in range(rows)]
+    structs = [{"x": i % 5, "code": b"abcd"} if i % 2 == 0 else None for i in range(rows)]
+    pairs = [[1.0, float(i % 3)] if i % 4 else None for i in range(rows)]
+    bytes_list, float_list = pa.list_(pa.binary()), pa.list_(pa.float32())
+    inner = pa.struct([("x", pa.list_(pa.int64())), ("code", bytes_list)])
+    cases = {
+        "code": (pa.array(codes, pa.binary(4)), pa.array([v and [v] for v in codes], bytes_list)),
+        "half": (pa.array(halves, pa.float16()), pa.array([None if v is None else [v] for v in halves], float_list)),
+        "pair": (pa.array(pairs, pa.list_(pa.float32(), 2)), pa.array(pairs, float_list)),
+        "struct": (
+            pa.array(structs, pa.struct([("x", pa.int64()), ("code", pa.binary(4))])),
+            pa.array([v and [{"x": [v["x"]], "code": [v["code"]]}] for v in structs], pa.list_(inner)),
+        ),
+    }
+    for name, (given, as_tfdv_wants) in cases.items():
+        batch = pa.RecordBatch.from_arrays([as_tfdv_wants], [name])
+        theirs = stats_impl.generate_statistics_in_memory(batch, tfdv.StatsOptions())
+        assert compare(generate_statistics(pa.table({name: given})), theirs, pa.table({})) == []
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.list_(pa.float32()), pa.bool_(), pa.string(), pa.struct([("a", pa.int64())])], ids=str
+)
+def test_lists_that_are_all_missing_are_sliced_and_columns_without_rows_are_known(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    by_group = tfdv.experimental_get_feature_value_slicer({"g": None})
+    options = tfdv.StatsOptions(experimental_slice_functions=[by_group])
+    rows = 60_000
+    group = [f"g{i % 2}" for i in range(rows)]
+    _write_arrow(pa.table({"x": pa.nulls(rows, pa.list_(kind)), "g": group}), tmp_path / "a.arrow")
+    _write_arrow(pa.table({"ghost": pa.array([], pa.list_(kind))}), tmp_path / "b.arrow")
+    whole, *slices = generate_statistics(tmp_path, options=options).datasets
+    assert sorted({feature.path.step[0] for feature in whole.features}) == ["g", "ghost", "x"]
+    assert [dataset.num_examples for dataset in slices] == [30_000, 30_000]
+
+
+def test_rows_are_known_whatever_the_generators(own_process: Callable[..., Any]) -> None:
+    assert own_process(_rows_without_default_generators) == (70_000, 70_000)
+
+
+def _rows_without_default_generators() -> tuple[int, int]:
+    options = tfdv.StatsOptions(add_default_generators=False, enable_semantic_domain_stats=True)
+    found = collect_statistics(pa.table({"x": ["a"] * 70_000}), options=options, workers=2)
+    return found.rows, found.sampled
+
+
+def test_what_waits_in_many_slices_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combiners, "_WAITING_BYTES", 100_000)
+    rows, slices = 40_000, 200
+    table = pa.table({"g": [f"g{i % slices}" for i in range(rows)], "x": np.arange(rows, dtype=float)})
+    options = tfdv.StatsOptions(experimental_slice_functions=[tfdv.experimental_get_feature_value_slicer({"g": None})])
+    combined = combiners.Combiners(options)
+    accumulator, waiting = combined.create(), []
+    for batch in table.to_batches(max_chunksize=4000):
+        combined.add(accumulator, batch)
+        waiting.append(sum(part.waiting_bytes for part in accumulator.slices.values()))
+    found = combined.extract(accumulator)
+    assert 0 < max(waiting) <= 110_000
+    assert {dataset.num_examples for dataset in found.datasets} == {200, 40_000}
+    assert found.datasets[1].features[1].num_stats.mean == 199 / 2 * 200
+
+
+def test_threads_each_get_statistics_of_their_own_source(own_process: Callable[..., Any]) -> None:
+    assert own_process(_by_threads) == [(f"x{number}", 200_000 + number) for number in range(4)]
+
+
+def _by_threads() -> list[tuple[str, int]]:
+    found: dict[int, tuple[str, int]] = {}
+
+    def work(number: int) -> None:
+        table = pa.table({f"x{number}": np.arange(200_000 + number)})
+        dataset = generate_statistics(table, workers=2).datasets[0]
+        found[number] = dataset.features[0].path.step[0], int(dataset.num_examples)
+
+    running = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return [found[number] for number in sorted(found)]
+
+
+@pytest.mark.parametrize(
+    ("end", "raised", "words"),
+    [
+        ("killed", "HopsError", "was killed; if memory was short, use fewer workers"),
+        ("interrupting", "KeyboardInterrupt", ""),
+        ("raising", "BadInput", "no slices today"),
+    ],
+)
+def test_no_process_outlives_a_death_an_interrupt_or_an_error(
+    own_process: Callable[..., Any], end: str, raised: str, words: str
+) -> None:
+    name, message, left = own_process(_end, end)
+    assert name == raised
+    assert words in message
+    assert left == 0
+
+
+def _end(how: str) -> tuple[str, str, int]:
+    """What comes of a process that is killed, that raises, or of an interrupt; and how many processes are left."""
+    parent = os.getpid()
+    before = set(descendants(parent))
+
+    def killed(batch: pa.RecordBatch) -> Any:
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield "slice", batch
+
+    def interrupting(batch: pa.RecordBatch) -> Any:
+        os.kill(parent, signal.SIGINT)
+        time.sleep(600)
+        yield "slice", batch
+
+    def raising(batch: pa.RecordBatch) -> Any:
+        raise RuntimeError("no slices today")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupted)
+    function = {"killed": killed, "interrupting": interrupting, "raising": raising}[how]
+    options = tfdv.StatsOptions(experimental_slice_functions=[function])
+    try:
+        generate_statistics(pa.table({"x": np.arange(200_000)}), options=options, workers=2)
+    except BaseException as error:
+        return type(error).__name__, str(error), len(set(descendants(parent)) - before)
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("source", ["table", "batches", "parquet", "arrow"])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, source: str) -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array(["a"])], ["x", "x"])
+    given: Any = {"table": twice, "batches": twice.to_batches()}.get(source, tmp_path / f"twice.{source}")
+    if isinstance(given, Path):
+        WRITERS[source](twice, given)
+    with pytest.raises(BadInput, match="two columns are called 'x'"):
+        generate_statistics(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"options": {"slice_by": ["x"]}}, "options is a dict, expected tfdv.StatsOptions"),
+        ({"options": tfdv.StatsOptions(feature_allowlist=[tfdv.FeaturePath(["x"])])}, "feature_allowlist"),
+        ({"exclude": "x"}, "exclude is 'x', expected a list of columns"),
+        ({"workers": "2"}, "workers is '2'"),
+        ({"options": tfdv.StatsOptions(sample_rate=1e-12)}, "none of 1 rows is in a sample"),
+    ],
+)
+def test_what_a_notebook_may_get_wrong_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        generate_statistics(pa.table({"x": [1]}), **given)
+    assert words in str(refused.value)
+
+
+def test_a_frame_is_refused_with_what_to_do() -> None:
+    with pytest.raises(BadInput, match=r"pyarrow\.Table\.from_pandas\(frame\)"):
+        generate_statistics(pd.DataFrame({"x": [1]}))
+
+
+def test_options_and_tfdv_are_left_as_they_were() -> None:
+    histogram = quantiles_util.generate_equi_width_histogram
+    text = "feature { name: 'late' type: INT int_domain { is_categorical: true } } feature { name: 'x' type: BYTES }"
+    schema = text_format.Parse(text, schema_pb2.Schema())
+    generators: list[Any] = []
+    options = tfdv.StatsOptions(schema=schema, label_feature="late", weight_feature="w", generators=generators)
+    table = pa.table({"x": ["a", "b"] * 50, "late": [0, 1] * 50, "w": [1.0, 2.0] * 50})
+    before = dict(vars(options)), schema.SerializeToString(deterministic=True)
+    first = generate_statistics(table, options=options)
+    assert generate_statistics(table, options=options) == first
+    assert before == (dict(vars(options)), schema.SerializeToString(deterministic=True))
+    assert not generators
+    assert quantiles_util.generate_equi_width_histogram is histogram

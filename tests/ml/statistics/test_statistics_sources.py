@@ -1,0 +1,608 @@
+"""What statistics are computed from: every format gives the same rows, CSV the types that TFDV infers."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import json
+import multiprocessing
+import pickle
+import random
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+import tensorflow_data_validation as tfdv
+from statistics_equality import compare, many_strings, nested_table
+from tfx_bsl.coders import csv_decoder
+from tfx_bsl.coders.example_coder import RecordBatchToExamples
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.sources import Source
+from airflow_hops.data.readers import csv as readers_csv
+from airflow_hops.data.readers import jsonl as readers_jsonl
+from airflow_hops.runtime.feature_statistics import generate_statistics
+from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
+from airflow_hops.runtime.feature_statistics.formats import arrow, layout, parquet, row_spans, tfrecord
+from airflow_hops.runtime.feature_statistics.formats import csv as csv_format
+from airflow_hops.runtime.feature_statistics.formats import jsonl as jsonl_format
+from airflow_hops.runtime.feature_statistics.sources import CorruptFile, Part, Plan, TypesDoNotFit, plan_source
+
+pytestmark = pytest.mark.runtime
+FORMATS = ("csv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "feather", "arrows", "tfrecord", "tfrecord.gz")
+
+
+def table_of(rows: int, start: int = 0) -> pa.Table:
+    """A table whose values every format can hold: no float that float32 has not, no text that is empty."""
+    numbers = range(start, start + rows)
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "ratio": pa.array([None if n % 5 == 0 else n / 4 + 0.5 for n in numbers], pa.float32()),
+            "text": pa.array([None if n % 7 == 0 else f'é,"{n}"' + "\nnext" * (n % 3 == 0) for n in numbers]),
+            "whole": pa.array([None if n % 11 == 0 else -n for n in numbers], pa.int64()),
+        }
+    )
+
+
+def write(table: pa.Table, path: Path) -> Path:
+    """Writes a table in the format of the file's name."""
+    name = path.name.removesuffix(".gz")
+    plain = path if path.name == name else path.with_name(f"plain-{name}")
+    if name.endswith(".csv"):
+        pa.csv.write_csv(table, plain)
+    elif name.endswith(".jsonl"):
+        plain.write_text("".join(json.dumps(_without_nulls(row)) + "\n" for row in table.to_pylist()))
+    elif name.endswith(".parquet"):
+        pq.write_table(table, plain, row_group_size=100)
+    elif name.endswith(".feather"):
+        pa.feather.write_feather(table, plain, compression="lz4", chunksize=100)
+    elif name.endswith(".arrows"):
+        with pa.ipc.new_stream(plain, table.schema) as stream:
+            stream.write_table(table, max_chunksize=100)
+    else:
+        write_examples(plain, RecordBatchToExamples(as_lists(table.combine_chunks().to_batches()[0])))
+    if path != plain:
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+    return path
+
+
+def write_examples(path: Path, examples: list[bytes]) -> None:
+    """A TFRecord file, written by TensorFlow."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            writer.write(example)
+
+
+def _without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def read_all(source: Any, **options: Any) -> tuple[Plan, list[pa.RecordBatch]]:
+    """All rows, as an engine reads them: it starts over with wider types."""
+    plan = plan_source(source, **options)
+    for _ in range(3):
+        try:
+            return plan, [batch for part in plan.parts for batch in plan.read(part)]
+        except TypesDoNotFit as misfit:
+            plan = plan.widen(pickle.loads(pickle.dumps(misfit)))
+    raise AssertionError("types did not fit a third time")
+
+
+def rows_of(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Plain rows: a list of one is its value, bytes are text, and what is missing is not there."""
+    return [
+        _without_nulls({name: _plain(value) for name, value in row.items()})
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list) and len(value) == 1:
+        return _plain(value[0])
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _ordered(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("id", "ratio", "text", "whole") if name in row}
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has files of some kilobytes read in several parts and batches."""
+    for module, name in ((row_spans, "SPAN_BYTES"), (tfrecord, "_SPAN_BYTES")):
+        monkeypatch.setattr(module, name, 4000)
+    for module in (layout, parquet, arrow):
+        monkeypatch.setattr(module, "BATCH_BYTES", 12_000)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_gives_the_same_rows_with_and_without_a_telling_name(
+    tmp_path: Path, small_parts: None, format_: str
+) -> None:
+    table = table_of(500)
+    path = write(table, tmp_path / f"t.{format_}")
+    plan, batches = read_all(path)
+    found = sorted(json.dumps(_ordered(row)) for row in rows_of(batches))
+    assert found == sorted(map(json.dumps, rows_of(table.to_batches())))
+    again = pickle.loads(pickle.dumps(plan))
+    assert [batch for part in again.parts for batch in again.read(part)] == batches
+    (tmp_path / "nameless").write_bytes(path.read_bytes())
+    assert rows_of(read_all(tmp_path / "nameless")[1]) == rows_of(batches)
+    _, projected = read_all(path, exclude=["text"], columns=["text", "id", "whole"])
+    assert {name for batch in projected for name in batch.schema.names} == {"id", "whole"}
+    # A local file is read in parts, a compressed one in one.
+    assert (len(plan.parts) > 1) == (format_ in ("csv", "jsonl", "parquet", "feather", "tfrecord"))
+    assert (plan.rows == 500) == (format_ in ("parquet", "tfrecord"))
+
+
+@pytest.mark.parametrize("source", ["table", "batches"])
+def test_tables_and_batches_are_sources_too(small_parts: None, source: str) -> None:
+    table = table_of(500)
+    given = table if source == "table" else iter(table.to_batches(max_chunksize=30))
+    plan, batches = read_all(given, exclude=["whole"])
+    assert pa.Table.from_batches(batches) == table.drop(["whole"])
+    assert {name: str(kind) for name, kind in plan.types.items()} == {"id": "int64", "ratio": "float", "text": "string"}
+    assert (len(plan.parts) > 1) == (source == "table")
+
+
+@pytest.mark.parametrize("format_", ["csv.gz", "jsonl.gz", "parquet", "tfrecord.gz"])
+def test_batches_of_one_span_are_dealt_out_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    for module in (readers_csv, csv_format, readers_jsonl, jsonl_format):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(tfrecord, "_DEALT_BYTES", 500)
+    monkeypatch.setattr(tfrecord, "_DECODED_ROWS", 20)
+    for module in (layout, parquet):
+        monkeypatch.setattr(module, "BATCH_ROWS", 100)
+    path = write(table_of(500), tmp_path / f"t.{format_}")
+    if format_ == "parquet":
+        pq.write_table(table_of(500), path)  # in one row group
+    plan, _ = read_all(path)
+    whole = replace(plan.parts[0].span, share=0, shares=1)
+    shares = [
+        [row["id"] for row in rows_of(list(plan.read(Part(span.size, str(path), span))))] for span in whole.dealt(3)
+    ]
+    assert sorted(itertools.chain(*shares)) == list(range(500))
+    assert len(shares) == 3 and all(shares)
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet", "feather", "tfrecord"])
+def test_folder_is_read_with_its_subfolders_and_a_feature_may_be_absent_from_some_files(
+    tmp_path: Path, format_: str
+) -> None:
+    (tmp_path / "below").mkdir()
+    write(table_of(20), tmp_path / f"a.{format_}")
+    write(table_of(20, 20).drop(["whole"]), tmp_path / "below" / f"b.{format_}")
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / ".hidden.csv").write_text("{")
+    (tmp_path / "below" / f".b.{format_}.crc").write_text("x")
+    if format_ in ("csv", "jsonl", "tfrecord"):
+        (tmp_path / f"empty.{format_}").write_text("")
+    plan, batches = read_all(str(tmp_path))
+    rows = rows_of(batches)
+    assert sorted(row["id"] for row in rows) == list(range(40))
+    assert sorted(plan.types) == ["id", "ratio", "text", "whole"]
+    assert sum("whole" in row for row in rows) == 18  # of 20 rows, two are missing
+    assert len(rows_of(read_all(tmp_path / f"a*.{format_}")[1])) == 20
+
+
+def test_types_of_several_files_join(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,1\n")
+    (tmp_path / "b.csv").write_text("y,x\n2.5,\nlate,2\n")
+    plan, batches = read_all(tmp_path / "*.csv")
+    assert {name: str(kind) for name, kind in plan.types.items()} == {"x": "int64", "y": "string"}
+    assert rows_of(batches) == [{"x": 1, "y": "1"}, {"y": "2.5"}, {"y": "late", "x": 2}]
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "l": [1], "n": null}\n{"b": true}\n')
+    (tmp_path / "b.jsonl").write_text('{"x": 2.5, "l": [], "n": "2013-01-01", "s": {"k": 1}}\n')
+    plan, batches = read_all(tmp_path / "*.jsonl")
+    assert {name: str(kind) for name, kind in plan.types.items()} == {
+        "x": "double", "l": "list<item: int64>", "n": "string", "b": "bool", "s": "struct<k: int64>",
+    }  # fmt: skip
+    assert rows_of(batches)[2] == {"x": 2.5, "l": [], "n": "2013-01-01", "s": {"k": 1}}
+
+
+AWKWARD = {
+    "integers": "a,b\n1,-9223372036854775808\n007,9223372036854775807\n",
+    "beyond int64 is text": "a,b,c\n9223372036854775808,1,1\n1,-9223372036854775809,9223372036854775808\n1.5,2.5,x\n",
+    "floats": "a,b,c,d\n.5,1e5,nan,1\n5.,-1E-3,inf,2.5\n1,2,-Infinity,1e400\n",
+    "signs, underscores and blanks": "a,b,c,d\n+5,1_000, 5 ,+1.5\n6,2,7,\t2.5\n",
+    "hexadecimal is text": "a,b,c\n0x1F,1,x0x1\n16,0X2,y\n",
+    "empty cells": 'a,b,c,d\n1,,,""\n,,x,\n3,,,\n',
+    "missing is only the empty text": "a,b,c\nNA,null,NaN\n1,2,3\n",
+    "no bools, dates or times": "a,b,c,d\ntrue,2013-01-01,12:30:00,2013-01-01T05:00:00Z\nfalse,2013-01-02,12:31:00,\n",
+    "quotes": 'a,b,c\n"1","x,y","say ""hi"""\n"2","z",w\n',
+    "carriage returns": "a,b,c\r\n1,x,2.5\r\n2,,\r\n",
+    "blank lines": "a,b\n1,2\n\n3,4\n\n",
+    "one column": "a\n1\n\n2.5\n",
+    "no newline at the end": "a,b\n1,2\n3,x",
+    "blanks are text": "a,b\n ,1\n2,  \n",
+    "other digits are text": "a,b\n٣,1\n2,²\n",
+    "header alone": "a,b\n",
+}  # fmt: skip
+_CELLS = (
+    "", "1", "-2", "3.5", "x", "1e3", "nan", "-inf", "+7", "1_0", "0x1", " 4", '"q,r"', "true", "1e999", "٣",
+    "9223372036854775808", "-9223372036854775808",
+)  # fmt: skip
+
+
+def _random_csv() -> dict[str, tuple[str, str]]:
+    draw = random.Random(2013)
+    cases = {}
+    for number in range(250):
+        pools = [draw.sample(_CELLS, draw.randint(1, 4)) for _ in range(4)]
+        lines = [",".join(draw.choice(pool) for pool in pools) for _ in range(draw.randint(1, 30))]
+        cases[f"random {number}"] = ("a,b,c,d\n" + "\n".join(lines) + "\n", ",")
+    return cases
+
+
+def test_csv_has_the_types_and_values_of_tfdvs_own_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So short are samples and spans that most values come as a surprise.
+    monkeypatch.setattr(csv_format, "SAMPLE_BYTES", 16)
+    for name, value in {"_LATER_BYTES": 8, "_LATER_SAMPLES": 1, "SPAN_BYTES": 64}.items():
+        monkeypatch.setattr(row_spans, name, value)
+    cases = {name: (text, ",") for name, text in AWKWARD.items()} | _random_csv()
+    cases["semicolons"] = ("a;b\n1;x,y\n2.5;z\n", ";")
+    cases["tabs"] = ("a\tb\n1\tx,y\n2.5\t \n", "\t")
+    types: dict[str, list[str]] = {}
+    for name, (text, delimiter) in cases.items():
+        path = tmp_path / "t.csv"
+        path.write_bytes(text.encode())
+        plan, batches = read_all(Source(str(path), delimiter=delimiter, null_values=("",)))
+        rows = [[repr(batch.column(n)[i].as_py()) for n in plan.types] for batch in batches for i in range(len(batch))]
+        types[name] = [str(kind) for kind in plan.types.values()]
+        assert (types[name], rows) == _by_tfdv(text, delimiter), name
+    # The cases are what they are meant to be.
+    assert types["beyond int64 is text"] == ["string"] * 3
+    assert types["signs, underscores and blanks"] == ["int64", "int64", "int64", "float"]
+    assert types["hexadecimal is text"] == ["string"] * 3
+    assert set(itertools.chain(*types.values())) == {"null", "int64", "float", "string"}
+
+
+_NAMES = {-1: "null", 0: "int64", 1: "float", 2: "string"}
+
+
+def _by_tfdv(text: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
+    header, *lines = text.split("\n")
+    names = next(csv.reader([header.rstrip("\r")], delimiter=delimiter))
+    lines = [line.rstrip("\r") for line in lines[: None if lines[-1] else -1]]
+    parser = csv_decoder.ParseCSVLine(delimiter)
+    parser.setup()
+    parsed = [next(iter(parser.process(line))) for line in lines]
+    inferrer = csv_decoder.ColumnTypeInferrer(names, skip_blank_lines=True)
+    types = inferrer.create_accumulator()
+    for cells, _ in parsed:
+        types = inferrer.add_input(types, cells)
+    infos = inferrer.extract_output(types)
+    batch = next(iter(csv_decoder.BatchedCSVRowsToRecordBatch(skip_blank_lines=True).process(parsed, infos)))
+    columns = [[_shown(value) for value in column.to_pylist()] for column in batch.columns]
+    return [_NAMES[int(info.type)] for info in infos], [list(row) for row in zip(*columns, strict=True)]
+
+
+def _shown(value: Any) -> str:
+    value = value[0] if value is not None else None
+    return repr(value.decode() if isinstance(value, bytes) else value)
+
+
+def test_csv_is_cut_between_rows_whatever_stands_within_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(7)
+    parts = []
+    path = tmp_path / "quoted.csv"
+    for _ in range(200):
+        rows = [
+            ["".join(draw.choices('ab,"\n', weights=[5, 5, 1, 1, 1], k=draw.randint(1, 6))) for _ in range(3)]
+            for _ in range(draw.randint(1, 40))
+        ]
+        with path.open("w", newline="") as stream:
+            writer = csv.writer(stream, lineterminator=draw.choice(["\n", "\r\n"]))
+            writer.writerows([["x", "y", "z"], *rows])
+        monkeypatch.setattr(row_spans, "SPAN_BYTES", draw.randint(1, 80))
+        monkeypatch.setattr(row_spans, "_CHUNK_BYTES", draw.randint(1, 64))
+        plan, batches = read_all(path)
+        parts.append(len(plan.parts))
+        assert [list(row.values()) for batch in batches for row in batch.to_pylist()] == rows, path.read_text()
+    assert sum(number > 3 for number in parts) > 150
+
+
+@pytest.mark.parametrize("stray", ['5" pipe', 'a"b"c', 'x"'])
+def test_csv_with_a_stray_quote_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stray: str) -> None:
+    # A quote within a value, then a quoted newline: rows cannot be told without parsing.
+    monkeypatch.setattr(row_spans, "SPAN_BYTES", 30)
+    (tmp_path / "s.csv").write_text("x,y\n" + f'{stray},1\nplain,"two\nlines"\n' * 40)
+    plan, batches = read_all(tmp_path / "s.csv")
+    assert len(plan.parts) == 1
+    assert [row["y"] for row in rows_of(batches)] == ["1", "two\nlines"] * 40
+
+
+def test_csv_with_a_byte_order_mark_in_another_encoding_and_with_given_types(tmp_path: Path) -> None:
+    bom, latin = tmp_path / "bom.csv", tmp_path / "latin.csv"
+    bom.write_bytes("\ufeffx,y\n1,2\n".encode())
+    latin.write_bytes("x,y\nMünchen,1\n".encode("latin-1"))
+    assert rows_of(read_all(bom)[1]) == [{"x": 1, "y": 2}]
+    assert rows_of(read_all(Source(str(latin), encoding="latin-1"))[1]) == [{"x": "München", "y": 1}]
+    given = Source(str(bom), schema={"x": "string"}, columns=("x",), null_values=("2",))
+    assert rows_of(read_all(given)[1]) == [{"x": "1"}]
+
+
+def test_late_types_start_a_source_over_at_most_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [",".join(["1"] * 30) for _ in range(4000)]
+    for number in range(30):
+        lines[2000 + 60 * number] = ",".join(["late" if i == number else "1" for i in range(30)])
+    (tmp_path / "late.csv").write_text("\n".join([",".join(f"c{i}" for i in range(30)), *lines]) + "\n")
+    with (tmp_path / "late.jsonl").open("w") as stream:
+        for number in range(4000):
+            stream.write(json.dumps({f"f{number // 200}": number, "n": 1 if number < 3000 else 1.5}) + "\n")
+    monkeypatch.setattr(row_spans, "_LATER_SAMPLES", 1)
+    monkeypatch.setattr(row_spans, "SPAN_BYTES", 4000)
+    for name, columns, types in (("late.csv", 30, {"string"}), ("late.jsonl", 21, {"double", "int64"})):
+        plan, batches = read_all(tmp_path / name)  # which starts over twice
+        assert (len(plan.types), {str(t) for t in plan.types.values()}, len(rows_of(batches))) == (columns, types, 4000)
+
+
+@pytest.mark.parametrize("kind", ["table", "parquet", "tfrecord", "jsonl", "csv"])
+def test_batches_of_long_strings_are_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for module in (layout, parquet, tfrecord):
+        monkeypatch.setattr(module, "BATCH_BYTES", 1 << 20)
+    long = pa.table({"s": [("x" * 100_000 if n % 2 else "y") for n in range(60)], "n": list(range(60))})
+    _, batches = read_all(long if kind == "table" else write(long, tmp_path / f"long.{kind}"))
+    assert max(batch.nbytes for batch in batches) <= 1 << 20
+    assert sum(batch.num_rows for batch in batches) == 60
+
+
+def test_batches_of_many_columns_and_of_many_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [batch.num_rows for batch in read_all(pa.table({"n": np.zeros(300_000)}))[1]]
+    assert sum(rows) == 300_000
+    assert max(rows) <= 65_536
+    for module in (layout, parquet):
+        monkeypatch.setattr(module, "BATCH_BYTES", 1 << 20)
+    wide = pa.table({f"c{i}": pa.array(np.zeros(600), pa.float64()) for i in range(1000)})
+    pq.write_table(wide, tmp_path / "wide.parquet")
+    for source in (wide, tmp_path / "wide.parquet"):
+        _, batches = read_all(source)
+        assert max(batch.nbytes for batch in batches) <= 1 << 20
+        assert sum(batch.num_rows for batch in batches) == 600
+
+
+def test_lists_and_bytes_of_fixed_size_become_those_that_tfdv_knows(tmp_path: Path) -> None:
+    kept = pa.table(
+        {
+            "vector": pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+            "code": pa.array([b"ab", b"\xff\xfe", None], pa.binary(2)),
+            "category": pa.array(["x", None, "x"]).dictionary_encode(),
+            "flag": pa.array([True, False, None]),
+            "nested": pa.array([[[1], [2, 3]], [], None], pa.list_(pa.list_(pa.int64()))),
+            "structs": pa.array([[{"a": 1, "b": ["x"]}], None, []]),
+            "nothing": pa.nulls(3),
+        }
+    )
+    pa.feather.write_feather(kept, tmp_path / "kept.feather")
+    _, batches = read_all(tmp_path / "kept.feather")
+    types = {column.name: str(column.type) for column in batches[0].schema}
+    assert types["vector"] == "list<item: float>"
+    assert types["code"] == "binary"
+    assert types["structs"] == "list<item: struct<a: int64, b: list<item: string>>>"
+    assert pa.Table.from_batches(batches).select(["vector", "code", "nested"]).to_pylist() == [
+        {"vector": [1.0, 2.0], "code": b"ab", "nested": [[1], [2, 3]]},
+        {"vector": None, "code": b"\xff\xfe", "nested": []},
+        {"vector": [3.0, 4.0], "code": None, "nested": None},
+    ]
+
+
+def test_a_column_that_is_named_as_a_field_of_a_struct_is_left_out_by_its_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a.b": [1], "a": [{"b": 3, "c": ["x"]}]}), tmp_path / "dotted.parquet")
+    left = [rows_of(read_all(tmp_path / "dotted.parquet", exclude=[name])[1]) for name in ("a", "a.b")]
+    assert left == [[{"a.b": 1}], [{"a": {"b": 3, "c": ["x"]}}]]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0], pa.timestamp("us", "UTC")),
+        pa.array([0], pa.date32()),
+        pa.array([1], pa.decimal128(5, 2)),
+        pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+        pa.array([{"d": None}], pa.struct([("d", pa.date32())])),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_types_without_statistics_are_refused_unless_left_out(tmp_path: Path, column: pa.Array) -> None:
+    table = pa.table({"ok": [1], "col": column})
+    pq.write_table(table, tmp_path / "t.parquet")
+    words = "column 'col' is .* has no statistics; expected integers, floats"
+    with pytest.raises(BadInput, match=rf"t\.parquet: {words}"):
+        read_all(tmp_path / "t.parquet")
+    with pytest.raises(BadInput, match=f"^table: {words}"):
+        read_all(table)
+    assert rows_of(read_all(tmp_path / "t.parquet", exclude=["col"])[1]) == [{"ok": 1}]
+
+
+@pytest.mark.parametrize("damage", ["head", "midst"])
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_corrupt_file_among_good_ones_is_named_or_left_out(tmp_path: Path, format_: str, damage: str) -> None:
+    write(table_of(300), tmp_path / f"a.{format_}")
+    bad = write(table_of(300, 1000), tmp_path / f"b.{format_}")
+    write(table_of(300, 2000), tmp_path / f"c.{format_}")
+    bad.write_bytes(_damaged(bad.read_bytes(), format_, damage))
+    with pytest.raises(CorruptFile) as failure:
+        read_all(tmp_path)
+    again = pickle.loads(pickle.dumps(failure.value))
+    assert Path(again.file) == bad and bad.name in str(again)
+    plan = plan_source(tmp_path, on_corrupt="skip")
+    try:
+        ids = {row["id"] for part in plan.parts for row in rows_of(list(plan.read(part)))}
+    except CorruptFile as corrupt:
+        plan = plan.without(corrupt.file, str(corrupt))
+        ids = {row["id"] for part in plan.parts for row in rows_of(list(plan.read(part)))}
+    assert ids == {*range(300), *range(2000, 2300)}
+    assert list(plan.skipped) == [str(bad)]
+
+
+def _damaged(data: bytes, format_: str, damage: str) -> bytes:
+    if damage == "head":
+        return b"\x00\x01" * 50
+    if format_ in ("csv", "jsonl"):
+        lines = data.split(b"\n")
+        return b"\n".join([*lines[:-8], b'{"broken": ' if format_ == "jsonl" else b"1,2,3,4,5,6,7", *lines[-8:]])
+    if format_ == "parquet":  # the header of the first page; the footer stays whole
+        return data[:4] + bytes(b ^ 0x55 for b in data[4:24]) + data[24:]
+    middle = len(data) // 2
+    # Compressed and checked formats notice a changed byte; others notice an end that is missing.
+    if format_ in ("tfrecord", "tfrecord.gz", "csv.gz", "jsonl.gz", "feather"):
+        return data[:middle] + bytes(b ^ 0x55 for b in data[middle : middle + 20]) + data[middle + 20 :]
+    return data[:middle]
+
+
+def test_a_source_of_corrupt_files_alone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no PAR1")
+    with pytest.raises(BadInput, match="none of its files can be read: "):
+        read_all(tmp_path, on_corrupt="skip")
+
+
+def test_statistics_of_csv_equal_tfdvs(tmp_path: Path) -> None:
+    draw = random.Random(11)
+    lines = [
+        f"{n},{draw.choice(_CELLS[:9])},{draw.choice(['', 'UA', 'é'])},{n / 7 if n > 300 else n}" for n in range(400)
+    ]
+    path = tmp_path / "mixed.csv"
+    path.write_text("id,mixed,carrier,late\n" + "\n".join(lines) + "\n")
+    theirs = tfdv.generate_statistics_from_csv(str(path))
+    assert compare(generate_statistics(path, workers=2), theirs, pa.table({})) == []
+
+
+def test_statistics_of_tfrecords_equal_tfdvs(tmp_path: Path) -> None:
+    path = write(nested_table().select(["numbers", "large", "words"]), tmp_path / "lists.tfrecord")
+    theirs = tfdv.generate_statistics_from_tfrecord(str(path))
+    assert compare(generate_statistics(path, workers=2), theirs, pa.table({})) == []
+
+
+def test_statistics_of_json_lines_equal_those_of_parquet(tmp_path: Path) -> None:
+    # Top values of so many are counted in a second reading.
+    strings = many_strings().append_column("n", pa.array(range(60_000)))
+    lines, columns = (generate_statistics(write(strings, tmp_path / f"s.{kind}")) for kind in ("jsonl", "parquet"))
+    assert compare(lines, columns, strings) == []
+
+
+def _files(folder: Path, **tables: pa.Table) -> Path:
+    """A folder with tables in files, named after them: the underscore stands for the dot."""
+    folder.mkdir()
+    for name, table in tables.items():
+        write(table, folder / name.replace("_", "."))
+    return folder
+
+
+TYPED = b"a,b\n1,2\nx,3\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.csv", b"", "none of its files can be read: they are empty"),
+        ("twice.csv", b"a,b,a\n1,2,3\n", "twice.csv: the header names column 'a' more than once"),
+        ("ragged.csv", b"a,b\n1,2\n3\n", "ragged.csv, row 2: CSV parse error: Expected 2 columns, got 1"),
+        ("latin.csv", "a\nM\u00fcnchen\n".encode("latin-1"), "column 'a' is not text in utf8; name its encoding"),
+        ("mixed.jsonl", b'{"x": 1}\n{"x": "one"}\n', "row 2: field 'x' is a string, but a number in other lines"),
+        ("array.jsonl", b"[1, 2]\n", "array.jsonl, row 1: "),
+        ("unknown.bin", bytes(range(256)) * 4, "unknown.bin: neither CSV, JSON lines nor Parquet"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_row_and_field(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput) as refused:
+        read_all(tmp_path / name)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"schema": {"a": "int64"}}, "typed.csv, row 2, column 'a': 'x' is not of type int64, which the source's 'sch"),
+        ({"schema": {"b": "date32"}}, "column 'b' is date32[day], which has no statistics"),
+        ({"columns": ("a", "z")}, "no file has column 'z', which its 'columns' names"),
+        ({"columns": ()}, "no column is left to read"),
+    ],
+)
+def test_what_a_source_says_of_its_files_must_hold(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    (tmp_path / "typed.csv").write_bytes(TYPED)
+    with pytest.raises(BadInput) as refused:
+        read_all(Source(str(tmp_path / "typed.csv"), **given))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: _files(folder), "t': no file matches"),
+        (lambda folder: folder / "absent.csv", "absent.csv': no file matches"),
+        (
+            lambda folder: _files(folder, a_parquet=pa.table({"x": [1]}), b_parquet=pa.table({"x": ["one"]})),
+            "t/b.parquet: column 'x' is string, but int64 in ",
+        ),
+        (
+            lambda folder: _files(folder, a_jsonl=pa.table({"x": [1]}), b_jsonl=pa.table({"x": ["one"]})),
+            "t/b.jsonl: column 'x' is string, but int64 in ",
+        ),
+        (
+            lambda folder: _files(
+                folder, a_tfrecord=pa.table({"x": [1]}), b_tfrecord=pa.table({"x": pa.array([1.5], pa.float32())})
+            ),
+            "t/b.tfrecord: column 'x' is large_list<item: float>, but large_list<item: int64> in ",
+        ),
+        (
+            lambda folder: _files(folder, a_parquet=table_of(3), b_csv=table_of(3)),
+            "files of different formats: csv (",
+        ),
+        (lambda folder: 7, "source is of type int, expected a path, a URI, a Source"),
+        (lambda folder: [7], "source holds a value of type int, expected record batches"),
+    ],
+)
+def test_bad_input_names_file_field_and_value(tmp_path: Path, make: Callable[[Path], Any], message: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_all(make(tmp_path / "t"))
+    assert message in str(refused.value)
+
+
+def test_records_that_are_no_examples_are_refused(tmp_path: Path) -> None:
+    write_examples(tmp_path / "text.tfrecord", [b"no example at all"] * 3)
+    with pytest.raises(BadInput, match=r"text\.tfrecord: a record cannot be read as a tf\.Example"):
+        read_all(tmp_path / "text.tfrecord")
+
+
+def test_sources_on_s3_are_read_also_in_a_forked_process(s3_endpoint: str, tmp_path: Path) -> None:
+    import s3fs
+
+    options = {"endpoint_url": s3_endpoint, "key": "testing", "secret": "testing"}
+    fs = s3fs.S3FileSystem(**options)
+    fs.mkdir("statistics-sources")
+    expected = rows_of(table_of(60).to_batches())
+    for format_ in FORMATS:
+        path = write(table_of(60), tmp_path / f"t.{format_}")
+        fs.put_file(str(path), f"statistics-sources/{path.name}")
+        plan, batches = read_all(Source(f"s3://statistics-sources/t.{format_}", storage_options=options))
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+            forked = pool.submit(_read_parts, plan).result(timeout=60)
+        for rows in (rows_of(batches), forked):
+            assert [_ordered(row) for row in rows] == expected, format_
+    for name in ("a", "below/b"):
+        fs.put_file(str(tmp_path / "t.parquet"), f"statistics-sources/folder/{name}.parquet")
+    assert len(rows_of(read_all(Source("s3://statistics-sources/folder", storage_options=options))[1])) == 120
+
+
+def _read_parts(plan: Plan) -> list[dict[str, Any]]:
+    return rows_of([batch for part in plan.parts for batch in plan.read(part)])

@@ -1,0 +1,198 @@
+"""Statistics by Spark: the same as those of this machine, from files, DataFrames and tables."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import tensorflow_data_validation as tfdv
+from crafted_files import write_crafted
+from statistics_equality import cases, compare, flights_like_table, mixed_table, nested_table
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.runtime.feature_statistics import generate_statistics
+from airflow_hops.runtime.feature_statistics import spark as engine
+from airflow_hops.runtime.feature_statistics.generate import collect_statistics
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+
+@pytest.fixture(autouse=True)
+def _several_tasks_for_small_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_SMALL_TASK_BYTES", 1)
+
+
+def _write_parts(table: pa.Table, folder: Path, parts: int) -> None:
+    rows = table.num_rows // parts + 1
+    for part in range(parts):
+        pq.write_table(table.slice(part * rows, rows), folder / f"part-{part}.parquet", row_group_size=rows // 3 + 1)
+
+
+@pytest.mark.parametrize("case", ["nested", "weighted_slices", "slicing_config", "cross_features", "many_strings"])
+def test_both_engines_return_the_same_statistics(spark: Any, tmp_path: Path, case: str) -> None:
+    make, options = cases()[case]
+    table = make()
+    _write_parts(table, tmp_path, 5)
+    ours = generate_statistics(tmp_path, options=options(), engine="spark")
+    assert compare(ours, generate_statistics(tmp_path, options=options(), workers=1), table) == []
+
+
+def test_executors_read_csv_whose_columns_turn_out_wider_late(spark: Any, tmp_path: Path) -> None:
+    rows = 400_000
+    late = ["1"] * (rows - 1)
+    table = pa.table(
+        {"n": range(rows), "float_late": [*late, "1.5"], "text_late": [*late, "word"], "both": [*late[1:], "0.5", "x"]}
+    )
+    pa.csv.write_csv(table, tmp_path / "wide.csv")
+    ours = generate_statistics(tmp_path / "wide.csv", engine="spark")
+    assert compare(ours, generate_statistics(tmp_path / "wide.csv", workers=1), table) == []
+    assert _types(ours) == {"n": 0, "float_late": 1, "text_late": 2, "both": 2}
+
+
+def _types(statistics: Any) -> dict[str, int]:
+    return {feature.path.step[0]: feature.type for feature in statistics.datasets[0].features}
+
+
+def test_executors_read_compressed_csv_and_json_lines(spark: Any, tmp_path: Path) -> None:
+    table = flights_like_table(1000)
+    with gzip.open(tmp_path / "small.csv.gz", "wb", compresslevel=1) as file:
+        pa.csv.write_csv(table, file)
+    lines = (json.dumps({"x": i, "y": "a" * (i % 3), "z": [i] * (i % 2)}) for i in range(3000))
+    (tmp_path / "lines.jsonl").write_text("\n".join(lines))
+    for name in ("small.csv.gz", "lines.jsonl"):
+        ours = generate_statistics(tmp_path / name, engine="spark")
+        assert compare(ours, generate_statistics(tmp_path / name, workers=1), table) == []
+    assert _types(ours) == {"x": 0, "y": 2, "z": 0}
+
+
+@pytest.fixture(scope="module")
+def frame(spark: Any) -> Any:
+    """A DataFrame of :func:`flights_like_table`."""
+    pandas = flights_like_table().to_pandas().astype({"carrier": object})
+    return spark.createDataFrame(pandas.where(lambda f: f.notna(), None))
+
+
+@pytest.mark.parametrize("source", ["frame", "empty partitions", "table"])
+def test_a_dataframe_has_the_statistics_of_its_rows(frame: Any, source: str) -> None:
+    frame.repartition(7).createOrReplaceTempView("flights_like")
+    given = {
+        "frame": frame.repartition(3),
+        "empty partitions": frame.coalesce(1).repartition(9, "late"),
+        "table": "spark://flights_like",
+    }[source]
+    table = flights_like_table()
+    assert compare(generate_statistics(given, engine="spark"), generate_statistics(table), table) == []
+
+
+def test_a_dataframe_of_lists_and_structs_has_the_statistics_of_its_rows(spark: Any) -> None:
+    nested = nested_table(200).select(["numbers", "words", "structs"])
+    found = generate_statistics(spark.createDataFrame(nested.to_pandas()), engine="spark")
+    assert compare(found, generate_statistics(nested), nested) == []
+
+
+def test_columns_of_a_dataframe_may_have_odd_names(spark: Any) -> None:
+    table = pa.table({"a.b": [1, 2], "q`x": ["u", "v"], "a": [{"b": 3, "c.d": "x"}, None]})
+    frame = spark.createDataFrame(
+        [(1, "u", (3, "x")), (2, "v", None)], "`a.b` long, `q``x` string, a struct<b: long, `c.d`: string>"
+    )
+    assert compare(generate_statistics(frame, engine="spark"), generate_statistics(table), table) == []
+
+
+def test_columns_of_a_dataframe_are_left_out(frame: Any) -> None:
+    without = generate_statistics(frame, engine="spark", exclude=["late", "hour"])
+    assert sorted(_types(without)) == ["carrier", "delay", "weight"]
+
+
+def test_a_sample_is_drawn_in_the_executors(spark: Any) -> None:
+    options = tfdv.StatsOptions(sample_rate=0.2)
+    found = generate_statistics(spark.range(0, 7000, 1, 5), options=options, engine="spark")
+    # 1,400 of 7,000 rows are expected, with a standard deviation of 33.
+    assert 1200 < found.datasets[0].num_examples < 1600
+
+
+def test_many_tasks_are_merged_as_a_tree(spark: Any) -> None:
+    context, shares = spark.sparkContext, []
+    context.setJobGroup("tree", "a tree of merges")
+    found = collect_statistics(spark.range(0, 7000, 1, 17), engine="spark", progress=shares.append)
+    tracker = context.statusTracker()
+    stages = [stage for job in tracker.getJobIdsForGroup("tree") for stage in tracker.getJobInfo(job).stageIds]
+    assert sorted((tracker.getStageInfo(stage).numTasks for stage in stages), reverse=True) == [17, 3, 1]
+    table = pa.table({"id": range(7000)})
+    assert compare(found.statistics, generate_statistics(table), table) == []
+    assert found.rows == 7000
+    assert shares == sorted(shares) and shares[-1] == 1.0
+
+
+def _corrupt(folder: Path) -> Path:
+    _write_parts(mixed_table(100), folder, 2)
+    (folder / "part-9.parquet").write_bytes(b"PAR1 this is not Parquet PAR1")
+    return folder
+
+
+def _damaged(folder: Path) -> Path:
+    pq.write_table(pa.table({"x": range(100_000)}), folder / "part-0.parquet", use_dictionary=False)
+    content = bytearray((folder / "part-0.parquet").read_bytes())
+    content[10_000:60_000] = bytes(50_000)
+    (folder / "part-1.parquet").write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (lambda spark, folder: _corrupt(folder), ["part-9.parquet", "cannot be read"]),
+        (lambda spark, folder: _damaged(folder), ["part-1.parquet", "cannot be read"]),
+        (lambda spark, folder: "spark://no_such_table", ["spark://no_such_table", "cannot be found"]),
+        (
+            lambda spark, folder: spark.sql("select timestamp '2013-01-01' as t"),
+            ["column 't' is timestamp[us", "has no statistics"],
+        ),
+        (lambda spark, folder: spark.sql("select 1 as x, 2 as x"), ["two columns are called 'x'"]),
+        (lambda spark, folder: spark.sql("select 1 as x where false"), ["no rows"]),
+        (lambda spark, folder: iter(mixed_table(10).to_batches()), ["a stream of record batches"]),
+        (lambda spark, folder: folder / "nothing", ["nothing", "no file matches"]),
+    ],
+)
+def test_bad_input_is_named(spark: Any, tmp_path: Path, source: Callable[[Any, Path], Any], words: list[str]) -> None:
+    with pytest.raises(HopsError) as refused:
+        generate_statistics(source(spark, tmp_path), engine="spark")
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_bad_options_are_named(spark: Any) -> None:
+    def by_nothing(batch: pa.RecordBatch) -> Any:
+        raise KeyError("no such slice")
+
+    with pytest.raises(BadInput, match="no column is left to read"):
+        generate_statistics(spark.range(3), engine="spark", exclude=["id"])
+    options = tfdv.StatsOptions(experimental_slice_functions=[by_nothing])
+    with pytest.raises(BadInput, match=r"slices.*by_nothing.*KeyError\('no such slice'\)"):
+        generate_statistics(spark.range(3), engine="spark", options=options)
+
+
+def test_a_file_that_proves_damaged_in_an_executor_is_left_out(spark: Any, tmp_path: Path) -> None:
+    found = generate_statistics(_damaged(tmp_path), engine="spark", on_corrupt="skip")
+    assert found.datasets[0].num_examples == 100_000
+
+
+def test_a_worker_does_not_run_what_a_crafted_file_brings_along(spark: Any, tmp_path: Path) -> None:
+    def read(path: str) -> str:  # travels by value: this package is not imported for it
+        import pyarrow.parquet
+
+        try:
+            return f"{pyarrow.parquet.read_table(path).num_rows} rows"
+        except RuntimeError as error:
+            return str(error)
+
+    path = write_crafted(tmp_path / "crafted.parquet", tmp_path / "proof")
+    (said,) = spark.sparkContext.parallelize([str(path)], 1).map(read).collect()
+    assert said.startswith("Disallowed deserialization of 'arrow.py_extension_type'")
+    assert not (tmp_path / "proof").exists()

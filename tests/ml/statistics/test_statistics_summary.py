@@ -1,0 +1,140 @@
+"""The JSON twin of statistics: small, strict JSON, and what a page wants to know."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from option_tables import table
+
+from airflow_hops.runtime.feature_statistics import generate_statistics
+from airflow_hops.runtime.feature_statistics.options import options_from
+from airflow_hops.runtime.feature_statistics.summary import summarize
+
+pytestmark = pytest.mark.runtime
+
+
+def _awkward() -> Any:
+    """NaN, infinities, nothing at all, bytes, a long string, several values, values inside values, extremes."""
+    floats = np.arange(100.0)
+    floats[:5], floats[5:8], floats[8] = np.nan, np.inf, -np.inf
+    return generate_statistics(
+        pa.table(
+            {
+                "floats": floats,
+                "only_nan": np.full(100, np.nan),
+                "nothing": pa.nulls(100, pa.float64()),
+                "untyped": pa.nulls(100),
+                "bytes": pa.array([b"\xff\xfe"] * 30 + [b"plain"] * 70),
+                "long": pa.array(["x" * 1000] * 60 + ["y" * 1_000_000] * 40),
+                "several": pa.array([[1] * (i % 4) if i else None for i in range(100)]),
+                "nested": pa.array([{"inside": i if i % 2 else None} for i in range(100)]),
+                "extreme": pa.array([2**63 - 1, -(2**63)] * 50),
+            }
+        )
+    )
+
+
+def _wide() -> Any:
+    """The statistics of one column under 5,000 names."""
+    statistics = generate_statistics(pa.table({"column": [1.0, 2.0, 9.0]}))
+    features = statistics.datasets[0].features
+    for number in range(1, 5000):
+        features.add().CopyFrom(features[0])
+        features[number].path.step[0] = f"column_{number}"
+    return statistics
+
+
+def _twin(statistics: Any) -> str:
+    return json.dumps(summarize(statistics), allow_nan=False)
+
+
+def _of_options(**options: Any) -> str:
+    return _twin(generate_statistics(table(), options=options_from(options)))
+
+
+def test_awkward_values_are_strict_json() -> None:
+    text = _twin(_awkward())
+    twin = json.loads(text)
+    features = twin["features"]
+    assert twin["rows"] == 100
+    floats = features["floats"]
+    assert (floats["nan"], floats["infinite"], floats["max"], floats["min"]) == (5, 4, "inf", "-inf")
+    assert sum(count for _, _, count in floats["histogram"]) == pytest.approx(95)
+    assert features["only_nan"]["nan"] == 100
+    assert features["nothing"] == {"type": "FLOAT", "count": 0, "missing": 100}
+    assert features["untyped"]["missing"] == 100
+    assert ["__BYTES_VALUE__", 30] in features["bytes"]["top_values"]
+    long = features["long"]["top_values"]
+    assert len(long) == 2 and all(len(value) <= 100 for value, _ in long)
+    assert features["several"]["values_per_row"] == {"min": 0, "mean": pytest.approx(150 / 99), "max": 3}
+    assert features["several"]["missing"] == 1
+    assert features["nested"]["type"] == "STRUCT"
+    assert (features["nested.inside"]["count"], features["nested.inside"]["missing"]) == (50, 50)
+    assert features["extreme"]["max"] == pytest.approx(2.0**63)
+    assert len(text) < 10_000
+
+
+def test_five_thousand_columns_have_their_figures() -> None:
+    text = _twin(_wide())
+    twin = json.loads(text)
+    assert len(twin["features"]) == 5000
+    assert twin["features"]["column_9"] == {
+        "type": "FLOAT", "count": 3, "missing": 0, "mean": 4, "std": pytest.approx(3.559, abs=1e-3), "min": 1,
+        "max": 9, "median": 2, "zeros": 0,
+    }  # fmt: skip
+    assert len(text) < 1_000_000
+
+
+def test_weighted_statistics_stand_beside_those_of_rows() -> None:
+    twin = json.loads(_of_options(weight_feature="digit", features=["digit", "letter", "number"]))
+    weight = twin["weighted_rows"]
+    letter, number = twin["features"]["letter"], twin["features"]["number"]
+    assert weight == pytest.approx(1.5 * 5000, rel=0.05)
+    assert letter["weighted"]["count"] == weight
+    assert sum(count for _, count in letter["weighted"]["top_values"]) == weight
+    assert sum(count for _, count in letter["top_values"]) == letter["count"] == 5000
+    assert number["weighted"]["mean"] != number["mean"]
+    assert number["weighted"]["mean"] == pytest.approx(number["mean"], abs=0.1)
+
+
+def test_the_largest_slices_are_told_and_the_others_counted() -> None:
+    options = options_from({"slice_by": ["letter", "photo"], "features": ["letter", "photo", "number"]})
+    twin = json.loads(_twin(generate_statistics(table().slice(0, 120), options=options)))
+    slices = twin["slices"]
+    assert next(iter(slices)).startswith("letter_") and len(slices) == 50
+    assert twin["slices_left_out"] == 120 + 3 - 50
+    assert sum(slices[f"letter_{one}"]["rows"] for one in "abc") == twin["rows"] == 120
+    inside = slices["letter_a"]["features"]
+    assert inside["letter"]["top_values"] == [["a", slices["letter_a"]["rows"]]]
+    assert inside["number"]["mean"] > twin["features"]["number"]["mean"] + 0.3
+    assert "histogram" not in inside["number"]
+
+
+def test_pairs_of_features_are_told_strongest_first() -> None:
+    lift_of = {"features": ["letter", "photo"]}
+    twin = json.loads(_of_options(label_feature="y", weight_feature="digit", cross_features=True, lift=lift_of))
+    crosses = twin["cross_features"]
+    assert {crosses[0]["x"], crosses[0]["y"]} == {"number", "seconds"}
+    assert crosses[0]["correlation"] == pytest.approx(1, abs=1e-5)
+    strengths = [abs(cross["correlation"]) for cross in crosses]
+    assert strengths == sorted(strengths, reverse=True)
+    infinite = [cross for cross in crosses if {cross["x"], cross["y"]} == {"infinite", "number"}]
+    assert [cross["covariance"] for cross in infinite] == ["nan"]
+    lift = twin["lift"]
+    assert lift["label"] == "y"
+    by_label = {one["y"]: one for one in lift["features"]["letter"]}
+    assert by_label[1]["highest"][0][0] == "a" and by_label[1]["highest"][0][1] > 1.3
+    assert by_label[0]["count"] + by_label[1]["count"] == 5000
+    assert all(one["highest"] == [] for one in lift["features"]["photo"])  # every value is in one row alone
+    assert "custom" not in twin["features"]["letter"]
+
+
+def test_semantic_domains_are_told() -> None:
+    sentences = pa.table({"text": ["a quick brown fox jumps over the lazy dog and runs away"] * 200})
+    found = generate_statistics(sentences, options=options_from({"semantic_domains": True}))
+    text = json.loads(_twin(found))["features"]["text"]
+    assert text["custom"]["domain_info"] == "natural_language_domain {}"

@@ -1,0 +1,283 @@
+"""The train stage: real ranks from transformed examples to a model artifact, and every way in which it may fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import keras
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+import training_functions
+import transformed_examples
+from trainings import Trainings
+
+from airflow_hops.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Manifest, RowCounts
+from airflow_hops.hops.checkpoints import (
+    Position,
+    Snapshot,
+    copy_variables,
+    load_snapshot,
+    restore_variables,
+    write_checkpoint,
+)
+from airflow_hops.runtime.train.checkpoint_state import CheckpointState
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.integrity import describe
+from tests.ml.conftest import stage_runner
+
+
+@pytest.fixture(scope="module")
+def model(trainings: Trainings, examples: Artifact) -> Any:
+    """A training of four epochs that nothing happens to."""
+    artifact = trainings("training_functions:train", examples, run_id="uninterrupted", epochs=4, timeline=True)
+    folder = trainings.store.local(artifact)
+    return SimpleNamespace(
+        artifact=artifact,
+        folder=folder,
+        summary=json.loads((folder / "training.json").read_text()),
+        lines=list(trainings.lines),
+        progress=list(trainings.progress),
+    )
+
+
+def _events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values in the event files, by run and tag."""
+    events: dict[str, list[tuple[int, float]]] = {}
+    for path in sorted((folder / "tensorboard").glob("*/events*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                found = (event.step, float(tf.make_ndarray(value.tensor)))
+                events.setdefault(f"{path.parent.name}/{value.tag}", []).append(found)
+    return events
+
+
+def test_two_ranks_make_a_model_artifact_with_lineage(model: Any, examples: Artifact) -> None:
+    artifact = model.artifact
+    assert artifact.rows == {"train": RowCounts(1001, 1001), "eval": RowCounts(201, 201)}
+    measured = {"train_loss", "train_auc", "eval_loss", "eval_auc", "examples_per_second", "scaling_efficiency"}
+    assert measured < set(artifact.metrics)
+    assert 0 < artifact.metrics["scaling_efficiency"] < 1
+    assert artifact.metrics["eval_auc"] > 0.7
+    expected = {
+        "features": ["a", "b", "kind"],
+        "label": "late",
+        "time": "when",
+        "signature": "serving_default",
+        "statistics": "file:///store/statistics",
+        "schema": "file:///store/schema",
+        "window": examples.properties["window"],
+        "synchronized": True,
+    }
+    assert {name: artifact.properties[name] for name in expected} == expected
+    kept = sorted(path.name for path in (model.folder / "checkpoints").iterdir())
+    assert kept == ["step-00000022", "step-00000033", "step-00000044"]
+    assert {path.name for path in (model.folder / "logs").iterdir()} == {"rank-0.log", "rank-1.log"}
+
+
+def test_training_json_tells_what_was_done(model: Any) -> None:
+    summary = model.summary
+    assert (summary["ranks"], summary["seed"], summary["params"]) == (2, 0, {"epochs": 4})
+    assert [set(epoch) for epoch in summary["epochs"]] == [{"loss", "auc", "val_loss", "val_auc", "seconds"}] * 4
+    assert len(set(summary["guard"]["checksums"])) == 4
+    assert summary["guard"]["rows"] == [1001] * 4
+    assert summary["guard"]["checks"] >= 4 * 6
+    assert summary["synchronized"] is True
+    assert 0 < summary["scaling_efficiency"] < 1
+    assert summary["rows_by_rank"] == [{"train": 500, "eval": 100}, {"train": 501, "eval": 101}]
+    assert summary["versions"]["horovod"] == "0.28.1"
+
+
+def test_progress_and_metrics_stream_to_the_task_log(model: Any) -> None:
+    assert [progress for progress, _, _ in model.progress] == [0.25, 0.5, 0.75, 1.0]
+    assert model.progress[0][1] == "epoch 1 of 4"
+    assert {"loss", "auc", "val_loss", "val_auc", "examples_per_second"} == set(model.progress[0][2])
+    assert "step 7 gradient_norm=0.25" in model.lines
+
+
+def test_a_timeline_is_written_on_request(model: Any) -> None:
+    events = (model.folder / "timeline.json").read_text()
+    assert "hops_gradients_0" in events and "ALLREDUCE" in events
+
+
+def test_the_model_serves_raw_features_and_events_are_in_its_folder(model: Any) -> None:
+    signature = tf.saved_model.load(str(model.folder / "saved_model")).signatures["serving_default"]
+    a, b = tf.constant([-3.0, 0.0, 3.0]), tf.constant([-1.0, 0.0, 1.0])
+    low, middle, high = signature(a=a, b=b, kind=tf.constant([0, 1, 4], tf.int64))["probability"].numpy()
+    assert low < middle < high
+    events = _events(model.folder)
+    expected = [(epoch, pytest.approx(metrics["val_auc"])) for epoch, metrics in enumerate(model.summary["epochs"])]
+    assert events["validation/auc"] == expected
+    assert events["train/gradient_norm"] == [(7, 0.25)]
+    assert [step for step, _ in events["train/loss"]] == [0, 1, 2, 3]
+
+
+def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_the_same_weights(
+    trainings: Trainings, examples: Artifact, model: Any, tmp_path: Path
+) -> None:
+    given = {"epochs": 4, "timeline": True, "run_id": "interrupted"}
+    accident = {"accident_after": 3, "marker": str(tmp_path / "marker")}
+    with pytest.raises(HopsError, match="rank 1 of 2 on") as failure:
+        trainings("training_functions:train", examples, **given, **accident)
+    assert failure.value.retryable
+    assert "was ended by SIGKILL" in str(failure.value)
+    assert "rank 1 is about to have an accident" in str(failure.value)
+    assert re.search(r"The checkpoint after epoch (2 \(step 22|3 \(step 33)\) is kept in", str(failure.value))
+    alone = trainings("training_functions:train", examples, epochs=1, run_id="interrupted", np=1, seed=4)
+    assert not any("resuming" in line for line in trainings.lines), "the checkpoint is of other params"
+    summary = json.loads((trainings.store.local(alone) / "training.json").read_text())
+    assert (summary["ranks"], summary["seed"]) == (1, 4)
+    assert summary["rows_by_rank"] == [{"train": 1001, "eval": 201}]
+    artifact = trainings("training_functions:train", examples, **given, **accident)
+    assert any(line.startswith("resuming after epoch") for line in trainings.lines)
+    assert "epoch 1 of 4" not in trainings.lines
+    folder = trainings.store.local(artifact)
+    summary = json.loads((folder / "training.json").read_text())
+    assert summary["resumed_after_epoch"] in (2, 3)
+    assert len(summary["epochs"]) == 4
+    assert summary["checksum"] == model.summary["checksum"]
+    earlier = "the earlier try's epochs are there, too"
+    assert [step for step, _ in _events(folder)["train/loss"]] == [0, 1, 2, 3], earlier
+    assert not list(Path(trainings.store.root[7:]).glob("_state/checkpoints/tests/interrupted/*/*"))
+
+
+def test_ranks_that_are_faster_than_the_store_go_on_and_are_not_taken_for_stalled(
+    trainings: Trainings, examples: Artifact
+) -> None:
+    artifact = trainings(
+        "training_functions:train",
+        examples,
+        stage=training_functions.train_with_a_slow_store,
+        epochs=8,
+        np=1,
+        stall_timeout_s=4,
+    )
+    summary = json.loads((trainings.store.local(artifact) / "training.json").read_text())
+    assert len(summary["epochs"]) == 8
+
+
+def test_checkpoints_outlive_a_try_on_an_object_store_too(make_context: Any, tmp_path: Path) -> None:
+    state = CheckpointState.of(make_context(kind="model").spec, ArtifactStore("memory://hops"))
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    assert state.fetch(tmp_path / "before") is None
+    for epochs in (1, 2):
+        history = tuple({"loss": 1.0 / epoch} for epoch in range(1, epochs + 1))
+        snapshot = Snapshot(Position(step=7 * epochs, epoch=epochs), copy_variables(model), history=history)
+        state.publish(write_checkpoint(tmp_path / "local", snapshot, keep=3))
+    fetched = state.fetch(tmp_path / "fetched")
+    assert fetched is not None
+    assert (fetched.position.epoch, fetched.history) == (2, ({"loss": 1.0}, {"loss": 0.5}))
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    other.compile("adam", "mse")
+    with pytest.raises(BadInput, match=r"variable 'kernel' has shape \(2, 1\) there and \(3, 1\) in the model"):
+        restore_variables(load_snapshot(fetched), other)
+    memory = fsspec.filesystem("memory")
+    (stored,) = (path for path in memory.find("/") if "step-00000014/variables.npz" in path)
+    memory.pipe_file(stored, memory.cat_file(stored)[:-100])
+    before = state.fetch(tmp_path / "damaged")
+    assert before is not None
+    assert (before.position.epoch, before.history) == (1, ({"loss": 1.0},))
+    memory.pipe_file(stored.replace("variables.npz", "checkpoint.json"), b'{"epochs": 2, "history": []}')
+    with pytest.raises(BadInput, match="a checkpoint of format 1, written by airflow-hops an earlier version"):
+        state.fetch(tmp_path / "other")
+    state.clear()
+    assert state.fetch(tmp_path / "after") is None
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "expected", "retryable"),
+    [
+        ("train_without_wrapper", {}, ["the ranks' weights differ after step 1 of epoch 1"], False),
+        (
+            "train",
+            {"poison_after": 2},
+            ["the loss is nan at step 1 of epoch 3", "The checkpoint after epoch 2 (step 22) is kept in"],
+            False,
+        ),
+        ("return_nothing", {}, ["returned builtins.NoneType, expected a keras.Model"], False),
+        ("fail", {}, ["KeyError: 'learning_rate' (rank 1 of 2 on"], True),
+        ("exhaust_memory", {}, ["MemoryError: Unable to allocate"], True),
+        ("read_another_split", {}, ["there is no split 'test' among the transformed examples"], False),
+        ("no_such_function", {}, ["has no function 'no_such_function'"], False),
+        ("train", {"np": 0}, ["np is 0, expected a number of ranks, 1 or more"], False),
+        ("hang", {"stall_timeout_s": 4}, ["in waiting_for_a_lock_that_nobody_frees"], True),
+    ],
+)
+def test_what_goes_wrong_in_a_rank_is_said_and_leaves_no_artifact(
+    trainings: Trainings, examples: Artifact, function: str, given: Any, expected: list[str], retryable: bool
+) -> None:
+    with pytest.raises(HopsError) as failure:
+        trainings(f"training_functions:{function}", examples, **given)
+    assert [part for part in expected if part not in str(failure.value)] == []
+    assert failure.value.retryable == retryable
+
+
+def _as_if_written_so(folder: Path, manifest: Manifest) -> Artifact:
+    """The artifact in a folder whose files a faulty step wrote as they are."""
+    (folder / MANIFEST_NAME).unlink()
+    manifest = replace(manifest, files=tuple(describe(folder)))
+    (folder / MANIFEST_NAME).write_text(manifest.to_json())
+    return manifest.reference(folder.as_uri())
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        ("corrupt", "part-00001.parquet: not a readable Parquet file"),
+        ("column", "part-00001.parquet: there is no column 'numeric'; it has kind_id, late"),
+        ("few", "split 'train' holds 1 rows, fewer than the 2 ranks"),
+        ("features", "features.json: there is no such file"),
+        ("lost", "split 'train' holds 998 rows, but its manifest says 1001"),
+    ],
+)
+def test_examples_that_cannot_be_used_are_named(
+    trainings: Trainings, examples: Artifact, damage: str, expected: str
+) -> None:
+    folder = trainings.store.local(examples)
+    target = folder.parent.parent / f"damaged-{damage}" / folder.name
+    shutil.copytree(folder, target)
+    files = sorted((target / "train").iterdir())
+    if damage == "corrupt":
+        files[1].write_bytes(files[1].read_bytes()[:-20])
+    elif damage == "column":
+        pq.write_table(pq.read_table(files[1]).drop(["numeric"]), files[1])
+    elif damage == "few":
+        files[0].unlink()
+        files[2].unlink()
+        pq.write_table(pq.read_table(files[1]).slice(0, 1), files[1])
+    elif damage == "features":
+        (target / "features.json").unlink()
+    else:
+        files[1].unlink()
+    damaged = _as_if_written_so(target, trainings.store.manifest(examples.uri))
+    with pytest.raises(BadInput, match=expected):
+        trainings("training_functions:train", damaged, epochs=1)
+
+
+def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
+    trainings: Trainings, examples: Artifact, small_memory: Path
+) -> None:
+    with pytest.raises(HopsError, match=r"rank 1 of 2 on .*SIGKILL \(the kernel's out-of-memory killer") as failure:
+        trainings("training_functions:outgrow", examples, group=str(small_memory))
+    assert failure.value.retryable
+
+
+@pytest.mark.parametrize("left_kib", [8, 72])
+def test_a_store_without_space_is_said_and_leaves_no_artifact(
+    trainings: Trainings, tmp_path: Path, small_folder: Path, left_kib: int
+) -> None:
+    store, rows = ArtifactStore(str(small_folder)), {"train": [100], "eval": [50]}
+    examples = stage_runner(store, tmp_path)(transformed_examples.write, kind="transformed_examples", rows=rows)
+    (small_folder / "filler").write_bytes(bytes(shutil.disk_usage(small_folder).free - left_kib * 1024))
+    small = replace(trainings, store=store)
+    with pytest.raises(HopsError, match=r"[Nn]o space left on") as failure:
+        small("training_functions:train", examples, epochs=2)
+    assert failure.value.retryable

@@ -1,0 +1,97 @@
+"""Runs the train stage in a process of its own, as a step does."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.protocol import parse_line
+from airflow_hops.store import ArtifactStore
+
+SETTINGS = {
+    "checkpoint_every_steps",
+    "deterministic",
+    "np",
+    "parameter_servers",
+    "seed",
+    "stall_timeout_s",
+    "strategy",
+    "timeline",
+    "where",
+}
+
+
+@dataclass
+class Trainings:
+    """Trains; calling it answers the model.
+
+    Attributes:
+        store: Where models go.
+        folder: For scratch.
+        own_process: The fixture of that name.
+        lines: What the last training has said.
+    """
+
+    store: ArtifactStore
+    folder: Path
+    own_process: Callable[..., Any]
+    lines: list[str] = field(default_factory=list)
+    progress: list[tuple[float, str, Mapping[str, float]]] = field(default_factory=list)
+
+    def __call__(
+        self,
+        function: str,
+        examples: Artifact,
+        *,
+        run_id: str | None = None,
+        stage: Callable[..., Any] | None = None,
+        **params: Any,
+    ) -> Artifact:
+        """Trains with a function; what is no setting of the stage is a hyperparameter.
+
+        Raises:
+            HopsError: as the stage; no artifact is left then.
+        """
+        settings = {name: params.pop(name) for name in SETTINGS & set(params)}
+        said = Path(tempfile.mkstemp(dir=self.folder)[1])
+        given = {"train": function, "params": params, **settings}
+        environment = dict(os.environ)  # that of a fork is the fork server's
+        try:
+            return self.own_process(
+                _run, environment, self.store.root, self.folder, said, run_id, examples, given, stage
+            )
+        finally:
+            found = [parse_line(line) for line in said.read_text().split("\n")]
+            self.lines[:] = [line.text for line in found]
+            self.progress[:] = [(line.progress, line.text, line.metrics or {}) for line in found if line.progress]
+
+
+def _run(
+    environment: dict[str, str],
+    root: str,
+    folder: Path,
+    said: Path,
+    run_id: str | None,
+    examples: Artifact,
+    given: dict[str, Any],
+    stage: Any,
+) -> Artifact:
+    from airflow_hops.contract.artifacts import HopsError
+    from airflow_hops.runtime.train import run
+    from tests.ml.conftest import step_context
+
+    os.environ |= environment
+    with said.open("w") as output:
+        os.dup2(output.fileno(), 1)
+    context = step_context(ArtifactStore(root), folder, kind="model", params=given, run_id=run_id, examples=examples)
+    try:
+        return (stage or run)(context, **given)
+    except HopsError:
+        assert context.spec.output is not None
+        assert not context.store.exists(context.spec.output.uri), "a failure has left an artifact"
+        raise

@@ -1,0 +1,226 @@
+"""The validation stage: which anomalies are found, how severe they are, and what schema is proposed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.runtime import feature_statistics, validation
+from airflow_hops.runtime.feature_statistics import generate_statistics
+from airflow_hops.runtime.validation import list_anomalies, split_anomalous, validate_statistics
+from airflow_hops.runtime.validation.quarantine import relax
+from airflow_hops.store import ArtifactStore
+from tests import flights_examples
+
+pytestmark = pytest.mark.runtime
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+@pytest.fixture(scope="module")
+def statistics_of(
+    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path
+) -> Callable[..., Artifact]:
+    """Makes statistics of January's flights, changed."""
+    # Every fourth flight, as in the statistics that the schema was inferred from: no value is new.
+    january = flights_examples.months(flights_raw, 1, 1).iloc[::4].reset_index(drop=True)
+
+    def make(change: Change | None = None) -> Artifact:
+        splits = {"train": january, "eval": change(january) if change else january}
+        examples = flights_examples.write_examples(shared_store, splits)
+        return run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def validate(
+    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_schema: Artifact
+) -> Callable[..., tuple[Artifact, Any]]:
+    def run(found: Artifact, previous: Artifact | None = None, **params: Any) -> tuple[Artifact, Any]:
+        inputs = {"statistics": found, "schema": flights_schema, **({"previous": previous} if previous else {})}
+        artifact = run_shared_stage(validation.run, kind="anomalies", inputs=inputs, **params)
+        return artifact, json.loads((shared_store.local(artifact) / "anomalies.json").read_text())
+
+    return run
+
+
+def _some(name: str, value: Any, share: float) -> Change:
+    """Gives a share of the rows another value."""
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(**{name: frame[name].where(frame.index >= share * len(frame), value)})
+
+    return change
+
+
+def test_data_like_the_schema_has_no_anomaly(statistics_of: Any, validate: Any) -> None:
+    artifact, report = validate(statistics_of())
+    assert report["anomalies"] == []
+    assert artifact.metrics == {"errors": 0, "warnings": 0}
+    assert set(artifact.rows) == {"train", "eval"}
+
+
+@pytest.mark.parametrize(
+    ("change", "feature", "severity", "kind", "words"),
+    [
+        (lambda f: f.drop(columns="temp"), "temp", "error", "SCHEMA_MISSING_COLUMN", "completely missing"),
+        (lambda f: f.assign(temp=np.nan), "temp", "error", "FEATURE_TYPE_NOT_PRESENT", "not present in any examples"),
+        (lambda f: f.assign(distance=f["distance"].astype(str)), "distance", "error", "UNEXPECTED_DATA_TYPE", "FLOAT"),
+        (
+            lambda f: f.assign(weekday=f["weekday"] + 0.5),
+            "weekday",
+            "error",
+            "UNEXPECTED_DATA_TYPE",
+            "INT but got FLOAT",
+        ),
+        (_some("dest", "ZZZ", 0.02), "dest", "warning", "ENUM_TYPE_UNEXPECTED_STRING_VALUES", "ZZZ"),
+        (_some("dest", "ZZZ", 0.5), "dest", "error", "ENUM_TYPE_UNEXPECTED_STRING_VALUES", "ZZZ"),
+        (_some("carrier", None, 0.02), "carrier", "warning", "FEATURE_TYPE_LOW_FRACTION_PRESENT", "fewer examples"),
+        (_some("carrier", None, 0.5), "carrier", "error", "FEATURE_TYPE_LOW_FRACTION_PRESENT", "fewer examples"),
+        (lambda f: f.assign(tailwind=1.0), "tailwind", "warning", "SCHEMA_NEW_COLUMN", "New column"),
+        (lambda f: f.assign(late=0), "late", "error", "CUSTOM_VALIDATION", "rows have the label 0; expected both 0"),
+        (lambda f: f.assign(late=f["late"] * 2), "late", "error", "INT_TYPE_BIG_INT", "large value: 2"),
+    ],
+)
+def test_anomalies_have_a_severity(
+    statistics_of: Any, validate: Any, change: Change, feature: str, severity: str, kind: str, words: str
+) -> None:
+    artifact, report = validate(statistics_of(change))
+    (anomaly,) = report["anomalies"]
+    assert (anomaly["split"], anomaly["feature"], anomaly["severity"]) == ("eval", feature, severity)
+    assert kind in anomaly["types"]
+    (message,) = artifact.properties[f"{severity}s"]
+    assert f"{severity} in split 'eval', feature '{feature}'" in message
+    assert words in message
+    assert (report["errors"], report["warnings"]) == ((1, 0) if severity == "error" else (0, 1))
+
+
+def test_drift_from_an_earlier_span_is_a_warning(statistics_of: Any, validate: Any) -> None:
+    earlier = statistics_of()
+    _, report = validate(statistics_of(lambda f: f.assign(temp=f["temp"] + 40)), previous=earlier)
+    assert [(a["feature"], a["severity"], a["types"]) for a in report["anomalies"]] == [
+        ("temp", "warning", ["COMPARATOR_JENSEN_SHANNON_DIVERGENCE_HIGH"])
+    ]
+    assert report["drift"]["eval"]["temp"] > 0.5
+    assert max(report["drift"]["train"].values()) == 0
+
+
+def test_the_label_may_be_absent_from_examples_of_the_serving_environment(statistics_of: Any, validate: Any) -> None:
+    served = statistics_of(lambda frame: frame.drop(columns="late"))
+    _, report = validate(served)
+    assert [(a["split"], a["feature"], a["severity"]) for a in report["anomalies"]] == [("eval", "late", "error")]
+    _, report = validate(served, environment="SERVING", splits=["eval"])
+    assert report["anomalies"] == []
+    with pytest.raises(BadInput, match="environment 'NIGHT' is not in the schema; there are TRAINING, SERVING"):
+        validate(served, environment="NIGHT")
+
+
+def _schema(text: str) -> Any:
+    return text_format.Parse(f'{text} default_environment: "TRAINING"', schema_pb2.Schema())
+
+
+@pytest.mark.parametrize(
+    ("rows", "rows_before", "constraint", "severity", "kind"),
+    [
+        (3, 300, "num_examples_drift_comparator { min_fraction_threshold: 0.5 }", "warning", "LOW"),
+        (300, 3, "num_examples_drift_comparator { max_fraction_threshold: 2 }", "warning", "HIGH"),
+        (3, None, "min_examples_count: 10", "error", "LOW"),
+    ],
+)
+def test_a_change_in_the_number_of_rows_is_a_warning_and_too_few_are_an_error(
+    rows: int, rows_before: int | None, constraint: str, severity: str, kind: str
+) -> None:
+    schema = _schema(f'feature {{ name: "x" type: INT }} dataset_constraints {{ {constraint} }}')
+    current, previous = (n and generate_statistics(pa.table({"x": [1] * n})) for n in (rows, rows_before))
+    (anomaly,) = list_anomalies(validate_statistics(current, schema, previous=previous), "train")
+    origin = "COMPARATOR" if rows_before else "DATASET"
+    assert (anomaly.feature, anomaly.severity, *anomaly.types) == ("", severity, f"{origin}_{kind}_NUM_EXAMPLES")
+
+
+def test_features_with_a_dot_in_their_names_are_known_by_them(tmp_path: Path) -> None:
+    schema = _schema('feature { name: "a.b" type: INT int_domain { max: 1 } } feature { name: "y.z" type: BYTES }')
+    table = pa.table({"a.b": [1] * 99 + [5], "y.z": [1] * 100})
+    anomalies = validate_statistics(generate_statistics(table), schema, label="y.z")
+    # Few rows of the one are quarantined; the other has one class.
+    relax(anomalies, split_anomalous(table.select(["a.b"]), schema, tmp_path / "good", tmp_path / "bad"), 0.05)
+    assert [(found.feature, found.severity, *found.types) for found in list_anomalies(anomalies, "train")] == [
+        ("y.z", "error", "UNEXPECTED_DATA_TYPE", "CUSTOM_VALIDATION"),
+        ("a.b", "warning", "INT_TYPE_BIG_INT"),
+    ]
+
+
+def test_a_damaged_schema_is_named_and_leaves_no_artifact(
+    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_statistics: Artifact
+) -> None:
+    with shared_store.create(shared_store.uri("tests", "bad", "schema"), "schema", Producer()) as writer:
+        (writer.path / "schema.pbtxt").write_text("feature { name: 'temp' kind: ??? }")
+        schema = writer.commit()
+    inputs = {"statistics": flights_statistics, "schema": schema}
+    with pytest.raises(BadInput, match=r"schema\.pbtxt:1:24: not a schema in protobuf text.*kind"):
+        run_shared_stage(validation.run, kind="anomalies", inputs=inputs, run_id="bad")
+    assert not shared_store.exists(shared_store.address(Producer("tests", "bad", "anomalies"), "anomalies"))
+
+
+def test_data_that_does_not_fit_gets_a_schema_proposed(
+    statistics_of: Any, validate: Any, shared_store: ArtifactStore
+) -> None:
+    artifact, report = validate(statistics_of(_some("dest", "Z`Z", 0.5)))
+    folder = shared_store.local(artifact)
+    (change,) = report["proposed"]["changes"]
+    assert (change["feature"], change["aspect"], change["text"]) == ("dest", "domain", "domain gains 'Z`Z'")
+    assert "Z`Z" in (folder / "proposed.pbtxt").read_text()
+    assert set(artifact.properties["proposed_features"]) == {"late", "scheduled_at", *flights_examples.FEATURES}
+    page = (folder / "proposal.md").read_text()
+    assert "### 1 anomaly" in page
+    assert "- **dest**: domain gains 'Z\\`Z'" in page
+
+
+def test_where_no_schema_would_help_none_is_proposed(
+    statistics_of: Any, validate: Any, shared_store: ArtifactStore
+) -> None:
+    artifact, report = validate(statistics_of(lambda f: f.assign(late=0)))
+    assert report["proposed"] is artifact.properties["proposed_features"] is None
+    folder = shared_store.local(artifact)
+    assert not (folder / "proposed.pbtxt").exists()
+    assert "No change of the schema would let this data through" in (folder / "proposal.md").read_text()
+
+
+def test_rows_are_split_also_where_the_statistics_are_of_a_sample(
+    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_schema: Artifact, flights_raw: Path
+) -> None:
+    january = flights_examples.months(flights_raw, 1, 1).iloc[::40].reset_index(drop=True)
+    examples = flights_examples.write_examples(shared_store, {"train": january}, run_id="sampled")
+    sampled = run_shared_stage(
+        feature_statistics.run, kind="statistics", inputs={"examples": examples}, options={"sample_rate": 0.5}
+    )
+    assert sampled.metrics["train_rows"] < len(january)
+    inputs = {"statistics": sampled, "schema": flights_schema, "examples": examples}
+    artifact = run_shared_stage(validation.run, kind="anomalies", inputs=inputs, split_anomalous=True)
+    assert artifact.rows["train"].rows_in == len(january)
+
+
+def test_examples_that_the_statistics_are_not_of_are_refused(
+    run_shared_stage: Callable[..., Any],
+    statistics_of: Any,
+    shared_store: ArtifactStore,
+    flights_schema: Artifact,
+    flights_raw: Path,
+) -> None:
+    few = flights_examples.months(flights_raw, 1, 1).head(100)
+    examples = flights_examples.write_examples(shared_store, {"train": few, "eval": few}, run_id="few")
+    inputs = {"statistics": statistics_of(), "schema": flights_schema, "examples": examples}
+    with pytest.raises(BadInput, match=r"split 'train' has 100 rows, and its statistics are of \d+"):
+        run_shared_stage(validation.run, kind="anomalies", inputs=inputs, run_id="of-few", split_anomalous=True)
+    for kind in ("anomalies", "examples"):
+        assert not shared_store.exists(shared_store.address(Producer("tests", "of-few", "anomalies"), kind))

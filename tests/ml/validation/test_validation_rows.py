@@ -1,0 +1,334 @@
+"""Rows that break the schema: the same as TFDV finds one by one, and none of them among the good."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow_data_validation as tfdv
+from google.protobuf import text_format
+from tensorflow_data_validation.api import validation_api
+from tensorflow_data_validation.statistics import stats_impl
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
+from airflow_hops.runtime.validation import split_anomalous
+from airflow_hops.runtime.validation.row_rules import RowRules
+
+pytestmark = pytest.mark.runtime
+
+_NAN, _INF = float("nan"), float("inf")
+_COUNTED = [0, None, [], [1, 2], [1, 2, 3]]
+
+CASES: dict[str, tuple[str, str, list[Any]]] = {
+    "int_domain": ("INT", "int_domain { min: 0 max: 1 }", [0, 1, 2, -1, None, [], [0, 5]]),
+    "int_domain_without_a_maximum": ("INT", "int_domain { min: 0 }", [0, -1, 2**62]),
+    "categorical_integers": ("INT", "int_domain { is_categorical: true min: 0 max: 3 }", [1, 7]),
+    "float_domain": ("FLOAT", "float_domain { min: 0 max: 1 }", [0, 2, -1, _NAN, _INF, None, [0, _NAN], [0.5, 3]]),
+    "bounds_are_of_32_bits": ("FLOAT", "float_domain { min: 0.1 max: 0.7 }", [0.1, 0.7, 0.0999999, 0.7000001]),
+    "bounds_of_numbers_in_strings": ("BYTES", "float_domain { min: 0.1 max: 0.7 }", [b"0.1", b"0.7", b"0.09", b"0.71"]),
+    "no_nan": ("FLOAT", "float_domain { disallow_nan: true }", [0, _NAN, _INF, [1, _NAN]]),
+    "no_infinity": ("FLOAT", "float_domain { disallow_inf: true min: 0 }", [0, _NAN, _INF, -_INF]),
+    "string_domain": (
+        "BYTES", 'string_domain { value: "a" value: "b" }', [b"a", b"c", None, [b"a", b"z"], b"\xff", b"", []]
+    ),
+    "large_strings": (
+        "BYTES", 'string_domain { value: "a" value: "__LARGE_BYTES__" }',
+        [b"a", b"b" * 1024, b"b" * 1025, b"\xff" * 1025, None],
+    ),
+    "domain_of_the_schema": ("BYTES", 'domain: "shared"', [b"a", b"c", "\u00e9".encode()]),
+    "share_outside_of_the_domain": (
+        "BYTES", 'string_domain { value: "a" } distribution_constraints { min_domain_mass: 0.5 }',
+        [b"a", b"c", [b"a", b"z"], [b"a", b"z", b"z"], None, []],
+    ),
+    "any_string": ("BYTES", "", [b"a", b"\xff", None]),
+    "bool_domain_of_strings": (
+        "BYTES", 'bool_domain { true_value: "t" false_value: "f" }', [b"t", b"f", b"x", b"", [b"t", b"x"], None]
+    ),
+    "bool_domain_of_one_string": ("BYTES", 'bool_domain { true_value: "t" }', [b"t", b"f", b""]),
+    "bool_domain_of_floats": ("FLOAT", "bool_domain { }", [0, 1, 0.5, 2, _NAN, None]),
+    "bool_domain_of_integers": ("INT", "bool_domain { }", [0, 1, 2, -1]),
+    "integers_in_strings": (
+        "BYTES", "int_domain { min: 0 max: 5 }",
+        [b"1", b"9", b"x", b"1.5", b" 1", b"1 ", b"", b"-1", b"+1", b"1_0", b"99999999999999999999", b"\xff", None],
+    ),
+    "floats_in_strings": (
+        "BYTES", "float_domain { min: 0 max: 5 disallow_nan: true }",
+        [b"1", b"9", b"x", b"1.5", b"nan", b"inf", b"", b"-1", b"1e0", b" 1", b".5", b"5.", b"1_0", None],
+    ),
+    "value_count": ("INT", "value_count { min: 1 max: 2 }", _COUNTED),
+    "value_count_without_a_maximum": ("INT", "value_count { min: 2 }", _COUNTED),
+    "value_counts_of_one_level": ("INT", "value_counts { value_count { min: 1 max: 1 } }", _COUNTED),
+    "value_counts_of_two_levels": (
+        "INT", "value_counts { value_count { min: 1 max: 1 } value_count { min: 1 max: 1 } }", _COUNTED
+    ),
+    "fixed_shape": ("INT", "shape { dim { size: 2 } }", [0, [], [1, 2], [1, 2, 3]]),
+    "fixed_shape_of_two_dimensions": ("INT", "shape { dim { size: 2 } dim { size: 2 } }", [0, [1, 2, 3, 4]]),
+    "fixed_shape_of_lists_of_lists": (
+        "INT", "shape { dim { size: 2 } }", [[[1, 2]], [[1], [2]], [], [[]], [[1, 2], []], [[1]]]
+    ),
+    "missing_and_not_required": ("INT", "presence { min_fraction: 0.5 min_count: 1 }", [0, None, []]),
+    "integer_for_a_float": ("FLOAT", "", [1, None]),
+    "deprecated": ("INT", "deprecated: true int_domain { min: 0 max: 1 }", [0, 5]),
+    "planned": ("INT", "lifecycle_stage: PLANNED int_domain { min: 0 max: 1 }", [0, 5]),
+    "beta": ("INT", "lifecycle_stage: BETA int_domain { min: 0 max: 1 }", [0, 5]),
+    "of_the_other_environment": ("INT", 'not_in_environment: "SERVING" int_domain { min: 0 max: 1 }', [0, 5, None]),
+}  # fmt: skip
+"""By name: the feature's type, the rest of it in the schema, and values of rows, each one, a list, or None."""
+
+_TYPES = {"INT": pa.int64(), "FLOAT": pa.float64(), "BYTES": pa.binary()}
+_DATA_TYPES = {"integer_for_a_float": pa.int64()}
+
+
+def _schema(text: str) -> Any:
+    shared = 'string_domain { name: "shared" value: "a" value: "b" }'
+    environments = 'default_environment: "TRAINING" default_environment: "SERVING"'
+    return text_format.Parse(f"{text} {shared} {environments}", schema_pb2.Schema())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_row_is_anomalous_for_the_reasons_that_tfdv_gives(case: str) -> None:
+    kind, rest, values = CASES[case]
+    schema = _schema(f'feature {{ name: "x" type: {kind} {rest} }}')
+    lists = [None if value is None else value if isinstance(value, list) else [value] for value in values]
+    values_type = pa.large_list(_DATA_TYPES.get(case, _TYPES[kind]))
+    column = pa.array(lists, pa.large_list(values_type) if "lists_of_lists" in case else values_type)
+    batch = pa.RecordBatch.from_arrays([column], ["x"])
+    ours: list[list[str]] = [[] for _ in values]
+    for broken in RowRules(schema, "SERVING", ["x"]).check(batch):
+        for row in broken.rows:
+            ours[row].append(broken.kind)
+    options = tfdv.StatsOptions(schema=schema)
+    for row, value in enumerate(values):
+        # A slice keeps its offsets, which TFDV trips over in lists of lists.
+        (one,) = pa.Table.from_batches([batch]).take([row]).to_batches()
+        found = validation_api.validate_instance(one, options, "SERVING")
+        kinds = [reason.type for info in found.anomaly_info.values() for reason in info.reason]
+        theirs = sorted(anomalies_pb2.AnomalyInfo.Type.Name(kind) for kind in kinds)
+        # A column of another environment is one that the schema does not know.
+        assert sorted(ours[row]) == [kind for kind in theirs if kind != "SCHEMA_NEW_COLUMN"], value
+
+
+_BROKEN_SCHEMA = """
+feature { name: "key" type: BYTES presence { min_fraction: 1 min_count: 1 } }
+feature { name: "count" type: INT presence { min_fraction: 1 min_count: 1 } int_domain { min: 0 max: 9 } }
+feature { name: "share" type: FLOAT float_domain { min: 0 max: 1 disallow_inf: true } }
+feature { name: "city" type: BYTES domain: "shared" presence { min_fraction: 0.5 min_count: 1 } }
+feature { name: "tags" type: BYTES value_count { min: 1 max: 3 } string_domain { value: "x" value: "y" } }
+"""
+
+
+def broken_table(rows: int) -> pa.Table:
+    """One row in ten or so breaks something."""
+    random = np.random.default_rng(3)
+
+    def some(values: list[Any], other: Any, share: float = 0.02) -> list[Any]:
+        return [other if chosen else value for value, chosen in zip(values, random.random(rows) < share, strict=True)]
+
+    counts = some(some(random.integers(0, 10, rows).tolist(), None), -1)
+    shares = some(some(some(random.random(rows).tolist(), 1.5), _INF), None)
+    cities = some(some(random.choice(["a", "b"], rows).tolist(), "somewhere else"), None, 0.3)
+    tags = some(some([["x"] * int(n) for n in random.integers(1, 4, rows)], ["y", "z"]), ["x"] * 4)
+    return pa.table(
+        {
+            "key": pa.array([f"row-{number:05}" for number in range(rows)]),
+            "count": pa.array(counts, pa.int64()),
+            "share": pa.array(shares, pa.float64()),
+            "city": pa.array(cities).dictionary_encode().cast(pa.string()),
+            "tags": pa.array(tags),
+        }
+    )
+
+
+class Split:
+    """A table whose rows break all sorts of rules, and what has become of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.table, self.schema = broken_table(4000), _schema(_BROKEN_SCHEMA)
+        (folder / "table").mkdir()
+        for part in range(4):
+            rows = self.table.slice(part * 1000, 1000)
+            pq.write_table(rows, folder / "table" / f"{part}.parquet", row_group_size=300)
+        self.found = split_anomalous(folder / "table", self.schema, folder / "good", folder / "quarantine")
+        self.good, self.quarantined = (pq.read_table(folder / name) for name in ("good", "quarantine"))
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    return Split(tmp_path_factory.mktemp("split"))
+
+
+def test_rows_are_conserved_and_keep_their_columns(split: Split) -> None:
+    counts = split.found.counts
+    assert counts.rows_in == 4000 == counts.rows_out + sum(counts.rejected.values())
+    assert 2800 < counts.rows_out < 3600
+    keys = split.good["key"].to_pylist() + split.quarantined["key"].to_pylist()
+    assert sorted(keys) == sorted(split.table["key"].to_pylist())
+    assert split.good.schema.equals(split.table.schema)
+    assert split.quarantined.drop(["anomaly_reasons"]).schema.equals(split.table.schema)
+
+
+def test_good_rows_validate_clean_and_all_rows_do_not(split: Split) -> None:
+    before = _kinds(split.table, split.schema)
+    assert set(before) == {"count", "share", "city", "tags"}
+    assert _kinds(split.good, split.schema) == {}
+    # What TFDV says of all rows together is what is said of the quarantined ones, feature by feature.
+    assert {name: sorted(kinds) for name, kinds in split.found.by_feature.items()} == before
+
+
+def test_every_quarantined_row_says_why(split: Split) -> None:
+    reasons = split.quarantined["anomaly_reasons"].to_pylist()
+    assert all(reasons)
+    told = {reason for row in reasons for reason in row}
+    assert "city: ENUM_TYPE_UNEXPECTED_STRING_VALUES: 'somewhere else', not in the domain" in told
+    assert "count: INT_TYPE_SMALL_INT: -1, expected at least 0" in told
+    assert "count: FEATURE_TYPE_LOW_FRACTION_PRESENT: missing, and required" in told
+    assert "share: FLOAT_TYPE_BIG_FLOAT: 1.5, expected at most 1" in told
+    assert "tags: FEATURE_TYPE_HIGH_NUMBER_VALUES: 4 values, expected at most 3" in told
+    assert any(len(row) > 1 for row in reasons)
+
+
+def test_tfdvs_beam_transform_finds_the_same_rows_but_for_missing_values(split: Split, tmp_path: Path) -> None:
+    few = split.table.slice(0, 200)
+    split_anomalous(few, split.schema, tmp_path / "good", tmp_path / "quarantine")
+    quarantined = pq.read_table(tmp_path / "quarantine")["key"].to_pylist()
+    theirs = _anomalous_by_beam(few, split.schema, tmp_path / "beam")
+    missing = few.filter(few["count"].is_null())["key"].to_pylist()
+    assert len(theirs) > 10 and missing
+    assert sorted(quarantined) == sorted({*theirs, *missing})
+
+
+def _kinds(table: pa.Table, schema: Any) -> dict[str, list[str]]:
+    """TFDV's anomalies of a table, by feature."""
+    (batch,) = table.combine_chunks().to_batches()
+    statistics = stats_impl.generate_statistics_in_memory(as_lists(batch), tfdv.StatsOptions(schema=schema))
+    found = tfdv.validate_statistics(statistics, schema, environment="TRAINING")
+    return {
+        name: sorted(anomalies_pb2.AnomalyInfo.Type.Name(reason.type) for reason in info.reason)
+        for name, info in found.anomaly_info.items()
+    }
+
+
+def _anomalous_by_beam(table: pa.Table, schema: Any, folder: Path) -> list[str]:
+    """Keys of the rows that TFDV's Beam transform finds anomalous."""
+    folder.mkdir()
+    (batch,) = table.combine_chunks().to_batches()
+    lists = as_lists(batch)
+    rows = [
+        pa.RecordBatch.from_arrays([column.take(pa.array([row])) for column in lists.columns], lists.schema.names)
+        for row in range(lists.num_rows)
+    ]
+    with beam.Pipeline() as pipeline:
+        _ = (
+            pipeline
+            | beam.Create(rows)
+            | validation_api.IdentifyAnomalousExamples(tfdv.StatsOptions(schema=schema))
+            | beam.Map(lambda found: found[1].column(0).to_pylist()[0][0].decode())
+            | beam.io.WriteToText(str(folder / "keys"))
+        )
+    return sorted({line for path in folder.iterdir() for line in path.read_text().split()})
+
+
+X = pa.table({"x": [1]})
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda f, schema: split_anomalous(f / "corrupt", schema, f / "new", f / "q"), "b.parquet"),
+        (
+            lambda f, schema: split_anomalous(f / "g", schema, f / "g", f / "q"),
+            "part-00000.parquet: to be read, and its folder is to be written to",
+        ),
+        (
+            lambda f, schema: split_anomalous(X, schema, f / "g", f / "g"),
+            "the folder for good rows is that for quarantined ones, too",
+        ),
+        (
+            lambda f, schema: split_anomalous(X, schema, f / "new", f / "corrupt"),
+            "'a.parquet' is in there; expected a folder of its own",
+        ),
+        (lambda f, schema: split_anomalous(f / "nowhere", schema, f / "new", f / "q"), "nowhere"),
+        (
+            lambda f, schema: split_anomalous(
+                pa.table({"x": [1], "anomaly_reasons": ["?"]}), schema, f / "new", f / "q"
+            ),
+            "there is a column 'anomaly_reasons' already",
+        ),
+        (
+            lambda f, schema: split_anomalous(X, schema, f / "new", f / "q", environment="PRODUCTION"),
+            "environment 'PRODUCTION' is not in the schema; there are TRAINING, SERVING",
+        ),
+    ],
+)
+def test_sources_that_cannot_be_split_are_named_and_nothing_is_written_or_lost(
+    tmp_path: Path, attempt: Callable[[Path, Any], Any], words: str
+) -> None:
+    for folder in ("corrupt", "g"):
+        (tmp_path / folder).mkdir()
+    pq.write_table(X, tmp_path / "corrupt" / "a.parquet")
+    content = (tmp_path / "corrupt" / "a.parquet").read_bytes()
+    (tmp_path / "corrupt" / "b.parquet").write_bytes(content[:100])
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "g" / "part-00000.parquet")
+    with pytest.raises(BadInput) as refused:
+        attempt(tmp_path, _schema('feature { name: "x" type: INT }'))
+    assert words in str(refused.value)
+    assert pq.read_table(tmp_path / "g").num_rows == 2
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "q").exists()
+
+
+_TOO_BIG = ["x: INT_TYPE_BIG_INT: 2, expected at most 1"]
+_GONE = ["x: SCHEMA_MISSING_COLUMN: there is no such column"]
+
+
+@pytest.mark.parametrize(
+    ("source", "good", "reasons"),
+    [
+        (pa.table({"x": pa.array([], pa.int64())}), 0, []),
+        (pa.table({"y": [1, 2]}), 0, [_GONE, _GONE]),
+        (pa.table({"x": pa.array(["1", None])}), 1, [["x: UNEXPECTED_DATA_TYPE: BYTES, expected INT"]]),
+        (pa.table({"x": pa.array([1, 2, None]).dictionary_encode()}), 2, [_TOO_BIG]),
+        (pa.table({"x": pa.array([1, 2, None], pa.int8())}), 2, [_TOO_BIG]),
+        (
+            pa.table({"x": pa.array([1, 2**64 - 1, None], pa.uint64())}),
+            2,
+            [["x: INT_TYPE_BIG_INT: 18446744073709551615, expected at most 1"]],
+        ),
+        (
+            pa.table({"x": pa.array([[1, 1], [1, 5]], pa.list_(pa.int64(), 2))}),
+            1,
+            [["x: INT_TYPE_BIG_INT: 5, expected at most 1"]],
+        ),
+        (pa.table({"x": pa.array([[5], [1], None, [1, 2]])}).slice(1), 2, [_TOO_BIG]),
+    ],
+    ids=["no rows", "no column", "other type", "dictionary", "narrow", "unsigned", "of one size", "sliced"],
+)
+def test_awkward_tables_are_split(tmp_path: Path, source: pa.Table, good: int, reasons: list[list[str]]) -> None:
+    found, kept, why = _split(source, tmp_path)
+    assert (found, kept, why) == (good, source.column_names, reasons)
+
+
+def _split(source: Any, folder: Path) -> tuple[int, list[str], list[list[str]]]:
+    """How many rows are good, their columns, and the reasons of the others."""
+    schema = _schema('feature { name: "x" type: INT presence { min_fraction: 0.5 } int_domain { max: 1 } }')
+    split = split_anomalous(source, schema, folder / "g", folder / "q")
+    good = pq.read_table(folder / "g")
+    reasons = pq.read_table(folder / "q")["anomaly_reasons"].to_pylist() if (folder / "q").exists() else []
+    assert good.num_rows == split.good
+    assert len(reasons) == split.counts.check("split").rows_rejected
+    return split.good, good.column_names, reasons
+
+
+def test_a_column_that_comes_late_is_in_the_good_rows(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("".join(json.dumps({"x": 1} if n < 3000 else {"x": 2, "late": n}) + "\n" for n in range(3010)))
+    assert _split(lines, tmp_path) == (3000, ["x", "late"], [_TOO_BIG] * 10)

@@ -1,0 +1,86 @@
+"""Starts every program that the ML side starts, in the working directory that it was given; says how each fared."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from airflow_hops.runtime.gang.agent import serve_agent
+from airflow_hops.runtime.infra_validate import throwaway_server
+from airflow_hops.runtime.tracking import tensorboard
+from airflow_hops.serving.capture.capture import Capture
+from airflow_hops.serving.capture.options import CaptureOptions
+from airflow_hops.serving.models.workers.launcher import Launcher
+
+_TIMEOUT_S = 60.0
+
+
+def start_agent(folder: Path) -> str:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        guard = threading.Thread(target=serve_agent, args=(theirs.fileno(),))
+        guard.start()
+        ours.settimeout(_TIMEOUT_S)
+        greeting = ours.recv(14).decode().strip()
+        ours.shutdown(socket.SHUT_RDWR)
+        guard.join()
+    return greeting
+
+
+def start_capture_writer(folder: Path) -> str:
+    return "all is written" if Capture(CaptureOptions(str(folder))).close(_TIMEOUT_S) else "not all is written"
+
+
+def start_model_server(folder: Path) -> str:
+    with throwaway_server(folder / "none", folder / "server", _TIMEOUT_S) as server:
+        while server.process.poll() is None and not (folder / "server" / "ready.json").exists():
+            time.sleep(0.05)
+        return "ready" if server.process.poll() is None else "\n".join(server.last_lines())
+
+
+def start_tensorboard(folder: Path) -> str:
+    with tensorboard.serving(folder):
+        ends = time.monotonic() + _TIMEOUT_S
+        while not (said := Path("/proc/self/fd/1").read_text()) and time.monotonic() < ends:
+            time.sleep(0.05)
+    return "answers" if f"TensorBoard of {folder}: http://" in said else f"says {said!r}"
+
+
+def start_zygote(folder: Path) -> str:
+    launcher = Launcher({})
+    program = launcher._zygote.program
+    launcher.close()
+    return f"exit code {program.returncode}"
+
+
+def main() -> None:
+    programs: dict[str, Callable[[Path], str]] = {
+        "capture writer": start_capture_writer,
+        "model server": start_model_server,
+        "tensorboard": start_tensorboard,
+        "zygote": start_zygote,
+    }
+    found: dict[str, str] = {}
+    said = os.dup(1)
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
+        folders = {name: Path(scratch) / name for name in (*programs, "agent")}
+        for folder in folders.values():
+            folder.mkdir()
+        os.dup2(output.fileno(), 1)
+        with ThreadPoolExecutor() as pool:
+            started = {name: pool.submit(start, folders[name]) for name, start in programs.items()}
+        found = {name: future.result() for name, future in started.items()}
+        found["agent"] = start_agent(folders["agent"])  # at its end its guard kills all that this process has started
+        os.dup2(said, 1)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Forks model servers from a process that has TensorFlow imported; run with the runtime environment's Python.
+
+Each line of standard input is a JSON object: ``arguments`` and ``environment`` of a server, its ``log``, and a file for
+the ``status`` that it ends with. It is answered with a line: the process id. Servers end with this process, which ends
+with its standard input, or when who started it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.processes.lifetime import end_with, started_at
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+
+STATUS_FILES: dict[int, str] = {}
+
+
+def reap(*_: object) -> None:
+    """Writes the statuses of servers that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            path = Path(STATUS_FILES.pop(ended[0]))
+            path.with_suffix(".new").write_text(str(os.waitstatus_to_exitcode(ended[1])))
+            path.with_suffix(".new").rename(path)
+
+
+def become_server(asked: dict[str, Any]) -> None:
+    """Runs the program as ``python -m airflow_hops.serving`` does; never returns."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    os.setsid()
+    nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for target, source in enumerate((nothing, log, log)):
+        os.dup2(source, target)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.argv[1:] = asked["arguments"]
+    status = 1
+    try:
+        runpy.run_module("airflow_hops.serving", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    end_with(f"{os.getppid()}:{started_at(os.getppid())}")
+    import_tensorflow()
+    import airflow_hops.serving.models.saved_model
+    import airflow_hops.serving.server  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, reap)
+    for line in sys.stdin:
+        # A server that ends at once is known before it is reaped.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        asked = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            become_server(asked)
+        STATUS_FILES[pid] = asked["status"]
+        print(pid, flush=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    for pid in list(STATUS_FILES):
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Compares real windows of flights, one after the other, with the weeks before them, by the stages themselves.
+
+Run with the path of a JSON file: ``store``, ``examples`` and ``schema`` (URIs), ``dag_id``, ``task_id``, ``run_ids``.
+The first half is like the reference, then spring comes; of the last windows one lacks rows, one has its temperatures in
+Celsius. Prints one artifact a line, as JSON after :data:`RESULT`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from airflow_hops.contract.artifacts import Artifact, Producer, RowCounts
+from airflow_hops.contract.protocol import Output, StepSpec
+from airflow_hops.runtime.feature_statistics import run as make_statistics
+from airflow_hops.runtime.skew.stage import run as compare
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.store import ArtifactStore
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+REFERENCE_WEEKS = 6
+FEW_ROWS = 300
+RESULT = "artifact: "
+
+
+def main(request: dict[str, Any]) -> None:
+    store = ArtifactStore(request["store"])
+    train = Path(request["examples"].removeprefix("file://")) / "train"
+    flights = pq.ParquetDataset(train).read().to_pandas()
+    weeks = len(request["run_ids"])
+    windows = [(0, REFERENCE_WEEKS), *((REFERENCE_WEEKS + n, REFERENCE_WEEKS + n + 1) for n in range(weeks))]
+    reference = None
+    schema = store.manifest(request["schema"]).reference(request["schema"])
+    for number, (first, end) in enumerate(windows):
+        since, until = START + timedelta(weeks=first), START + timedelta(weeks=end)
+        rows = flights[flights["scheduled_at"].between(since.timestamp(), until.timestamp() - 1)].copy()
+        if number == 0:
+            winter = rows
+        elif number <= weeks // 2:
+            # Like the reference: real rows of it, drawn at random.
+            rows = winter.sample(len(rows), random_state=number)
+        if number == weeks - 2:
+            rows = rows.iloc[:FEW_ROWS]
+        if number == weeks - 1:
+            rows = winter.sample(len(rows), random_state=number).assign(temp=lambda table: (table["temp"] - 32) / 1.8)
+        run_id = "reference" if number == 0 else request["run_ids"][number - 1]
+        producer = Producer(request["dag_id"], run_id, "statistics")
+        statistics = _statistics(store, producer, rows, [since.isoformat(), until.isoformat()])
+        if reference is None:
+            reference = statistics
+            continue
+        inputs = {"reference": (reference,), "current": (statistics,), "schema": (schema,)}
+        skew = _step(store, Producer(request["dag_id"], run_id, request["task_id"]), "skew", compare, inputs)
+        print(RESULT + json.dumps(skew.to_dict()), flush=True)
+
+
+def _statistics(store: ArtifactStore, producer: Producer, rows: pd.DataFrame, window: list[str]) -> Artifact:
+    made = Producer(producer.dag_id, producer.run_id, "prepare")
+    uri = store.address(made, "examples")
+    with store.create(uri, "examples", made) as writer:
+        (writer.path / "train").mkdir()
+        rows.to_parquet(writer.path / "train" / "part-00000.parquet")
+        examples = writer.commit(
+            rows={"train": RowCounts(len(rows), len(rows))},
+            properties={
+                "label": "late",
+                "key": "flight_id",
+                "time": "scheduled_at",
+                "splits": ["train"],
+                "window": window,
+            },
+        )
+    return _step(store, producer, "statistics", make_statistics, {"examples": (examples,)})
+
+
+def _step(store: ArtifactStore, producer: Producer, kind: str, function: Any, inputs: Any) -> Artifact:
+    spec = StepSpec(
+        step=producer.task_id, entry="", inputs=inputs, output=Output(store.address(producer, kind), kind),
+        producer=producer, store=store.root,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as scratch:
+        artifact: Artifact = function(StepContext(spec, Path(scratch)))
+    return artifact
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

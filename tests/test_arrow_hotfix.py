@@ -1,0 +1,62 @@
+"""A Parquet file that brings a program along: what an operator and the pages say of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import HTTPException
+
+from airflow_hops.api.inspection.client import _servers
+from airflow_hops.api.inspection.client import ask as ask_inspection
+from airflow_hops.contract.artifacts import Producer
+from airflow_hops.contract.sources import Source
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from tests.ml.crafted_files import write_crafted
+
+pytestmark = pytest.mark.runtime
+REFUSED = "a column is of the type 'arrow.py_extension_type', which is Python code in pickled form"
+
+
+@pytest.fixture
+def proof(tmp_path: Path) -> Path:
+    """What the crafted file's program would make."""
+    return tmp_path / "proof"
+
+
+@pytest.fixture
+def crafted(tmp_path: Path, proof: Path) -> Path:
+    return write_crafted(tmp_path / "crafted.parquet", proof)
+
+
+def test_a_step_refuses_a_crafted_file(run_step: Any, warm_launcher: Any, crafted: Path, proof: Path) -> None:
+    sources = {"flights": Source.from_value("flights", str(crafted)).to_dict()}
+    with pytest.raises(StepFailed, match=r"crafted\.parquet: refused: " + REFUSED) as failed:
+        run_step(
+            "airflow_hops.runtime.ingest:run",
+            params={"sources": sources, "window_start": None, "window_end": None},
+            kind="snapshot",
+            launcher=warm_launcher,
+        )
+    assert not failed.value.retryable
+    assert not proof.exists()
+
+
+def test_rows_of_a_crafted_file_are_not_shown(store: Any, proof: Path) -> None:
+    hook = RuntimeHook()
+    hook.__dict__["settings"] = replace(hook.settings, store=store.root)
+    producer = Producer("d", "r", "t")
+    with store.create(store.address(producer, "examples"), "examples", producer) as writer:
+        (writer.path / "train").mkdir()
+        write_crafted(writer.path / "train" / "crafted.parquet", proof)
+        artifact = writer.commit().to_dict()
+    try:
+        for verb, params in (("splits", {}), ("sample", {"split": "train", "rows": 3, "columns": None, "row": None})):
+            with pytest.raises(HTTPException, match=r"crafted\.parquet: refused: " + REFUSED) as refused:
+                ask_inspection(hook, f"examples/{verb}", {"artifact": artifact, **params})
+            assert refused.value.status_code == 422
+    finally:
+        _servers.end()
+    assert not proof.exists()

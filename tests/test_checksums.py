@@ -1,0 +1,122 @@
+"""Checksums of local files: read once, and again when a file has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_hops.local_folders import CACHE_VARIABLE, cache_folder
+from airflow_hops.store import checksums
+from airflow_hops.store.checksums import remembered_checksums
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, empty."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    return cache_folder()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The contents that were read, in their order."""
+    found: list[bytes] = []
+
+    def read(stream: object) -> str:
+        content = stream.read()  # type: ignore[attr-defined]
+        found.append(content)
+        return hashlib.sha256(content).hexdigest()
+
+    monkeypatch.setattr(checksums, "sha256_of", read)
+    return found
+
+
+def checksum(path: Path, *, reread: bool = False) -> str:
+    with remembered_checksums() as found:
+        return found.of(path, reread=reread)
+
+
+def settled(path: Path, content: bytes) -> Path:
+    """A file that was written a while ago."""
+    path.write_bytes(content)
+    time.sleep(0.06)
+    return path
+
+
+def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path, reads: list[bytes]) -> None:
+    (tmp_path / "staging").mkdir()
+    path = settled(tmp_path / "staging" / "file", b"one")
+    assert checksum(path) == checksum(path) == hashlib.sha256(b"one").hexdigest()
+    path = path.parent.rename(tmp_path / "artifact") / "file"
+    assert checksum(path) == hashlib.sha256(b"one").hexdigest()
+    assert reads == [b"one"]
+    before = path.stat()
+    settled(path, b"two")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert checksum(path) == hashlib.sha256(b"two").hexdigest()
+    assert reads == [b"one", b"two"]
+
+
+def test_a_file_that_may_change_within_a_tick_of_the_clock_is_read_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checksums, "_state", lambda status: str(status.st_size))  # a clock that stands still
+    path = tmp_path / "file"
+    for content in (b"one", b"two", b"six"):
+        path.write_bytes(content)
+        assert checksum(path) == hashlib.sha256(content).hexdigest()
+
+
+def test_another_process_need_not_read_it_again(tmp_path: Path, reads: list[bytes]) -> None:
+    path = settled(tmp_path / "file", b"one")
+    program = (
+        "import sys, pathlib; from airflow_hops.store.checksums import remembered_checksums\n"
+        "with remembered_checksums() as found: print(found.of(pathlib.Path(sys.argv[1])))"
+    )
+    said = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, cwd=REPOSITORY)
+    assert said.stdout.strip() == checksum(path), said.stderr
+    assert reads == []
+
+
+def test_rereading_finds_what_changed_without_a_trace(tmp_path: Path, cache: Path, reads: list[bytes]) -> None:
+    path = settled(tmp_path / "file", b"one")
+    assert checksum(path) == checksum(path, reread=True)
+    assert reads == [b"one", b"one"]
+
+
+def test_a_memory_that_is_damaged_is_made_anew(tmp_path: Path, cache: Path, reads: list[bytes]) -> None:
+    path = settled(tmp_path / "file", b"one")
+    checksum(path)
+    (cache / "checksums.db").write_bytes(b"no database" * 1000)
+    assert checksum(path) == checksum(path) == hashlib.sha256(b"one").hexdigest()
+    assert reads == [b"one", b"one"]
+
+
+def test_a_memory_that_others_could_write_is_not_believed(
+    tmp_path: Path, cache: Path, reads: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = settled(tmp_path / "file", b"one")
+    checksum(path)
+    cache.chmod(0o777)
+    checksum(path)
+    assert reads == [b"one", b"one"]
+    assert f"{cache} can be written by others (mode 777)" in caplog.text
+
+
+def test_the_memory_is_bounded(tmp_path: Path, reads: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "_MOST_FILES", 3)
+    paths = [tmp_path / str(number) for number in range(5)]
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    time.sleep(0.06)
+    for path in [*paths, *reversed(paths)]:
+        checksum(path)
+    assert reads == [b"0", b"1", b"2", b"3", b"4", b"1", b"0"]

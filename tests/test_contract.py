@@ -1,0 +1,149 @@
+"""What crosses from side to side: typed, and readable whichever version of the package wrote it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.evaluation import EvaluationProperties, EvaluationReport
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.contract.properties import (
+    AnomaliesProperties,
+    BlessingProperties,
+    DeploymentProperties,
+    ExamplesProperties,
+    ModelProperties,
+    Properties,
+    RolloutProperties,
+    SchemaProperties,
+    SnapshotProperties,
+    StatisticsProperties,
+    TransformedExamplesProperties,
+)
+from airflow_hops.contract.skew import SkewProperties, SkewVerdict
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import find_record, read_record, read_records, record_uri, write_record
+
+KINDS: dict[str, type[Properties]] = {
+    "anomalies": AnomaliesProperties,
+    "deployment": DeploymentProperties,
+    "evaluation": EvaluationProperties,
+    "examples": ExamplesProperties,
+    "infra_blessing": BlessingProperties,
+    "model": ModelProperties,
+    "rollout": RolloutProperties,
+    "schema": SchemaProperties,
+    "skew": SkewProperties,
+    "snapshot": SnapshotProperties,
+    "statistics": StatisticsProperties,
+    "transformed_examples": TransformedExamplesProperties,
+}
+
+
+def written_before(name: str) -> dict[str, Any]:
+    """JSON as it was written before there was a contract."""
+    value: dict[str, Any] = json.loads((Path(__file__).parent / "written_before" / f"{name}.json").read_text())
+    return value
+
+
+@pytest.fixture
+def before() -> dict[str, Any]:
+    """A record with a canary under way, and one decision of each sort."""
+    return written_before("model_record")
+
+
+def test_a_record_of_an_earlier_version_is_read_and_written_as_it_was(before: dict[str, Any]) -> None:
+    record = ModelRecord.from_dict(before)
+    assert (record.traffic, record.champions(), list(record.serving)) == (
+        {1: 50, 2: 50},
+        [],
+        ["champion", "challenger"],
+    )
+    canary, step = record.challenger, record.history[2]
+    assert canary is not None and canary.rollout is not None and step.decision is not None
+    assert (canary.rollout.number, canary.rollout.passed, canary.rollout.counts(2).requests) == (
+        2,
+        ("errors: none",),
+        50,
+    )
+    assert (step.traffic, step.decision.percent, step.decision.canary.requests) == ({1: 50, 2: 50}, 20, 112)
+    assert [finding.verdict for finding in step.decision.findings] == ["ok", "ok", "not_judged", "ok"]
+    began, approved = record.began(2), record.history[3]
+    assert began is not None and (began.event, began.made_by["task_id"]) == ("canary", "deploy")
+    assert (approved.by, approved.note, approved.made_by) == ("Ada", "go", {})
+    # Then, only the text said that something was not judged.
+    before["history"][2]["findings"][2]["verdict"] = "not_judged"
+    assert json.loads(json.dumps(record.to_dict())) == before
+
+
+def test_what_a_newer_version_has_written_beside_the_rest_is_kept(before: dict[str, Any]) -> None:
+    before["history"][2]["findings"][2]["verdict"] = "not_judged"
+    step = before["history"][2]
+    for place in (before, before["champion"], before["challenger"]["rollout"], step, step["findings"][0]):
+        place["ticket"] = {"number": 7}
+    assert json.loads(json.dumps(ModelRecord.from_dict(before).to_dict())) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_properties_of_an_earlier_version_are_read_and_written_as_they_were(kind: str) -> None:
+    value = written_before("properties")[kind]
+    properties = KINDS[kind].of(Artifact("file:///a", kind, "f", properties=value))
+    assert {name: item for name, item in properties.to_dict().items() if item is not None} == value
+    assert KINDS[kind].from_dict({**value, "ticket": 7}).to_dict()["ticket"] == 7
+
+
+def test_properties_that_are_none_of_their_kind_are_refused_with_their_address() -> None:
+    for kind, value in (("evaluation", {"champion": "v1"}), ("skew", {"reference": "v1"})):
+        with pytest.raises(BadInput, match=rf"^file:///a: properties are .*'v1'.*; expected those of {kind}"):
+            KINDS[kind].of(Artifact("file:///a", kind, "f", properties=value))
+
+
+def test_only_a_drift_is_learnt_from() -> None:
+    why = {verdict: SkewProperties(verdict).why_not_learnt for verdict in get_args(SkewVerdict)}
+    assert why == {"drift": None, "pipeline_fault": "pipeline_fault", "stable": "verdict", "insufficient": "verdict"}
+
+
+def test_the_report_of_an_evaluation_of_an_earlier_version_is_read_and_written_as_it_was() -> None:
+    value = written_before("evaluation")
+    report = EvaluationReport.from_dict(value)
+    assert report.to_dict() == value
+    (figures,) = report.splits.values()
+    assert figures.gain is not None and figures.gain.metric == report.metric == "auc"
+    assert report.properties.to_dict() == {
+        name: value[name] for name in ("blessed", "reasons", "candidate", "champion")
+    }
+
+
+def test_records_are_found_by_the_models_name(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    assert (find_record(store, "flights"), read_record(store, "flights"), dict(read_records(store))) == (
+        None, ModelRecord(), {},
+    )  # fmt: skip
+    served = ServedVersion.of(Artifact("file:///m", "model", "f", properties={"schema": "file:///s"}), 1, "/m/1", 100)
+    record = ModelRecord(champion=served).after("deployed", 1, "the first model", traffic={1: 100})
+    write_record(store, "flights", record)
+    assert dict(read_records(store)) == {"flights": record}
+    assert (read_record(store, "flights").champions(), served.schema) == ([1], "file:///s")
+    for name in ("", "../flights", "a/b"):
+        with pytest.raises(BadInput, match="expected letters, digits"):
+            record_uri(store, name)
+    for text in ("{", "[]", '{"champion": {"version": 1}}', '{"history": [{}]}'):
+        store.write_text(record_uri(store, "broken"), text)
+        with pytest.raises(BadInput, match=r"broken\.json: not a model record"):
+            read_record(store, "broken")
+
+
+def test_a_version_was_champion_until_it_was_taken_back() -> None:
+    artifact = Artifact("file:///m", "model", "f")
+    record = ModelRecord(champion=ServedVersion.of(artifact, 1, "", 100)).after("deployed", 1, "")
+    promoted = record.after("canary", 2, "").after("promoted", 2, "")
+    assert promoted.champions() == [2, 1]
+    assert promoted.after("rolled_back", 2, "").champions() == [1]
+    assert promoted.after("rolled_back", 2, "").after("promoted", 2, "").champions() == [2, 1]
+    last = promoted.last_event(2)
+    assert last is not None and last.event == "promoted" and replace(promoted).last_event(3) is None

@@ -1,0 +1,175 @@
+"""Copies of artifacts of a remote store: whose they are, whether they are whole, and how much they may take."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.local_folders import CACHE_VARIABLE, cache_folder
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.local_copies import BYTES_VARIABLE, _in_use
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the copies."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    yield cache_folder() / "artifacts"
+    for folder in list(_in_use):
+        os.close(_in_use.pop(folder))
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> ArtifactStore:
+    """A store that is not a local one."""
+    return ArtifactStore(f"memory://{tmp_path.name}/hops")
+
+
+def write(store: ArtifactStore, text: str) -> Artifact:
+    producer = Producer("dag", text[:8], "train")
+    with store.create(store.address(producer, "model"), "model", producer) as writer:
+        (writer.path / "weights").write_text(text)
+        return writer.commit()
+
+
+def release(folder: Path) -> None:
+    """As the end of the process would."""
+    os.close(_in_use.pop(folder))
+
+
+def test_a_copy_is_its_users_alone(remote: ArtifactStore, cache: Path) -> None:
+    folder = remote.local(write(remote, "1"))
+    assert folder.parent == cache
+    assert [path.stat().st_mode & 0o777 for path in (cache.parent, cache)] == [0o700, 0o700]
+
+
+def test_a_copy_that_was_changed_is_fetched_again(remote: ArtifactStore, caplog: pytest.LogCaptureFixture) -> None:
+    artifact = write(remote, "1")
+    folder = remote.local(artifact)
+    (folder / "weights").write_text("2")
+    assert (remote.local(artifact) / "weights").read_text() == "1"
+    assert "is fetched again" in caplog.text
+    (folder / "weights").unlink()
+    assert (remote.local(artifact) / "weights").read_text() == "1"
+    assert remote.local(artifact) == folder
+
+
+@pytest.mark.parametrize("planted", ["link", "writable", "file"])
+def test_a_folder_that_another_user_could_have_made_is_refused(
+    remote: ArtifactStore, cache: Path, tmp_path: Path, planted: str
+) -> None:
+    place = cache.parent
+    place.rmdir()
+    if planted == "link":
+        (tmp_path / "elsewhere").mkdir()
+        place.symlink_to(tmp_path / "elsewhere")
+    elif planted == "file":
+        place.touch()
+    else:
+        place.mkdir()
+        place.chmod(0o770)
+    with pytest.raises(
+        BadInput, match=rf"{place} (is a symbolic link|is no folder|can be written by others).*{CACHE_VARIABLE}"
+    ):
+        remote.local(write(remote, "1"))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's folder")
+def test_another_users_folder_is_refused(remote: ArtifactStore, cache: Path) -> None:
+    os.chown(cache.parent, 12345, 12345)
+    with pytest.raises(BadInput, match="belongs to user 12345; expected a folder of user 0"):
+        remote.local(write(remote, "1"))
+
+
+def test_the_least_recently_used_copies_make_room(
+    remote: ArtifactStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    artifacts = [write(remote, str(number) * 10_000) for number in range(3)]
+    first, second = (remote.local(artifact) for artifact in artifacts[:2])
+    time.sleep(0.01)
+    remote.local(artifacts[0])
+    monkeypatch.setenv(BYTES_VARIABLE, "25000")
+    third = remote.local(artifacts[2])
+    assert [folder.exists() for folder in (first, second, third)] == [True] * 3
+    assert "that are in use take" in caplog.text
+    release(third)
+    shutil.rmtree(third)
+    release(first)
+    release(second)
+    remote.local(artifacts[2])
+    assert [folder.exists() for folder in (first, second, third)] == [True, False, True]
+
+
+def test_a_copy_is_in_use_for_as_long_as_a_process_lives(
+    remote: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = remote.local(write(remote, "1" * 10_000))
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        release(folder)
+        monkeypatch.setenv(BYTES_VARIABLE, "15000")
+        other = remote.local(write(remote, "2" * 10_000))
+        assert folder.exists()
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    release(other)
+    remote.local(write(remote, "3" * 10_000))
+    assert not folder.exists()
+
+
+def test_a_copy_that_a_killed_process_began_is_removed(remote: ArtifactStore, cache: Path) -> None:
+    left = cache / ".abc.def"
+    left.mkdir(parents=True, mode=0o700)
+    remote.local(write(remote, "1"))
+    assert not left.exists()
+
+
+def test_an_artifact_larger_than_all_copies_may_be_is_refused(
+    remote: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = write(remote, "1" * 100)
+    monkeypatch.setenv(BYTES_VARIABLE, "99")
+    with pytest.raises(BadInput, match=rf"{artifact.uri} has 100 bytes, more than the 99 .*{BYTES_VARIABLE}"):
+        remote.local(artifact)
+    monkeypatch.setenv(BYTES_VARIABLE, "1 GB")
+    with pytest.raises(BadInput, match=f"{BYTES_VARIABLE} is '1 GB'; expected a number of bytes"):
+        remote.local(artifact)
+
+
+def test_many_processes_that_want_one_artifact_get_it(tmp_path: Path) -> None:
+    program = (
+        "import sys, os; from airflow_hops.contract.artifacts import Producer\n"
+        "from airflow_hops.store import ArtifactStore\n"
+        "store = ArtifactStore('memory://one/hops')\n"
+        "with store.create(store.uri('a', 'model'), 'model', Producer()) as writer:\n"
+        "    (writer.path / 'weights').write_text('1' * 100_000)\n"
+        "    artifact = writer.commit()\n"
+        "print(flush=True); sys.stdin.readline()\n"
+        "print((store.local(artifact) / 'weights').stat().st_size)\n"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parent.parent,
+        )
+        for _ in range(4)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    assert [process.communicate("go\n")[0].strip() for process in processes] == ["100000"] * 4

@@ -1,0 +1,115 @@
+"""Temporary folders: whose they are, and what becomes of those that a killed process has left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_hops.local_folders import (
+    make_temporary_folder,
+    private_folder,
+    remove_left_behind,
+    temporary_folder,
+)
+
+MAKING = """
+import sys, time
+from airflow_hops.local_folders import temporary_folder
+with temporary_folder("step", "train") as folder:
+    (folder / "spec.json").write_text("{}")
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def age(folder: Path, seconds: float = 7200) -> Path:
+    then = time.time() - seconds
+    os.utime(folder, (then, then))
+    return folder
+
+
+def test_a_temporary_folder_is_its_users_alone_and_goes_with_its_block(temporary: Path) -> None:
+    with temporary_folder("step", "train" * 20) as folder:
+        assert folder.parent == temporary
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "file").touch()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_process_has_left_is_removed_and_what_a_living_one_has_is_not(temporary: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAKING], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parent.parent
+    )
+    assert process.stdout is not None
+    try:
+        folder = age(Path(process.stdout.readline().strip()))
+        with temporary_folder("code"):
+            assert (folder / "spec.json").exists()
+    finally:
+        process.kill()
+        process.communicate()
+    with temporary_folder("code") as other:
+        assert list(temporary.iterdir()) == [other]
+
+
+def test_only_old_folders_of_this_user_that_this_package_has_made_are_removed(temporary: Path) -> None:
+    names = [
+        "hops-step-train-abcd1234",
+        "hops-artifact-abcd1234",
+        "hops-mine",
+        "hops-code-of-mine",
+        "hops-job-abcd1234",
+    ]
+    for name in names:
+        (temporary / name).mkdir(mode=0o700)
+        age(temporary / name)
+    (temporary / "hops-code-readable").mkdir(mode=0o755)
+    age(temporary / "hops-code-readable")
+    (temporary / "hops-export-new_1234").mkdir(mode=0o700)
+    (temporary / "hops-uv-12345678").symlink_to(temporary / "hops-mine")
+    if os.getuid() == 0:
+        (temporary / "hops-step-others12").mkdir(mode=0o700)
+        os.chown(age(temporary / "hops-step-others12"), 12345, 12345)
+    before = {path.name for path in temporary.iterdir()}
+    remove_left_behind(temporary)
+    assert before - {path.name for path in temporary.iterdir()} == set(names[:2])
+    remove_left_behind(temporary, "export", age_s=0)
+    assert not (temporary / "hops-export-new_1234").exists()
+
+
+def test_a_fork_keeps_the_folder_of_its_parent(temporary: Path) -> None:
+    folder, lock = make_temporary_folder("export")
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    os.close(lock)
+    try:
+        remove_left_behind(temporary, age_s=0)
+        assert folder.exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    remove_left_behind(temporary, age_s=0)
+    assert not folder.exists()
+
+
+def test_a_private_folder_is_closed_to_others(temporary: Path) -> None:
+    (temporary / "open").mkdir(mode=0o755)
+    for name in ("new/folder", "open"):
+        assert private_folder(temporary / name).stat().st_mode & 0o777 == 0o700

@@ -1,0 +1,149 @@
+"""Programs of this package: they find it alone, from wherever it was imported, and nothing that lies around."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import airflow_hops
+from airflow_hops.api.inspection.servers import RuntimeServers, ServerProgram
+from airflow_hops.cli import checks
+from airflow_hops.contract.protocol import StepResult, StepSpec
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.programs import module_command, with_package
+
+PACKAGE = Path(airflow_hops.__file__).parent
+PROGRAMS = Path(__file__).parent / "runtime_checks" / "start_programs.py"
+_WHAT_IS_FOUND = """
+import importlib.util, json, sys
+import airflow_hops.store
+from airflow_hops.programs import PATH_ENTRY
+print(json.dumps([airflow_hops.__file__, PATH_ENTRY, importlib.util.find_spec("numpy_of_airflow") is not None]))
+"""
+
+
+def python_finds(place: Path, **variables: str) -> list[object]:
+    environment = {"PATH": os.environ["PATH"], **variables}
+    command = [sys.executable, "-S", "-P", "-c", _WHAT_IS_FOUND]
+    return json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, cwd=place).stdout)
+
+
+@pytest.mark.parametrize("installed", ["folder", "link", "zip"])
+def test_the_package_is_found_alone(tmp_path: Path, installed: str) -> None:
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "numpy_of_airflow.py").touch()
+    if installed == "folder":
+        shutil.copytree(PACKAGE, site / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__", "static"))
+    elif installed == "link":
+        (site / PACKAGE.name).symlink_to(PACKAGE)
+    else:
+        shutil.make_archive(str(site), "zip", PACKAGE.parent, PACKAGE.name)
+        site = tmp_path / "site-packages.zip"
+        with zipfile.ZipFile(site, "a") as archive:
+            archive.writestr("numpy_of_airflow.py", "")
+    package = site / PACKAGE.name
+    assert python_finds(tmp_path, PYTHONPATH=str(site)) == [
+        str(package / "__init__.py"),
+        str(package / "path_entry"),
+        True,
+    ]
+    assert python_finds(tmp_path, PYTHONPATH=str(package / "path_entry")) == [
+        str(package / "__init__.py"),
+        str(package / "path_entry"),
+        False,
+    ]
+
+
+def test_what_the_import_path_names_comes_after_the_package_and_the_working_directory_is_not_on_it() -> None:
+    own = str(PACKAGE / "path_entry")
+    assert with_package({"PYTHONPATH": ":/a::/b", "HOME": "/h"}, ("/c",)) == {
+        "PYTHONPATH": f"{own}:/c:/a:/b",
+        "HOME": "/h",
+    }
+    assert with_package(with_package({}))["PYTHONPATH"] == own
+
+
+def test_no_module_is_run_that_may_come_from_the_working_directory() -> None:
+    unsafe = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.List | ast.Tuple | ast.Call):
+                words = node.args if isinstance(node, ast.Call) else node.elts
+                constants = [word.value for word in words if isinstance(word, ast.Constant)]
+                if "-m" in constants and "-P" not in constants:
+                    unsafe.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert unsafe == []
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A folder in which somebody else has put modules; where one is imported, it leaves a file ``imported``."""
+    for name in (PACKAGE.name, "encodings", "argparse", "asyncio", "aiohttp", "tempfile"):
+        plant(tmp_path / name, tmp_path / "imported")
+    return tmp_path
+
+
+def plant(module: Path, imported: Path) -> None:
+    module.mkdir()
+    source = f"import os, pathlib\npathlib.Path({str(imported)!r}).touch()\nos._exit(77)\n"
+    (module / "__init__.py").write_text(source)
+
+
+@pytest.mark.runtime
+def test_what_somebody_put_into_the_temporary_folder_is_not_imported_by_what_airflow_starts(
+    planted: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(planted)
+    monkeypatch.setattr(tempfile, "tempdir", str(planted))
+    servers = RuntimeServers()
+    program = ServerProgram(
+        "inspection", "airflow_hops.runtime.inspection", runtime, planted, secrets={"HOPS_INSPECTION_TOKEN": "t"}
+    )
+    try:
+        assert servers.address(program).startswith("http://127.0.0.1:")
+    finally:
+        servers.end()
+    assert "error" not in checks._probe(runtime, "training")
+    spec_path = planted / "spec.json"
+    spec_path.write_text(StepSpec("none", "airflow_hops.runtime.probe:GROUPS.keys").to_json())
+    process = LocalLauncher(runtime).start(spec_path, ())
+    lines = list(process.lines())
+    process.wait()
+    assert StepResult.read(planted / "result.json") is not None, lines
+    assert not (planted / "imported").exists()
+
+
+@pytest.mark.runtime
+def test_nor_by_what_the_runtime_environment_starts_from_a_link_to_an_installed_package(
+    planted: Path, runtime_python: Path
+) -> None:
+    installed, linked = planted / "site-packages" / PACKAGE.name, planted / "linked" / PACKAGE.name
+    shutil.copytree(PACKAGE, installed, ignore=shutil.ignore_patterns("__pycache__", "static"))
+    plant(installed.with_name("numpy"), planted / "imported")
+    linked.parent.mkdir()
+    linked.symlink_to(installed)
+    command = [str(runtime_python), "-P", str(PROGRAMS)]
+    environment = {**os.environ, "TMPDIR": str(planted), "PYTHONPATH": str(linked.parent)}
+    ended = subprocess.run(command, env=environment, cwd=planted, capture_output=True, text=True, timeout=120)
+    assert json.loads(ended.stdout.splitlines()[-1]) == {
+        "agent": "hops-agent-1",
+        "capture writer": "all is written",
+        "model server": "ready",
+        "tensorboard": "answers",
+        "zygote": "exit code 0",
+    }, ended.stderr
+    assert not (planted / "imported").exists()
+
+
+def test_the_module_command_takes_paths() -> None:
+    assert module_command(Path("/bin/python"), "m", Path("/a"), "b") == ["/bin/python", "-P", "-m", "m", "/a", "b"]

@@ -1,0 +1,113 @@
+"""``airflow hops serve``: the flags and the environment of the server that a connection names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_cli import airflow
+
+from airflow_hops.cli.serve import server_flags, storage_variables
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.store import ArtifactStore
+
+
+def test_the_connection_gives_the_flags_and_what_was_given_comes_last(tmp_path: Path) -> None:
+    services = {
+        "serving_host": "127.0.0.1",
+        "serving_port": "9500",
+        "serving_rest_port": "9501",
+        "serving_config_file": str(tmp_path / "new" / "models.config"),
+        "serving_traffic_file": "file:///srv/traffic.json",
+        "serving_capture_path": "s3://bucket/captured/",
+        "serving_base_path": "/srv/models",
+    }
+    assert server_flags(services, ["--port=1", "--workers=2"]) == [
+        "--host=127.0.0.1",
+        "--port=9500",
+        "--rest_api_port=9501",
+        f"--model_config_file={tmp_path}/new/models.config",
+        "--model_config_file_poll_wait_seconds=1",
+        "--traffic_config_file=/srv/traffic.json",
+        "--capture_base_path=s3://bucket/captured",
+        "--port=1",
+        "--workers=2",
+    ]
+    written = tmp_path / "new" / "models.config"
+    assert written.read_text() == "model_config_list {}\n"
+    written.write_text("model_config_list { config { name: 'a' } }")
+    server_flags(services)
+    assert written.read_text() == "model_config_list { config { name: 'a' } }"
+
+
+def test_a_token_is_handed_on_in_memory(tmp_path: Path) -> None:
+    services = {"serving_config_file": str(tmp_path / "models.config"), "serving_token": "secret"}
+    (flag,) = (flag for flag in server_flags(services) if flag.startswith("--control_token_file="))
+    path = Path(flag.partition("=")[2])
+    assert path.read_text() == path.read_text() == "secret"  # it may be read again
+    assert "secret" not in flag
+
+
+def test_a_host_of_another_machine_is_said_and_not_listened_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    services = {"serving_config_file": str(tmp_path / "models.config"), "serving_host": "192.0.2.1"}
+    assert not [flag for flag in server_flags(services) if flag.startswith("--host")]
+    assert "host '192.0.2.1' is no address of this machine: the server listens at 127.0.0.1" in capsys.readouterr().err
+    assert server_flags(services, ["--host=0.0.0.0"])[-1] == "--host=0.0.0.0"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("services", "given", "words"),
+    [
+        ({}, ["--workers=2"], "field 'config_file' is empty, so that nothing says what to serve; fill it in, or give"),
+        ({"serving_kind": "tensorflow_model_server"}, [], "field 'kind' is 'tensorflow_model_server', expected"),
+        (
+            {"serving_config_file": "models.config"},
+            [],
+            "'serving_config_file' is 'models.config'; expected an",
+        ),
+        (
+            {"serving_config_file": "/proc/none/models.config"},
+            [],
+            "'/proc/none/models.config', which cannot be",
+        ),
+        ({"serving_ca_file": "/ca.pem"}, ["--upstream=a:1"], "field 'ca_file' says that the server speaks TLS; give"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(services: dict[str, str], given: list[str], words: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        server_flags(services, given)
+    assert words in str(refused.value)
+    server_flags({}, ["--upstream=a:1"])
+
+
+def test_storage_options_reach_the_servers_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSSPEC_S3", '{"profile": "p", "anon": true}')
+    services = {"serving_base_path": "s3://bucket/models", "serving_capture_path": "/srv/capture"}
+    store = ArtifactStore(str(tmp_path))
+    assert storage_variables(services, store) == {}
+    services["serving_storage_options"] = '{"endpoint_url": "http://minio:9000", "anon": false}'
+    assert {name: json.loads(value) for name, value in storage_variables(services, store).items()} == {
+        "FSSPEC_S3": {"profile": "p", "anon": False, "endpoint_url": "http://minio:9000"}
+    }
+
+
+@pytest.mark.runtime
+def test_the_command_becomes_the_server(tmp_path: Path) -> None:
+    extra = {"serving_config_file": str(tmp_path / "models.config")}
+    connection = json.dumps({"conn_type": "hops", "port": 9500, "extra": extra})
+    server = airflow("hops", "serve", "--", "--version", AIRFLOW_CONN_HOPS_DEFAULT=connection)
+    assert server.returncode == 0, server.stderr
+    assert server.stdout.splitlines()[-2].startswith("airflow-hops model server: ")
+    wrong = airflow("hops", "serve", "--", "--port=none", AIRFLOW_CONN_HOPS_DEFAULT=connection)
+    assert wrong.returncode == 2
+    assert "--port" in wrong.stderr
+
+
+def test_without_anything_to_serve_the_command_says_so() -> None:
+    result = airflow("hops", "serve", AIRFLOW_CONN_HOPS_DEFAULT='{"conn_type": "hops"}')
+    assert result.returncode == 1
+    assert "connection field 'config_file' is empty" in result.stderr

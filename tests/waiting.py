@@ -1,0 +1,41 @@
+"""Waiting for what other processes do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+
+def wait_for(
+    condition: Callable[[], T],
+    what: str | Callable[[], str] = "it",
+    timeout_s: float = 40.0,
+    poll_s: float = 0.05,
+) -> T:
+    """Asks until the answer is true, and returns it.
+
+    Args:
+        condition: What is asked.
+        what: What is waited for, or a function that tells why it does not come; it may raise, too.
+        timeout_s: After so many seconds the test fails.
+        poll_s: Seconds between questions.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        late = time.monotonic() > deadline
+        assert not late, f"not within {timeout_s} s: {what() if callable(what) else what}"
+        time.sleep(poll_s)
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True

@@ -1,0 +1,31 @@
+import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
+import { renderToStaticMarkup } from "react-dom/server";
+import { TrafficBar } from "src/pages/Models/TrafficBar";
+import { expect, test } from "vitest";
+
+/** What the bar says to those who do not see it, and what stands in it. */
+function drawn(props: Parameters<typeof TrafficBar>[0]): [label: string | undefined, text: string] {
+  const html = renderToStaticMarkup(
+    <ChakraProvider value={defaultSystem}>
+      <TrafficBar {...props} />
+    </ChakraProvider>,
+  );
+  const bar = html.slice(html.indexOf("<div")).replaceAll(/<style.*?<\/style>/gs, "");
+  return [/aria-label="([^"]*)"/.exec(bar)?.[1], bar.replaceAll(/<[^>]*>/g, "|").replaceAll(/\|+/g, "|")];
+}
+
+const SHARES = [
+  { version: 3, percent: 25 },
+  { version: 2, percent: 75 },
+  { version: 1, percent: 0 },
+];
+
+test("versions stand in order, those without traffic are left out, and labels are where there is room", () => {
+  expect(drawn({ shares: SHARES })).toEqual(["Traffic: version 2 75%, version 3 25%", "|v2 75%|v3 25%|"]);
+  expect(drawn({ shares: SHARES, size: "compact" })[1]).toBe("|v2 75%|");
+  expect(drawn({ shares: SHARES, size: "thin", words: "v2 75%" })).toEqual(["Traffic: v2 75%", "|"]);
+});
+
+test("no traffic is said", () => {
+  expect(drawn({ shares: [] })).toEqual(["Traffic: no traffic", "|nothing serves|"]);
+});

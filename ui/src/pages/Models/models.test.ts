@@ -1,0 +1,94 @@
+import { direction, namesOf } from "src/pages/Models/figures";
+import type { Decision } from "src/pages/Models/queries";
+import { perSecond, ratesOf } from "src/pages/Models/rates";
+import { groupDecisions, stepsOf } from "src/pages/Models/rollouts";
+import { askedInWords, metricLabel, sharesInWords, titleOf } from "src/pages/Models/words";
+import { describe, expect, test } from "vitest";
+
+const SERIES = {
+  at: [0, 60, 120, 180],
+  seconds: [60, 60, 60, 60],
+  versions: [
+    {
+      version: 1, requests: [600, 0, 60, 120], errors: [1, 0, 3, 0], client_errors: [0, 0, 0, 9],
+      latency_ms_p50: [9, null, 1, 4], latency_ms_p99: [9, null, 10, 40],
+    },
+    {
+      version: 2, requests: [0, 0, 0, 180], errors: [0, 0, 0, 0], client_errors: [0, 0, 0, 0],
+      latency_ms_p50: [null, null, null, 2], latency_ms_p99: [null, null, null, 20],
+    },
+  ],
+} as unknown as Parameters<typeof ratesOf>[0]; // biome-ignore format: as columns
+
+describe("rates", () => {
+  test("are of the last minutes alone", () => {
+    expect(ratesOf(SERIES, 2)).toMatchObject({ seconds: 120, requests: 360, errors: 3, refused: 9, perSecond: 3 });
+    expect(ratesOf(SERIES, 2, 2)).toMatchObject({ requests: 180, errorShare: 0, worst: 20 });
+    expect(perSecond(SERIES)).toEqual([10, 0, 1, 5]);
+  });
+
+  test("latencies weigh by their requests", () => {
+    expect(ratesOf(SERIES, 2).p50).toBeCloseTo((1 * 60 + 4 * 120 + 2 * 180) / 360, 12);
+    expect(ratesOf(SERIES, 2, 1).worst).toBe(40);
+  });
+
+  test("without requests there is no share, and without steps no rate", () => {
+    expect(ratesOf(SERIES, 2, 9)).toMatchObject({ requests: 0, errorShare: null, p50: null, worst: null });
+    expect(ratesOf({ at: [], seconds: [], versions: [] } as unknown as typeof SERIES, 5).perSecond).toBeNull();
+  });
+});
+
+let clock = 0;
+const decision = (event: string, version: number, more: Partial<Decision> = {}): Decision =>
+  ({
+    event,
+    version,
+    at: new Date(++clock * 1000).toISOString(),
+    percent: null,
+    canary: null,
+    to: null,
+    ...more,
+  }) as Decision;
+
+test("a canary's events stand together, from its deployment to its end", () => {
+  const history = [
+    decision("deployed", 1),
+    decision("canary", 2),
+    decision("step", 2, { percent: 20, canary: { requests: 1 } as unknown as Decision["canary"] }),
+    decision("traffic", 1),
+    decision("promoted", 2),
+    decision("canary", 3),
+    decision("left", 3),
+    decision("rolled_back", 3, { to: 2 }),
+    decision("promoted", 2),
+  ].toReversed();
+  const groups = groupDecisions(history).map((group) => group.map(({ event, version }) => `${event} ${version}`));
+  expect(groups).toEqual([
+    ["rolled_back 3", "left 3", "canary 3"],
+    ["promoted 2", "step 2", "canary 2"],
+    ["traffic 1"],
+    ["deployed 1"],
+  ]);
+  const [, rollout] = groupDecisions(history);
+  expect(rollout && stepsOf(rollout).map(({ percent }) => percent)).toEqual([20]);
+});
+
+test("decisions, shares and counts in words", () => {
+  expect(titleOf(decision("rolled_back", 3, { to: 2 }))).toBe("Version 3 rolled back to version 2");
+  expect(titleOf(decision("brand_new", 3))).toBe("Version 3: brand new");
+  expect([sharesInWords({ 1: 80, 2: 20, 3: 0 }), sharesInWords({})]).toEqual(["v1 80% · v2 20%", "no traffic"]);
+  expect(askedInWords({ requests: 1200, errors: 1, client_errors: 2 } as Parameters<typeof askedInWords>[0])).toBe(
+    "1.2k requests, 1 failed, 2 refused",
+  );
+  expect(["auc", "brier", "log_loss"].map(metricLabel)).toEqual(["AUC", "Brier score", "log loss"]);
+});
+
+test("figures are numbers; better is up of an AUC, down of a loss, and neither of what is not known", () => {
+  expect(namesOf({ rows: 9, auc: 0.7, auc_low: 0.6, auc_high: 0.8, reason: "x", confusion: [[1]] })).toEqual(["auc"]);
+  expect([
+    direction("auc", 0.1),
+    direction("log_loss", 0.1),
+    direction("mean_label", 0.1),
+    direction("auc", 0),
+  ]).toEqual([1, -1, 0, 0]);
+});

@@ -1,0 +1,184 @@
+import { axisOf } from "src/pages/Runs/axes";
+import { formatBrush, parseBrush, passes } from "src/pages/Runs/brushes";
+import { type Curve, figuresOf, pointsOf, smooth } from "src/pages/Runs/curves";
+import { asNumber, durationOf, figureOf, isLoss, labelOf, namesOf, type Run, stateOf } from "src/pages/Runs/figures";
+import { complete, examplesOf } from "src/pages/Runs/search";
+import { describe, expect, test } from "vitest";
+
+function runOf(params: Record<string, string>, metrics: Record<string, number>): Run {
+  return {
+    run_id: "r", name: "flights.train", dag_run_id: "manual__1", dag_run_state: "success", map_index: -1,
+    status: "FINISHED", start_time: 1000, end_time: 3500, params, metrics,
+  } as unknown as Run; // biome-ignore format: as a row
+}
+
+const RUNS = [
+  runOf({ lr: "0.1", layers: "2", opt: "adam" }, { val_auc: 0.7, loss: 0.4, "model.size": 3 }),
+  runOf({ lr: "0.001", layers: "2", opt: "sgd" }, { val_auc: 0.8, loss: 0.3, "eval/f1 score": 0.5 }),
+];
+const NAMES = namesOf(RUNS);
+
+describe("figures of runs", () => {
+  test("names are ordered by what says most, and parameters that vary are known", () => {
+    expect(NAMES.metrics).toEqual(["val_auc", "loss", "eval/f1 score", "model.size"]);
+    expect(NAMES.params).toEqual(["layers", "lr", "opt"]);
+    expect(NAMES.varying).toEqual(["lr", "opt"]);
+  });
+
+  test("a value is found by its key, and is a number only if it is one", () => {
+    const [run] = RUNS as [Run];
+    expect(["metrics.loss", "params.opt", "duration", "params.gone", "other"].map((key) => figureOf(run, key))).toEqual(
+      [0.4, "adam", 2.5, null, null],
+    );
+    expect(["1e-3", "", "adam", null, "Infinity"].map(asNumber)).toEqual([0.001, null, null, null, null]);
+    expect(durationOf({ start_time: 1, end_time: null })).toBeNull();
+  });
+
+  test("a training that was killed never told MLflow", () => {
+    const states = ["running", "queued", null, "failed", "success"];
+    expect(states.map((dag_run_state) => stateOf({ status: "RUNNING", dag_run_state }))).toEqual([
+      "RUNNING",
+      "RUNNING",
+      "RUNNING",
+      "KILLED",
+      "KILLED",
+    ]);
+    expect(labelOf({ dag_run_id: null, name: "train", map_index: 0 })).toBe("train [0]");
+  });
+
+  test("less is better of losses, errors and times", () => {
+    expect(["val_loss", "eval_mae", "epoch_seconds", "brier"].every(isLoss)).toBe(true);
+    expect(["auc", "accuracy", "f1"].some(isLoss)).toBe(false);
+  });
+
+  test("an axis is of words, of numbers, or of their logarithm over more than 50 times", () => {
+    expect(axisOf("params.opt", RUNS)).toMatchObject({ type: "category", label: "opt", words: ["adam", "sgd"] });
+    expect(axisOf("params.lr", RUNS).type).toBe("log");
+    expect(axisOf("params.layers", RUNS).type).toBe("value");
+    expect(axisOf("metrics.loss", [runOf({}, { loss: 1 }), runOf({}, { loss: 1e6 })]).type).toBe("value");
+  });
+});
+
+describe("marked ranges", () => {
+  const range = { key: "params.a:b", low: 0.1, high: 0.25, words: null };
+  const words = { key: "params.opt", low: 0, high: 0, words: ["adam", "x,y"] };
+
+  test("are read back from the address", () => {
+    expect([range, words].map((brush) => parseBrush(formatBrush(brush)))).toEqual([range, words]);
+    expect(["", "a:1", "[broken", "[]"].map(parseBrush)).toEqual([null, null, null, null]);
+  });
+
+  test("of one axis join, of several narrow", () => {
+    const lr = (low: number, high: number) => ({ key: "params.lr", low, high, words: null });
+    const left = (...brushes: Parameters<typeof passes>[1]) => RUNS.map((run) => passes(run, brushes));
+    expect(left(lr(0.1, 1))).toEqual([true, false]);
+    expect(left(lr(0.1, 1), lr(0, 0.01))).toEqual([true, true]);
+    expect(left(lr(0, 1), words)).toEqual([true, false]);
+    expect(left({ ...lr(0, 1), key: "params.opt" })).toEqual([false, false]);
+    expect(left()).toEqual([true, true]);
+  });
+});
+
+describe("learning curves", () => {
+  const curve = (metric: string, values: (number | null)[], steps = values.map((_, index) => index)): Curve =>
+    ({ run_id: "r", metric, points: 1, steps, values, times: steps.map((step) => 10_000 + 500 * step) }) as Curve;
+
+  test("training and validation share a figure, the loss comes first, single points have none", () => {
+    const found = figuresOf([
+      curve("auc", [1, 2]),
+      curve("val_loss", [1, 2]),
+      curve("loss", [2, 1]),
+      curve("once", [1]),
+      curve("same", [1, 2], [4, 4]),
+    ]);
+    expect(found.map(({ name, curves }) => [name, curves.length])).toEqual([
+      ["loss", 2],
+      ["auc", 1],
+    ]);
+  });
+
+  test("points lie over steps, seconds since the start, or time; gaps stay", () => {
+    const gap = curve("loss", [3, null], [2, 4]);
+    expect(pointsOf(gap, "step", 0)).toEqual([
+      [2, 3],
+      [4, null],
+    ]);
+    expect(pointsOf(gap, "relative", 10_000)).toEqual([
+      [1, 3],
+      [2, null],
+    ]);
+    expect(pointsOf(gap, "time", 0)).toEqual([
+      [11_000, 3],
+      [12_000, null],
+    ]);
+  });
+
+  test("smoothing has no bias to the first value, and a constant stays what it is", () => {
+    expect(
+      smooth(
+        [
+          [0, 5],
+          [1, null],
+          [2, 7],
+        ],
+        0,
+      ),
+    ).toEqual([
+      [0, 5],
+      [1, null],
+      [2, 7],
+    ]);
+    for (const [, y] of smooth(
+      Array.from({ length: 9 }, (_, x) => [x, 4]),
+      0.9,
+    )) {
+      expect(y).toBeCloseTo(4, 12);
+    }
+    const [, [, second]] = smooth(
+      [
+        [0, 1],
+        [1, 3],
+      ],
+      0.5,
+    ) as [[number, number], [number, number]];
+    expect(second).toBeCloseTo((0.25 * 1 + 0.5 * 3) / 0.75, 12);
+  });
+});
+
+describe("what may come next in a search", () => {
+  const offered = (filter: string, cursor = filter.length) =>
+    complete(filter, cursor, NAMES, RUNS).map(({ text }) => text);
+
+  test("names first, and those that have what was typed", () => {
+    expect(offered("")).toContain("metrics.val_auc");
+    expect(offered("")).toContain("metrics.`eval/f1 score`");
+    expect(offered("metrics.val")).toEqual(["metrics.val_auc"]);
+    expect(offered("LR")).toEqual(["params.lr"]);
+  });
+
+  test("then operators, by the kind of the value", () => {
+    expect(offered("metrics.val_auc ")).toEqual([">", ">=", "<", "<=", "=", "!="]);
+    expect(offered("params.lr ")).toContain("ILIKE");
+    expect(offered("params.lr IS ")).toEqual(["NULL", "NOT NULL"]);
+  });
+
+  test("then values that there are, then a further comparison", () => {
+    expect(offered("params.opt = ")).toEqual(["'adam'", "'sgd'"]);
+    expect(offered("params.opt IN ")).toEqual(["('adam')", "('sgd')"]);
+    expect(offered("status = 'F")).toEqual(["'FINISHED'", "'FAILED'"]);
+    expect(offered("params.`opt` != 'sgd' ")).toEqual(["AND"]);
+    expect(offered("params.opt = 'sgd' and metrics.lo")).toEqual(["metrics.loss"]);
+  });
+
+  test("what is typed at the cursor is what is replaced", () => {
+    expect(complete("metrics.lo > 1", 10, NAMES, RUNS)).toEqual([{ text: "metrics.loss", hint: "metric", from: 0 }]);
+  });
+
+  test("examples are made of names that there are", () => {
+    expect(examplesOf(NAMES)[0]).toBe("metrics.val_auc > 0.7");
+    expect(examplesOf({ metrics: [], params: [], varying: [], headline: [] })).toEqual([
+      "status = 'FAILED'",
+      "run_name LIKE '%manual%'",
+    ]);
+  });
+});

@@ -1,0 +1,93 @@
+import { heatIndex } from "src/pages/Skew/heat";
+import { type Check, featureRows, firstFeature, placeOf, ratioOf, type Timeline } from "src/pages/Skew/timeline";
+import { timeTicks } from "src/pages/Skew/timeTicks";
+import { formatRatio } from "src/pages/Skew/words";
+import { describe, expect, test } from "vitest";
+
+const HOUR = 3_600_000;
+const DAY = 24 * HOUR;
+
+describe("ticks of time", () => {
+  test.each([
+    ["UTC", "2026-01-01T00:00Z", "2026-01-01T08:00Z", 9, "2026-01-01", "01:00"],
+    ["Asia/Kolkata", "2026-01-01T00:00Z", "2026-01-01T08:00Z", 8, "2026-01-01 06:00", "07:00"],
+    ["UTC", "2026-01-01T00:00Z", "2026-01-03T00:00Z", 9, "2026-01-01", "06:00"],
+    ["UTC", "2026-01-01T00:00Z", "2026-02-20T00:00Z", 7, "2026-01-05", "2026-01-12"],
+    ["UTC", "2020-02-01T00:00Z", "2026-02-01T00:00Z", 6, "2021-01", "2022-01"],
+  ])("in %s from %s to %s", (zone, from, to, count, first, second) => {
+    const { values, label } = timeTicks(Date.parse(from), Date.parse(to), zone);
+    expect([values.length, ...values.slice(0, 2).map(label)]).toEqual([count, first, second]);
+    expect(values.every((value) => value >= Date.parse(from) && value <= Date.parse(to))).toBe(true);
+  });
+
+  test("are at most nine, within whatever span", () => {
+    for (let span = 5 * 60_000; span < 400_000 * DAY; span *= 1.7) {
+      const { values } = timeTicks(1e12, 1e12 + span, "America/New_York");
+      expect(values.length).toBeGreaterThan(0);
+      expect(values.length).toBeLessThanOrEqual(9);
+    }
+  });
+
+  test("stay at whole hours and midnights where clocks are changed", () => {
+    const zone = "America/New_York";
+    const changed = Date.parse("2026-03-08T05:00Z");
+    const { values, label } = timeTicks(changed - DAY, changed + 2 * DAY, zone);
+    expect(values.map(label).filter((text) => !/^2026-03-\d\d$|^12:00$/.test(text))).toEqual([]);
+    expect(new Set(values).size).toBe(values.length);
+  });
+});
+
+const check = (verdict: string, drifted: string[], hour: number, more: Partial<Check> = {}) =>
+  ({
+    verdict,
+    drifted,
+    causes: {},
+    effects: {},
+    at: new Date(hour * HOUR).toISOString(),
+    window_end: new Date(hour * DAY).toISOString(),
+    ...more,
+  }) as unknown as Check;
+
+const TIMELINE = {
+  checks: [
+    check("drift", ["temp"], 1),
+    check("stable", [], 2),
+    check("drift", ["temp"], 3),
+    check("drift", ["temp"], 4, { causes: { temp: "covariate_shift" } }),
+    check("insufficient", ["temp"], 5),
+  ],
+  features: [
+    { name: "hour", scores: [0.01, 0.02, 0.09, null, 9], thresholds: [0.1, 0.1, 0.1, 0.1, 0.1] },
+    { name: "temp", scores: [0.3, 0.05, 0.2, 0.4, null], thresholds: [0.1, 0.1, 0.1, 0.1, null] },
+  ],
+} as unknown as Timeline;
+
+describe("the timeline", () => {
+  test("a comparison with too few rows says nothing", () => {
+    const [hour, temp] = featureRows(TIMELINE);
+    expect(temp).toMatchObject({ now: 4, worst: 4, driftedCount: 3, streak: 2, cause: "covariate_shift" });
+    expect(hour).toMatchObject({ now: null, driftedCount: 0, streak: 0, cause: null });
+    expect(temp?.drifted).toEqual([true, false, true, true, false]);
+  });
+
+  test("the most moved feature is first, where none has drifted the one with the highest ratio", () => {
+    const rows = featureRows(TIMELINE);
+    expect(firstFeature(TIMELINE, rows)).toBe("temp");
+    const calm = { ...TIMELINE, checks: TIMELINE.checks.map((each) => ({ ...each, drifted: [] })) };
+    expect(firstFeature(calm, featureRows(calm))).toBe("temp");
+    expect(firstFeature({ ...calm, checks: [] }, [])).toBeNull();
+  });
+
+  test("what happened between two comparisons stands between their data", () => {
+    const { checks } = TIMELINE;
+    const at = (hours: number) => placeOf(new Date(hours * HOUR).toISOString(), checks, "data") / DAY;
+    expect([0, 1, 2.5, 9].map(at)).toEqual([1, 1, 2.5, 5]);
+    expect(placeOf(new Date(HOUR).toISOString(), checks, "wall")).toBe(HOUR);
+  });
+
+  test("ratios and their colours", () => {
+    expect([ratioOf(0.2, 0.1), ratioOf(0, 0), ratioOf(1, 0), ratioOf(null, 1)]).toEqual([2, 0, null, null]);
+    expect([0, 0.5, 0.99, 1, 2, null].map(heatIndex)).toEqual([0, 1, 1, 2, 3, null]);
+    expect([3.456, 12.34, null].map(formatRatio)).toEqual(["3.5×", "12.3×", "–"]);
+  });
+});
