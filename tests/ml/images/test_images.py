@@ -22,7 +22,8 @@ from airflow_hops.contract.sources import ImageSource
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.data.images import ImageSpec, decode_image, decode_pixels, fit_pixels, normalise
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-from airflow_hops.runtime import evaluate, infra_validate
+from airflow_hops.runtime import infra_validate
+from airflow_hops.runtime.evaluate import stage as evaluate
 from airflow_hops.runtime.evaluate.binary_metrics import paired_difference
 from airflow_hops.runtime.evaluate.class_metrics import class_metrics, compare_classifiers
 from airflow_hops.runtime.images.plan import plan_images
