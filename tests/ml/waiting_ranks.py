@@ -90,6 +90,8 @@ def _serve(address: str, placement: Any, channel: Any) -> None:
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
+    # Gloo counts the seconds in which a rank stands still as seconds in which its peer did not answer (30 are allowed).
+    os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "3600"
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -70,6 +70,7 @@ class GradientExchange:
             return list(grads)
         return [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
 
+    @tf.autograph.experimental.do_not_convert  # converting it, and Horovod, would take a loop of one's own seconds
     def combine(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks, averaged or summed; None stays None.
 
