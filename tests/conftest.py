@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 MARKERS = {
     "browser": ("browser",),
     "processes": ("server",),
+    "programs": ("airflow", "server"),
     "shown_demo": ("airflow", "server"),
     "site": ("airflow", "browser", "server"),
     "spark_launcher": ("spark",),

@@ -100,6 +100,7 @@ def plant(module: Path, imported: Path) -> None:
 
 
 @pytest.mark.runtime
+@pytest.mark.server
 def test_what_somebody_put_into_the_temporary_folder_is_not_imported_by_what_airflow_starts(
     planted: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +125,7 @@ def test_what_somebody_put_into_the_temporary_folder_is_not_imported_by_what_air
 
 
 @pytest.mark.runtime
+@pytest.mark.server
 def test_nor_by_what_the_runtime_environment_starts_from_a_link_to_an_installed_package(
     planted: Path, runtime_python: Path
 ) -> None:

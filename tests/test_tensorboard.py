@@ -16,7 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 from waiting import wait_for
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.server]
 CHECKS = Path(__file__).parent / "runtime_checks"
 
 
