@@ -1,7 +1,9 @@
-"""Validation of examples: the statistics of each split against the frozen schema, and single rows against it."""
+"""Validation of examples: the statistics of each split against the frozen schema, and single rows against it.
 
-from airflow_hops.runtime.validation.quarantine import split_anomalous
+What looks at rows is in ``quarantine``, which alone needs Arrow.
+"""
+
 from airflow_hops.runtime.validation.stage import ANOMALIES_FILE, run
 from airflow_hops.runtime.validation.validate import Anomaly, list_anomalies, validate_statistics
 
-__all__ = ["ANOMALIES_FILE", "Anomaly", "list_anomalies", "run", "split_anomalous", "validate_statistics"]
+__all__ = ["ANOMALIES_FILE", "Anomaly", "list_anomalies", "run", "validate_statistics"]

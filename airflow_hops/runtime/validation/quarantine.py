@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from airflow_hops.contract.artifacts import BadInput, RowCounts
 from airflow_hops.runtime.feature_statistics.sources import TypesDoNotFit, plan_source
 from airflow_hops.runtime.schema import TRAINING
 from airflow_hops.runtime.validation.row_rules import Broken, RowRules
-from airflow_hops.runtime.validation.validate import anomalous_feature
 
 REASONS = "anomaly_reasons"
 """The column of quarantined rows that says why they are there."""
@@ -227,18 +225,3 @@ class _Writer:
     def _open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file = pq.ParquetWriter(self.folder / _STAGING, self.schema)
-
-
-def relax(anomalies: Any, split: RowSplit, few: float) -> None:
-    """Makes warnings of the errors that few rows had, now that they are in quarantine.
-
-    Args:
-        anomalies: ``Anomalies`` of the split, whose severities are changed.
-        split: Where its rows went.
-        few: The share of the rows that is few.
-    """
-    for key, info in anomalies.anomaly_info.items():
-        kinds: Mapping[str, int] = split.by_feature.get(anomalous_feature(key, info), {})
-        counts = [kinds.get(anomalies_pb2.AnomalyInfo.Type.Name(reason.type), 0) for reason in info.reason]
-        if counts and all(0 < count <= few * split.rows for count in counts):
-            info.severity = info.WARNING

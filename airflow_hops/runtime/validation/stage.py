@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.contract.properties import AnomaliesProperties, StatisticsProperties
@@ -15,9 +15,11 @@ from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statis
 from airflow_hops.runtime.schema import SCHEMA_FILE, TRAINING, load_schema, to_text
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
-from airflow_hops.runtime.validation.quarantine import RowSplit, relax, split_anomalous
-from airflow_hops.runtime.validation.validate import FEW, Anomaly, list_anomalies, summarize, validate_statistics
+from airflow_hops.runtime.validation.validate import FEW, Anomaly, list_anomalies, relax, summarize, validate_statistics
 from airflow_hops.runtime.validation.validate import to_text as anomalies_to_text
+
+if TYPE_CHECKING:
+    from airflow_hops.runtime.validation.quarantine import RowSplit
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +27,6 @@ ANOMALIES_FILE = "anomalies.json"
 QUARANTINE = "quarantine"
 _FEW_ANOMALIES = 20
 """Anomalies that the artifact's properties name: enough for a task's log; the artifact has them all."""
-
-# One parameter of the step, and one function, have the same name.
-_split_rows = split_anomalous
 
 
 def run(
@@ -74,7 +73,7 @@ def run(
                 current[split], schema, environment=environment, previous=previous.get(split), label=of.label
             )
             if split in row_splits:
-                relax(anomalies, row_splits[split], FEW)
+                relax(anomalies, row_splits[split].by_feature, FEW * row_splits[split].rows)
             (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
             found += list_anomalies(anomalies, split)
             drift[split] = _drift(anomalies)
@@ -123,6 +122,8 @@ def _split_examples(
     context: StepContext, schema: Any, environment: str, rows: Mapping[str, int], quarantine: Path
 ) -> tuple[Artifact, dict[str, RowSplit]]:
     """Splits the rows of the examples, and publishes the good ones."""
+    from airflow_hops.runtime.validation.quarantine import split_anomalous
+
     examples, folder = context.input("examples"), context.local("examples")
     uri = context.store.address(context.spec.producer, "examples")
     row_splits: dict[str, RowSplit] = {}
@@ -132,7 +133,7 @@ def _split_examples(
             if not (folder / split).is_dir():
                 raise BadInput(f"{examples.uri}: there is no split {split!r}, of which there are statistics")
             context.progress(number / len(rows), f"rows of {split}")
-            row_splits[split] = found = _split_rows(
+            row_splits[split] = found = split_anomalous(
                 folder / split, schema, writer.path / split, quarantine / split, environment=environment
             )
             if found.rows != counted:

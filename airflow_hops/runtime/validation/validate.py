@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -111,6 +111,21 @@ def validate_statistics(
     if label in features and features[label].WhichOneof("stats") == "num_stats":
         _check_classes(anomalies, label, features[label].num_stats)
     return anomalies
+
+
+def relax(anomalies: Any, quarantined: Mapping[str, Mapping[str, int]], few_rows: float) -> None:
+    """Makes warnings of the errors that few rows had, now that they are in quarantine.
+
+    Args:
+        anomalies: ``Anomalies`` of a split, whose severities are changed.
+        quarantined: Its quarantined rows by feature and kind of anomaly.
+        few_rows: How many rows are few.
+    """
+    for key, info in anomalies.anomaly_info.items():
+        kinds = quarantined.get(anomalous_feature(key, info), {})
+        counts = [kinds.get(anomalies_pb2.AnomalyInfo.Type.Name(reason.type), 0) for reason in info.reason]
+        if counts and all(0 < count <= few_rows for count in counts):
+            info.severity = info.WARNING
 
 
 def list_anomalies(anomalies: Any, split: str) -> list[Anomaly]:

@@ -156,13 +156,13 @@ def test_the_step_returns_a_frozen_schema_untouched(
     assert (again.uri, again.fingerprint) == (first.uri, first.fingerprint)
 
 
-def test_schema_and_validation_do_not_import_tensorflow() -> None:
+def test_schema_and_validation_import_neither_tensorflow_nor_arrow() -> None:
     code = (
         "import sys; from airflow_hops.data import tfdv_extension as x; "
         "from tensorflow_metadata.proto.v0 import statistics_pb2 as s; import airflow_hops.runtime.validation; "
         "stats = s.DatasetFeatureStatisticsList(datasets=[s.DatasetFeatureStatistics(num_examples=1)]); "
         "x.validate_statistics(stats, x.infer_schema(stats)); "
-        "print(*[n for n in ('tensorflow', 'apache_beam', 'pandas') if n in sys.modules]); "
+        "print(*[n for n in ('tensorflow', 'apache_beam', 'pandas', 'pyarrow') if n in sys.modules]); "
         "import tensorflow_data_validation as t; t.infer_schema(stats)"
     )
     root = str(Path(__file__).parents[3])

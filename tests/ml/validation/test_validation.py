@@ -17,8 +17,9 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.runtime import feature_statistics, validation
 from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.validation import list_anomalies, split_anomalous, validate_statistics
-from airflow_hops.runtime.validation.quarantine import relax
+from airflow_hops.runtime.validation import list_anomalies, validate_statistics
+from airflow_hops.runtime.validation.quarantine import split_anomalous
+from airflow_hops.runtime.validation.validate import relax
 from airflow_hops.store import ArtifactStore
 from tests import flights_examples
 
@@ -153,7 +154,8 @@ def test_features_with_a_dot_in_their_names_are_known_by_them(tmp_path: Path) ->
     table = pa.table({"a.b": [1] * 99 + [5], "y.z": [1] * 100})
     anomalies = validate_statistics(generate_statistics(table), schema, label="y.z")
     # Few rows of the one are quarantined; the other has one class.
-    relax(anomalies, split_anomalous(table.select(["a.b"]), schema, tmp_path / "good", tmp_path / "bad"), 0.05)
+    split = split_anomalous(table.select(["a.b"]), schema, tmp_path / "good", tmp_path / "bad")
+    relax(anomalies, split.by_feature, 0.05 * split.rows)
     assert [(found.feature, found.severity, *found.types) for found in list_anomalies(anomalies, "train")] == [
         ("y.z", "error", "UNEXPECTED_DATA_TYPE", "CUSTOM_VALIDATION"),
         ("a.b", "warning", "INT_TYPE_BIG_INT"),

@@ -20,7 +20,7 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
-from airflow_hops.runtime.validation import split_anomalous
+from airflow_hops.runtime.validation.quarantine import split_anomalous
 from airflow_hops.runtime.validation.row_rules import RowRules
 
 pytestmark = pytest.mark.runtime
