@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from waiting import wait_for
 
-pytest_plugins = ["fault_counts", "served_models", "flights_models", "shown_demo", "small_places"]
+pytest_plugins = ["fault_counts", "served_models", "shown_demo", "small_places"]
 collect_ignore = ["ml"]  # run by the runtime environment's own Python
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -46,7 +46,6 @@ MARKERS = {
     "spark_launcher": ("spark",),
     "starting_server": ("server",),
     "warm_launcher": ("server",),
-    "flights_transformed": ("spark",),
 }
 """By fixture, what its tests start."""
 
@@ -54,8 +53,6 @@ GROUPS = {
     "api": "api",
     "site": "demo",
     "shown_demo": "demo",
-    "flights_model": "flights",
-    "flights_transformed": "flights",
     "processes": "rollouts",
     "wheel_file": "wheel",
 }
@@ -65,7 +62,6 @@ LONG = (
     "demo",
     "rollouts",
     "tests/test_fashion_mnist.py",
-    "flights",
     "demo ends",
     "wheel",
     "tests/test_class_archive.py",

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import flights_examples
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -34,24 +35,29 @@ def warm_spark(runtime: Path, warm_launcher: Any, spark_folder: Path) -> SparkLa
 
 def test_a_warm_transform_writes_what_a_cold_one_does_and_leaves_no_file_of_sparks(
     warm_spark: SparkLauncher,
+    spark_launcher: SparkLauncher,
     spark_folder: Path,
     shared_run_step: Any,
-    flights_prepared: Any,
     flights_statistics: Any,
     flights_schema: Any,
-    flights_transformed: Any,
+    flights_raw: Path,
 ) -> None:
-    warm = shared_run_step(
-        "airflow_hops.runtime.transform.stage:run",
-        params={"preprocess": "flights.features:preprocess"},
-        inputs={"examples": flights_prepared, "statistics": flights_statistics, "schema": flights_schema},
-        kind="transformed_examples",
-        code_paths=(str(REPOSITORY / "dags"),),
-        launcher=warm_spark,
-    )
-    folders = [Path(artifact.uri.removeprefix("file://")) for artifact in (warm, flights_transformed)]
+    january = flights_examples.months(flights_raw, 1, 1)
+    splits = {"train": january.iloc[::10], "eval": january.iloc[1::40]}
+    examples = flights_examples.write_examples(shared_run_step.store, splits, run_id="warm-spark")
+    folders = []
+    for launcher in (warm_spark, spark_launcher):
+        transformed = shared_run_step(
+            "airflow_hops.runtime.transform.stage:run",
+            params={"preprocess": "flights.features:preprocess"},
+            inputs={"examples": examples, "statistics": flights_statistics, "schema": flights_schema},
+            kind="transformed_examples",
+            code_paths=(str(REPOSITORY / "dags"),),
+            launcher=launcher,
+        )
+        folders.append(shared_run_step.store.local(transformed))
     found, expected = (sorted(p.relative_to(folder) for p in folder.glob("*/*.parquet")) for folder in folders)
-    assert found == expected
+    assert found == expected and {path.parent.name for path in found} == {"train", "eval"}
     for path in found:
         assert pq.read_table(folders[0] / path).equals(pq.read_table(folders[1] / path))
     assert list(spark_folder.iterdir()) == []

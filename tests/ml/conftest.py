@@ -152,6 +152,43 @@ def flights_schema(run_shared_stage: Callable[..., Any], flights_statistics: Art
 
 
 @pytest.fixture(scope="session")
+def flights_prepared(shared_store: ArtifactStore, flights_raw: Path) -> Artifact:
+    """Examples of a part of the flights of January to March: splits train, eval and newest (the last days)."""
+    from tests import flights_examples
+
+    winter = flights_examples.months(flights_raw, 1, 3)
+    newest = winter["scheduled_at"] > winter["scheduled_at"].max() - 3 * 86_400
+    before = winter[~newest]
+    splits = {
+        "train": before[before.index % 8 == 0],
+        "eval": before[before.index % 16 == 1],
+        "newest": winter[newest].iloc[::2],
+    }
+    return flights_examples.write_examples(shared_store, splits, run_id="models")
+
+
+@pytest.fixture(scope="session")
+def make_flights_model(
+    shared_store: ArtifactStore,
+    tmp_path_factory: pytest.TempPathFactory,
+    flights_prepared: Artifact,
+    flights_statistics: Artifact,
+    flights_schema: Artifact,
+) -> Callable[..., Artifact]:
+    """Makes a model artifact: ``make_flights_model(steps=200)`` has learnt, ``steps=0`` guesses."""
+    from tests.ml.flights_models import FlightsModels
+
+    folders = map(shared_store.local, (flights_prepared, flights_statistics, flights_schema))
+    return FlightsModels(shared_store, tmp_path_factory.mktemp("flights-models"), *folders).make
+
+
+@pytest.fixture(scope="session")
+def flights_model(make_flights_model: Callable[..., Artifact]) -> Artifact:
+    """A model that has learnt something."""
+    return make_flights_model(steps=200)
+
+
+@pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of an S3 API on this machine, by the moto that is installed beside Airflow; credentials are set."""
     said = tmp_path_factory.mktemp("moto") / "said"
@@ -244,7 +281,8 @@ def spark() -> Iterator[Any]:
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
         patch.setenv("PYSPARK_SUBMIT_ARGS", shlex.join([*arguments, "pyspark-shell"]))
         context = start_spark_context(spark_conf())
-        from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession
 
-        yield SparkSession(context)
-        context.stop()
+    # What started it is no longer set: a stage that is run here does not prepare workers for one of its own.
+    yield SparkSession(context)
+    context.stop()

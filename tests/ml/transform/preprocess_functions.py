@@ -61,19 +61,6 @@ def returns_the_label(features: Tensors, constants: Constants) -> Tensors:
     return {"late": features["distance"]}
 
 
-TRACE_ERRORS = (
-    raises,
-    asks_for_an_unknown_feature,
-    asks_for_an_unknown_constant,
-    returns_no_dict,
-    returns_a_number,
-    returns_a_boolean,
-    returns_a_scalar,
-    returns_one_row,
-    returns_a_cube,
-)
-
-
 def other_rows(features: Tensors, constants: Constants) -> Tensors:
     return {"x": tf.unique(features["weekday"]).y}
 

@@ -1,0 +1,328 @@
+"""The evaluate stage: figures that are exact, a champion on the same rows, and a blessing with its reasons."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer, RowCounts
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.runtime.evaluate import stage
+from airflow_hops.runtime.evaluate.binary_metrics import Difference, binary_metrics, compare
+from airflow_hops.runtime.evaluate.blessing import BlessingRule, bless
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import write_record
+from tests import flights_examples
+
+pytestmark = pytest.mark.runtime
+
+
+def test_auc_is_exact_also_with_ties() -> None:
+    generator = np.random.default_rng(1)
+    labels = generator.integers(0, 2, 300)
+    scores = np.round(generator.random(300) * 0.5 + labels * 0.2, 1)
+    positive, negative = scores[labels == 1], scores[labels == 0]
+    pairs = (positive[:, None] > negative).mean() + 0.5 * (positive[:, None] == negative).mean()
+    assert binary_metrics(labels, scores).auc == pytest.approx(pairs, abs=1e-12)
+
+
+def test_metrics_are_what_their_definitions_say() -> None:
+    found = binary_metrics(np.array([1, 0, 1, 0]), np.array([0.8, 0.4, 0.3, 0.5]))
+    assert found.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.3, 0.5]).mean())
+    assert found.brier == pytest.approx(np.square([0.2, 0.4, 0.7, 0.5]).mean())
+    assert (found.accuracy, found.mean_prediction, found.mean_label) == (0.5, 0.5, 0.5)
+    assert (found.rows, found.positives) == (4, 2)
+
+
+def test_one_class_has_no_auc_and_says_why() -> None:
+    found = binary_metrics(np.zeros(5, int), np.full(5, 0.2))
+    assert found.auc is None and found.reason == "all 5 labels are 0; the AUC needs both classes"
+    assert found.accuracy == 1.0
+    assert compare("auc", np.zeros(5, int), np.full(5, 0.2), np.full(5, 0.3)) is None
+    assert binary_metrics(np.zeros(0, int), np.zeros(0)).reason == "no rows"
+
+
+@pytest.mark.parametrize("metric", ["auc", "log_loss", "brier", "accuracy"])
+def test_intervals_of_a_gain_hold_the_truth_19_times_in_20(metric: str) -> None:
+    def sample(seed: int, rows: int) -> tuple[Any, Any, Any]:
+        generator = np.random.default_rng(seed)
+        labels = (generator.random(rows) < 0.3).astype(int)
+        signal = generator.normal(labels * 0.8)
+        both = [1 / (1 + np.exp(1.2 - signal - generator.normal(0, s, rows))) for s in (0.8, 1.2)]
+        return labels, both[0], both[1]
+
+    truth = compare(metric, *sample(0, 1_000_000))
+    assert truth is not None and truth.difference > 0
+    found = [compare(metric, *sample(seed, 1500)) for seed in range(1, 401)]
+    covered = np.mean([gain is not None and gain.low <= truth.difference <= gain.high for gain in found])
+    assert 0.92 <= covered <= 0.98
+
+
+def _gain(difference: float, half: float) -> Difference:
+    return Difference("auc", difference, difference - half, difference + half)
+
+
+METRICS = binary_metrics(np.array([0, 1] * 50), np.array([0.3, 0.6] * 50))
+POOR = binary_metrics(np.array([0, 1] * 50), np.array([0.6, 0.3] * 50))
+NO_CLASSES = binary_metrics(np.zeros(9, int), np.full(9, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("gains", "blessed", "words"),
+    [
+        ({"eval": _gain(0.02, 0.01), "newest": _gain(0.0, 0.005)}, True, "beyond chance, on at least one split"),
+        ({"eval": _gain(0.02, 0.04), "newest": _gain(0.005, 0.01)}, False, "may be worse by more than 0.01"),
+        ({"eval": _gain(0.02, 0.01), "newest": _gain(-0.01, 0.005)}, False, "newest: auc -0.0100 (95% interval -0.01"),
+        ({"eval": _gain(0.001, 0.005), "newest": _gain(0.0, 0.005)}, False, "on no split better than the champion"),
+        ({"eval": _gain(0.02, 0.01), "newest": None}, True, "newest: not compared with the champion: all 9 labels"),
+    ],
+)  # fmt: skip
+def test_a_candidate_must_not_be_worse_anywhere_and_be_better_somewhere(gains: Any, blessed: bool, words: str) -> None:
+    candidate = {"eval": METRICS, "newest": NO_CLASSES if gains["newest"] is None else METRICS}
+    found, reasons = bless(BlessingRule(), candidate, gains)
+    assert found is blessed
+    assert any(words in reason for reason in reasons), reasons
+
+
+def test_a_first_model_must_reach_the_minimum_on_every_split() -> None:
+    rule = BlessingRule(minimum={"auc": 0.6, "log_loss": 0.6})
+    assert bless(rule, {"eval": METRICS}, None)[0]
+    blessed, reasons = bless(rule, {"eval": METRICS, "newest": POOR}, None)
+    assert not blessed
+    assert "newest: auc 0.0000 is below 0.6" in reasons and "newest: log_loss 1.0601 is above 0.6" in reasons
+    assert "there is no champion to compare with" in reasons
+    blessed, reasons = bless(rule, {"eval": METRICS, "newest": NO_CLASSES}, None)
+    assert blessed and any("newest: auc cannot be judged: all 9 labels are 0" in reason for reason in reasons)
+
+
+def test_margins_may_differ_by_split_and_no_improvement_may_be_asked() -> None:
+    gains = {"eval": _gain(-0.01, 0.005), "newest": _gain(0.0, 0.005)}
+    metrics = {"eval": METRICS, "newest": METRICS}
+    assert bless(BlessingRule(max_regression={"eval": 0.02, "newest": 0.01}, min_improvement=None), metrics, gains)[0]
+    assert not bless(BlessingRule(max_regression={"newest": 0.01}, min_improvement=None), metrics, gains)[0]
+
+
+def test_a_rule_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(BadInput, match="metric 'f1' is unknown; expected one of auc, accuracy, log_loss, brier"):
+        BlessingRule(metric="f1")
+    with pytest.raises(BadInput, match="max_regression is -1 for 'eval', expected 0 or more"):
+        BlessingRule(max_regression={"eval": -1})
+
+
+Evaluate = Callable[..., Artifact]
+
+
+@pytest.fixture(scope="module")
+def evaluate(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_prepared: Artifact) -> Evaluate:
+    """Runs the stage; a failure leaves no artifact."""
+
+    def run(model: Artifact, examples: Artifact | None = None, **params: Any) -> Artifact:
+        run_id = f"evaluation-{next(numbers)}"
+        inputs = {"model": model, "examples": examples or flights_prepared}
+        params = {"model_name": "none", "minimum": {"auc": 0.55}, **params}
+        try:
+            artifact: Artifact = run_shared_stage(stage.run, kind="evaluation", inputs=inputs, run_id=run_id, **params)
+        except HopsError:
+            assert not shared_store.exists(shared_store.address(Producer("tests", run_id, "evaluation"), "evaluation"))
+            raise
+        return artifact
+
+    numbers = count()
+    return run
+
+
+@pytest.fixture(scope="module")
+def champion(shared_store: ArtifactStore) -> Callable[[Artifact, str], str]:
+    """Makes a model the champion under a name."""
+
+    def make(model: Artifact, name: str) -> str:
+        version = ServedVersion.of(model, 1, "", 100)
+        write_record(shared_store, name, ModelRecord(champion=version))
+        return name
+
+    return make
+
+
+def _report(store: ArtifactStore, evaluation: Artifact) -> Any:
+    return json.loads((store.local(evaluation) / "evaluation.json").read_text())
+
+
+def test_first_model_is_scored_overall_and_by_slice(
+    evaluate: Evaluate, shared_store: ArtifactStore, flights_model: Artifact, flights_prepared: Artifact
+) -> None:
+    evaluation = evaluate(flights_model, slices=["carrier", "origin"])
+    report = _report(shared_store, evaluation)
+    assert evaluation.properties["blessed"] is report["blessed"] is True
+    assert evaluation.properties["champion"] is None
+    assert evaluation.rows == {
+        split: RowCounts(counts.rows_out, counts.rows_out)
+        for split, counts in flights_prepared.rows.items()
+        if split != "train"
+    }
+    overall = report["splits"]["eval"]["candidate"]
+    assert 0.55 < overall["auc"] == evaluation.metrics["eval_auc"] < 0.9
+    assert overall["auc_low"] < overall["auc"] < overall["auc_high"]
+    for column in ("carrier", "origin"):
+        slices = report["splits"]["eval"]["slices"][column]
+        assert sum(entry["rows"] for entry in slices) == overall["rows"]
+        assert [entry["rows"] for entry in slices] == sorted((e["rows"] for e in slices), reverse=True)
+    assert {entry["value"] for entry in slices} == {"EWR", "JFK", "LGA"}
+    single = [e["candidate"] for e in report["splits"]["newest"]["slices"]["carrier"] if e["candidate"]["auc"] is None]
+    assert all("the AUC needs both classes" in entry["reason"] for entry in single)
+
+
+def test_champion_is_scored_on_the_same_rows_and_decides(
+    evaluate: Evaluate,
+    champion: Callable[[Artifact, str], str],
+    shared_store: ArtifactStore,
+    flights_model: Artifact,
+    make_flights_model: Callable[..., Artifact],
+) -> None:
+    guess = make_flights_model(steps=0)
+    better = evaluate(flights_model, model_name=champion(guess, "guesses"))
+    assert better.properties["blessed"] is True
+    assert better.properties["champion"]["fingerprint"] == guess.fingerprint
+    split = _report(shared_store, better)["splits"]["eval"]
+    assert split["candidate"]["rows"] == split["champion"]["rows"]
+    assert split["gain"]["difference"] == pytest.approx(split["candidate"]["auc"] - split["champion"]["auc"])
+    assert split["gain"]["low"] > 0
+    worse = evaluate(guess, model_name=champion(flights_model, "learnt"), minimum={})
+    assert worse.properties["blessed"] is False
+    assert any("may be worse by more than 0.01: not allowed" in reason for reason in worse.properties["reasons"])
+    same = evaluate(flights_model, model_name="learnt")
+    assert same.properties["blessed"] is False
+    assert same.properties["reasons"] == ["the model is the champion already (version 1)"]
+
+
+@pytest.mark.parametrize("properties", [{}, {"synchronized": False}, {"synchronized": "yes"}])
+def test_a_model_whose_ranks_did_not_prove_to_be_equal_is_never_blessed(
+    evaluate: Evaluate, shared_store: ArtifactStore, flights_model: Artifact, properties: dict[str, Any]
+) -> None:
+    uri = shared_store.uri("tests", f"synchronized-{properties.get('synchronized')}", "train", "model")
+    with shared_store.create(uri, "model", Producer()) as writer:
+        shutil.copytree(shared_store.local(flights_model) / "saved_model", writer.path / "saved_model")
+        model = writer.commit(properties=properties)
+    # What comes with the artifact's address does not count: the store's own record does.
+    evaluation = evaluate(replace(model, properties={"synchronized": True}))
+    assert evaluation.properties["blessed"] is False
+    assert evaluation.properties["reasons"][0].startswith("the model's property 'synchronized' is not true")
+    assert any("auc" in reason for reason in evaluation.properties["reasons"][1:]), "the other reasons stay"
+
+
+def test_a_champion_whose_training_ran_again_is_read_where_it_is_served(
+    evaluate: Evaluate,
+    shared_store: ArtifactStore,
+    flights_model: Artifact,
+    make_flights_model: Callable[..., Artifact],
+    tmp_path: Path,
+) -> None:
+    """Clearing the task that trained the champion puts another model at its artifact's address."""
+    guess = make_flights_model(steps=0)
+
+    def train(saved_model: Path) -> Artifact:
+        with shared_store.create(shared_store.uri("tests", "january", "train", "model"), "model", Producer()) as writer:
+            shutil.copytree(saved_model, writer.path / "saved_model")
+            return writer.commit(properties=guess.properties)
+
+    first = train(shared_store.local(guess) / "saved_model")
+    served = shutil.copytree(shared_store.local(first) / "saved_model", tmp_path / "models" / "1")
+    version = ServedVersion.of(first, 1, str(served), 100)
+    write_record(shared_store, "retrained", ModelRecord(champion=version))
+    again = train(shared_store.local(flights_model) / "saved_model")
+    assert again.uri == first.uri
+    evaluation = evaluate(again, model_name="retrained")
+    assert evaluation.metrics["eval_gain"] > 0.05
+    assert evaluation.properties["blessed"] is True
+    shutil.rmtree(served)
+    with pytest.raises(BadInput, match="another model lies there by now"):
+        evaluate(again, model_name="retrained")
+
+
+def test_the_splits_that_there_are_are_evaluated(
+    evaluate: Evaluate,
+    shared_store: ArtifactStore,
+    flights_model: Artifact,
+    flights_raw: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = flights_examples.months(flights_raw, 1, 1)
+    splits = {"train": rows.iloc[::50], "eval": rows.iloc[1::50]}
+    examples = flights_examples.write_examples(shared_store, splits, run_id="evaluate-no-newest")
+    with caplog.at_level(logging.INFO):
+        assert list(evaluate(flights_model, examples).rows) == ["eval"]
+    assert "Evaluating on the splits eval" in caplog.messages
+    alone = flights_examples.write_examples(shared_store, {"train": rows.iloc[::50]}, run_id="evaluate-train-alone")
+    with pytest.raises(BadInput, match=r"no split to evaluate on; it has train. Set eval_percent"):
+        evaluate(flights_model, alone)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"splits": ["eval", "test"]}, "no Parquet files of split 'test'; there are the splits eval, newest, train"),
+        ({"splits": []}, "splits is empty"),
+        ({"slices": ["month"]}, "there is no column 'month' to slice by; the columns are "),
+        ({"metric": "f1"}, "metric 'f1' is unknown"),
+        ({"minimum": {"recall": 0.5}}, "metric 'recall' is unknown"),
+    ],
+)
+def test_arguments_at_fault_are_named(evaluate: Evaluate, flights_model: Artifact, params: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        evaluate(flights_model, **params)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("one class", "split 'eval': label 'late' is 0 in all 30 rows; an evaluation needs both classes"),
+        ("label", "split 'eval': label 'late' is 7 in a row, expected 0 or 1"),
+        ("column", "there is no column 'distance', which the candidate model's signature has as float32"),
+        ("empty", "split 'eval': no rows to evaluate on"),
+    ],
+)
+def test_examples_at_fault_are_named(
+    evaluate: Evaluate, shared_store: ArtifactStore, flights_model: Artifact, flights_raw: Path, change: str, words: str
+) -> None:
+    rows = flights_examples.months(flights_raw, 1, 1).head(30).copy()
+    rows["late"] = {"one class": 0, "label": 7}.get(change, rows["late"])
+    if change == "column":
+        rows = rows.drop(columns="distance")
+    table = flights_examples.to_arrow(rows)
+    examples = flights_examples.write_examples(
+        shared_store,
+        {"eval": table.slice(0, 0) if change == "empty" else table},
+        run_id=f"evaluate-{change.replace(' ', '-')}",
+    )
+    with pytest.raises(BadInput, match=words):
+        evaluate(flights_model, examples, splits=["eval"])
+
+
+def test_one_class_in_a_later_split_cannot_decide(
+    evaluate: Evaluate, shared_store: ArtifactStore, flights_model: Artifact, flights_raw: Path
+) -> None:
+    rows = flights_examples.months(flights_raw, 1, 1)
+    eval_split, newest = rows.iloc[::20], rows[rows["late"] == 0].head(20)
+    examples = flights_examples.write_examples(
+        shared_store, {"eval": eval_split, "newest": newest}, run_id="newest-one-class"
+    )
+    evaluation = evaluate(flights_model, examples)
+    assert evaluation.properties["blessed"] is True
+    assert (
+        "newest: auc cannot be judged: all 20 labels are 0; the AUC needs both classes"
+        in (evaluation.properties["reasons"])
+    )
+    assert "newest_auc" not in evaluation.metrics and "newest_accuracy" in evaluation.metrics
+
+
+def test_a_model_that_answers_nan_fails(evaluate: Evaluate, make_flights_model: Callable[..., Artifact]) -> None:
+    with pytest.raises(BadInput, match=r"the candidate model's probability is NaN or infinite in \d+ of \d+ rows"):
+        evaluate(make_flights_model(steps=1, flaw="nan"))

@@ -1,0 +1,95 @@
+"""The infra-validate stage: a model serves in a server of its own, or the task says why not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.runtime import infra_validate
+from airflow_hops.store import ArtifactStore
+
+pytestmark = [pytest.mark.runtime, pytest.mark.server]
+
+Validate = Callable[..., Artifact]
+
+
+@pytest.fixture(scope="module")
+def validate(
+    run_shared_stage: Callable[..., Any],
+    shared_store: ArtifactStore,
+    flights_prepared: Artifact,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Validate:
+    """Runs the stage; a failure leaves no artifact, and whatever happens, no server of it is left."""
+
+    def run(model: Artifact, **params: Any) -> Artifact:
+        inputs = {"model": model, "examples": flights_prepared}
+        run_id = f"infra-validate-{next(numbers)}"
+        try:
+            artifact: Artifact = run_shared_stage(
+                infra_validate.run, kind="infra_blessing", inputs=inputs, run_id=run_id, **params
+            )
+        except HopsError:
+            producer = Producer("tests", run_id, "infra_blessing")
+            assert not shared_store.exists(shared_store.address(producer, "infra_blessing"))
+            raise
+        finally:
+            commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+            servers = [command for command in commands if "--model_name=candidate" in command]
+            assert not [command for command in servers if str(tmp_path_factory.getbasetemp()) in " ".join(command)]
+        return artifact
+
+    numbers = count()
+    return run
+
+
+def test_a_model_that_serves_is_blessed_with_its_latencies(
+    validate: Validate, shared_store: ArtifactStore, flights_model: Artifact
+) -> None:
+    artifact = validate(flights_model, requests=12)
+    assert artifact.properties == {"blessed": True}
+    found = json.loads((shared_store.local(artifact) / "infra_validation.json").read_text())
+    assert 8 <= found["rows"] <= 12 and found["requests"] == 2 * (found["rows"] + 1)
+    assert found["largest_difference"] < 1e-5
+    assert 0 < found["grpc"]["median_ms"] <= found["grpc"]["max_ms"]
+    assert 0 < found["rest"]["median_ms"] <= found["rest"]["max_ms"]
+    assert artifact.metrics["load_seconds"] > 0
+
+
+def test_a_damaged_saved_model_fails_with_the_servers_own_words(
+    validate: Validate, shared_store: ArtifactStore, flights_model: Artifact
+) -> None:
+    with shared_store.create(shared_store.uri("tests", "damaged", "train", "model"), "model", Producer()) as writer:
+        target = writer.path / "saved_model"
+        shutil.copytree(shared_store.local(flights_model) / "saved_model", target)
+        graph = target / "saved_model.pb"
+        graph.write_bytes(graph.read_bytes()[: graph.stat().st_size // 2])
+        damaged = writer.commit()
+    with pytest.raises(BadInput, match=r"the model server does not load the model: .*/damaged/train/model/") as failed:
+        validate(damaged)
+    assert "saved_model.pb" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "words"),
+    [("nan", "probabilities are not in \\[0, 1\\], the first is nan"), ("range", "the first is 2\\.")],
+)
+def test_answers_that_are_no_probabilities_are_refused(
+    validate: Validate, make_flights_model: Callable[..., Artifact], flaw: str, words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        validate(make_flights_model(steps=1, flaw=flaw))
+
+
+def test_arguments_at_fault_are_named(validate: Validate, flights_model: Artifact) -> None:
+    with pytest.raises(BadInput, match="requests is 0, expected at least 1"):
+        validate(flights_model, requests=0)
+    with pytest.raises(BadInput, match="no Parquet files of split 'test'; there are the splits eval, newest, train"):
+        validate(flights_model, split="test")

@@ -1,0 +1,50 @@
+"""Constants: figures of the training split that preprocessing functions ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.constants import Constants
+from tests import flights_examples
+
+pytestmark = pytest.mark.runtime
+
+
+def test_constants_are_those_of_the_training_split(constants: Constants, flights_raw: Path) -> None:
+    winter = flights_examples.months(flights_raw, 1, 3)
+    train = winter[winter.index % 4 == 0]
+    distance = train["distance"]
+    assert constants.row_count() == len(train)
+    assert constants.mean("distance") == pytest.approx(distance.mean())
+    assert constants.std_dev("distance") == pytest.approx(distance.std(ddof=0))
+    assert (constants.minimum("distance"), constants.maximum("distance")) == (distance.min(), distance.max())
+    assert constants.missing_fraction("temp") == pytest.approx(train["temp"].isna().mean())
+    below = [float((distance <= boundary).mean()) for boundary in constants.quantiles("distance", 4)]
+    assert below == pytest.approx([0.25, 0.5, 0.75], abs=0.06)
+    assert float((distance <= constants.median("distance")).mean()) == pytest.approx(0.5, abs=0.06)
+    counts = train["carrier"].value_counts()
+    assert constants.vocabulary("carrier", top_k=2).values == tuple(counts.index[:2])
+    assert constants.vocabulary("carrier", min_frequency=1000).values == tuple(counts.index[counts >= 1000])
+    assert constants.vocabulary("origin").values == tuple(train["origin"].value_counts().index)
+    assert constants.used["distance"]["mean"] == constants.mean("distance")
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda c: c.mean("arr_delay"), "there is no feature 'arr_delay'.*there are carrier, dest"),
+        (lambda c: c.mean("carrier"), r"feature 'carrier' is not numeric.*vocabulary\(\)"),
+        (lambda c: c.vocabulary("distance"), r"vocabulary\('distance'\).*FLOAT"),
+        (lambda c: c.quantiles("distance", 1), r"^quantiles\('distance', 1\): expected at least 2 parts$"),
+    ],
+)
+def test_an_unknown_feature_or_figure_is_named_with_what_there_is(
+    constants: Constants, ask: Callable[[Constants], Any], words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        ask(constants)

@@ -1,0 +1,324 @@
+"""The transform stage: its graph over all rows, and what is said of functions and of data at fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import preprocess_functions
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.data.constants import Constants
+from airflow_hops.data.feature_specs import FeatureSpecs
+from airflow_hops.data.raw_features import example_files, read_rows
+from airflow_hops.runtime.transform import batches, stage
+from airflow_hops.runtime.transform.batches import TaskSummary, TransformPlan, plan_tasks, transform_task
+from airflow_hops.runtime.transform.graph import load_transform, trace_transform
+from airflow_hops.store import ArtifactStore
+from tests import flights_examples
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture(scope="module")
+def transform(
+    spark: Any, run_shared_stage: Callable[..., Any], flights_statistics: Artifact, flights_schema: Artifact
+) -> Callable[..., Artifact]:
+    """Runs the stage on Spark."""
+
+    def run(examples: Artifact, preprocess: str, **params: Any) -> Artifact:
+        inputs = {"examples": examples, "statistics": flights_statistics, "schema": flights_schema}
+        artifact: Artifact = run_shared_stage(
+            stage.run, kind="transformed_examples", inputs=inputs, preprocess=preprocess, **params
+        )
+        return artifact
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def flights_transformed(transform: Callable[..., Artifact], flights_prepared: Artifact) -> Artifact:
+    return transform(flights_prepared, "flights.features:preprocess")
+
+
+def test_transformed_examples_hold_every_row_of_every_split(
+    flights_transformed: Artifact, flights_prepared: Artifact
+) -> None:
+    assert flights_transformed.rows == {
+        split: RowCounts(counts.rows_out, counts.rows_out) for split, counts in flights_prepared.rows.items()
+    }
+
+
+@pytest.mark.parametrize("split", ["train", "newest"])
+def test_both_formats_hold_what_the_saved_graph_makes_of_the_raw_rows(
+    shared_store: ArtifactStore, flights_transformed: Artifact, flights_prepared: Artifact, split: str
+) -> None:
+    folder = shared_store.local(flights_transformed)
+    specs = FeatureSpecs.read(folder / "features.json")
+    transform = load_transform(folder / "transform_graph")
+    files = example_files(shared_store.local(flights_prepared), split)
+    raw = list(read_rows(files, specs.inputs, others=["late"], batch_rows=500))
+    made = [transform(**{name: tf.constant(v) for name, v in arrays.items()}) for arrays, _ in raw]
+    table = pa.concat_tables(pq.read_table(path) for path in sorted((folder / split).glob("*.parquet")))
+    assert table.column_names == [*specs.outputs, "late"]
+    assert table["late"].to_pylist() == [label for _, batch in raw for label in batch.column("late").to_pylist()]
+
+    records = sorted(str(path) for path in (folder / split).glob("*.tfrecord.gz"))
+    description = {
+        name: tf.io.FixedLenFeature([spec.width or 1], tf.int64 if spec.dtype == "int64" else tf.float32)
+        for name, spec in specs.outputs.items()
+    }
+    description["late"] = tf.io.FixedLenFeature([1], tf.int64)
+    dataset = tf.data.TFRecordDataset(records, compression_type="GZIP").batch(100_000)
+    (parsed,) = [tf.io.parse_example(batch, description) for batch in dataset]
+    assert parsed["late"].numpy()[:, 0].tolist() == table["late"].to_pylist()
+    for name, spec in specs.outputs.items():
+        column = table[name].combine_chunks()
+        rows = column.to_numpy() if spec.width is None else column.flatten().to_numpy().reshape(len(column), -1)
+        np.testing.assert_allclose(rows, np.concatenate([outputs[name] for outputs in made]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(parsed[name].numpy().reshape(rows.shape), rows)
+
+
+def test_features_json_names_dtypes_widths_and_vocabulary_sizes(
+    shared_store: ArtifactStore, flights_transformed: Artifact
+) -> None:
+    folder = shared_store.local(flights_transformed)
+    features = json.loads((folder / "features.json").read_text())
+    assert list(features["features"]) == flights_transformed.properties["features"]
+    assert sorted(features["features"]) == sorted(flights_examples.FEATURES)
+    assert (features["label"], features["key"], features["time"]) == ("late", "flight_id", "scheduled_at")
+    numeric = features["outputs"]["numeric"]
+    words = ("carrier", "origin", "dest", "plane_manufacturer")
+    assert (numeric["dtype"], numeric["width"]) == ("float32", 34)
+    assert sorted(numeric["inputs"]) == sorted(set(flights_examples.FEATURES) - set(words))
+    origin = {"dtype": "int64", "width": None, "vocabulary_size": 4, "inputs": ["origin"]}
+    assert features["outputs"]["origin_id"] == origin
+    constants = json.loads((folder / "constants.json").read_text())
+    assert sorted(constants["origin"]["vocabulary"]) == ["EWR", "JFK", "LGA"]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("raises", ["'raises' raised NameError at", "preprocess_functions.py, line ", "/ undefined_name"]),
+        ("asks_for_an_unknown_feature", ["there is no raw feature 'arr_delay'; there are carrier, "]),
+        ("asks_for_an_unknown_constant", ["there is no feature 'arr_delay'", "preprocess_functions.py, line "]),
+        ("returns_no_dict", ["returned SymbolicTensor, expected a dict of tensors"]),
+        ("returns_a_number", ["output 'x' is a float, expected a dense tensor"]),
+        ("returns_a_boolean", ["output 'x' is bool, expected one of float32", "tf.cast"]),
+        ("returns_a_scalar", ["output 'x' has shape ()", "expected [batch] or [batch, width]"]),
+        ("returns_one_row", ["output 'x' has shape (1,)", "its first dimension is 1, not the batch"]),
+        ("returns_a_cube", ["output 'x' has shape (None, 1, 1)", "expected [batch] or [batch, width]"]),
+    ],
+)
+def test_a_function_at_fault_is_refused_when_it_is_traced(
+    specs: FeatureSpecs, constants: Constants, function: str, words: list[str]
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        trace_transform(getattr(preprocess_functions, function), specs.inputs, constants, name=function)
+    for word in words:
+        assert word in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def rows(shared_store: ArtifactStore, flights_prepared: Artifact) -> pa.Table:
+    """The split eval."""
+    return pq.read_table(example_files(shared_store.local(flights_prepared), "eval")[0])
+
+
+@pytest.fixture
+def run_task(
+    specs: FeatureSpecs, constants: Constants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TaskSummary]:
+    """Does what a Spark task does, with a file of which each table is a batch."""
+
+    def run(function: str, *tables: pa.Table, damage: Callable[[Path], None] = lambda path: None) -> TaskSummary:
+        path = tmp_path / "data" / "part-00000.parquet"
+        path.parent.mkdir()
+        with pq.ParquetWriter(path, tables[0].schema) as writer:
+            for table in tables:
+                writer.write_table(table)
+        damage(path)
+        traced = trace_transform(getattr(preprocess_functions, function), specs.inputs, constants)
+        traced.save(tmp_path / "graph")
+        plan = TransformPlan(str(tmp_path / "graph"), str(tmp_path / "out"), specs.inputs, traced.outputs, "late")
+        monkeypatch.setattr(batches, "BATCH_ROWS", tables[0].num_rows)
+        (summary,) = [TaskSummary(**json.loads(transform_task(plan, task))) for task in plan_tasks([("data", path)])]
+        return summary
+
+    return run
+
+
+def written(folder: Path) -> list[str]:
+    """Names of what a task has written."""
+    return sorted(path.name for path in (folder / "out").rglob("*") if path.is_file())
+
+
+def of_weekday(rows: pa.Table, *weekdays: int) -> list[pa.Table]:
+    return [rows.filter(pa.array(rows["weekday"].to_numpy() == weekday)) for weekday in weekdays]
+
+
+def without_a_weekday(rows: pa.Table) -> list[pa.Table]:
+    weekdays = pa.array([None, *rows["weekday"].to_pylist()[1:]])
+    return [rows.set_column(rows.schema.get_field_index("weekday"), "weekday", weekdays)]
+
+
+@pytest.mark.parametrize(
+    ("function", "tables", "words"),
+    [
+        ("other_rows", lambda rows: [rows], ["output 'x' has shape [7] for a batch of", "expected ["]),
+        (
+            "width_of_the_data",
+            lambda rows: [rows.sort_by("weekday")],
+            ["output 'x' has shape [", ", 7]", "its width must not depend on the batch"],
+        ),
+        (
+            "width_of_the_data",
+            lambda rows: of_weekday(rows, 0, 3),
+            ["output 'x' has shape [batch, 1] in one batch and [batch, 4] in another"],
+        ),
+        (
+            "mean_of_the_batch",
+            lambda rows: [rows],
+            ["output 'x' of a row depends on the other rows of its batch", "constants"],
+        ),
+        ("fails_on_values", lambda rows: [rows], ["the transform graph fails on a batch of", "too far"]),
+        ("identity", without_a_weekday, ["column 'weekday' is an integer and missing in 1 of", "to double in prepare"]),
+    ],
+)
+def test_a_function_or_a_row_at_fault_is_found_in_the_data(
+    run_task: Callable[..., TaskSummary],
+    rows: pa.Table,
+    tmp_path: Path,
+    function: str,
+    tables: Callable[[pa.Table], list[pa.Table]],
+    words: list[str],
+) -> None:
+    error = run_task(function, *tables(rows)).error
+    assert error is not None
+    for word in words:
+        assert word in error
+    assert written(tmp_path) == []
+
+
+def test_a_damaged_file_is_named(run_task: Callable[..., TaskSummary], rows: pa.Table, tmp_path: Path) -> None:
+    def damage(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        half = len(content) // 2
+        content[4:half] = bytes(half - 4)  # the footer stays whole
+        path.write_bytes(content)
+
+    assert "part-00000.parquet: " in str(run_task("identity", rows, damage=damage).error)
+    assert written(tmp_path) == []
+
+
+def test_nan_in_an_output_is_counted(run_task: Callable[..., TaskSummary], rows: pa.Table) -> None:
+    found = run_task("keeps_nan", rows)
+    missing = rows["temp"].null_count
+    assert found.error is None and missing > 0
+    assert found.not_finite == {"x": missing}
+
+
+def test_a_task_writes_both_formats_under_their_names(
+    run_task: Callable[..., TaskSummary], rows: pa.Table, tmp_path: Path
+) -> None:
+    found = run_task("right", rows)
+    assert found.error is None
+    assert written(tmp_path) == ["part-00000.parquet", "part-00000.tfrecord.gz"]
+    assert found.widths == {"numeric": 5, "origin_id": None, "when": None}
+
+
+@pytest.mark.parametrize(
+    ("case", "preprocess", "expected"),
+    [
+        (
+            "null integer",
+            "flights.features:preprocess",
+            r"split 'eval' .*column 'weekday' is an integer and missing in 3 of 50",
+        ),
+        (
+            "one width in train, another in eval",
+            "preprocess_functions:width_of_the_data",
+            r"output 'x' has shape \[batch, 3\] in one batch and \[batch, 5\] in another",
+        ),
+    ],
+)
+def test_bad_data_fails_the_step_with_its_own_sentence_and_leaves_no_artifact(
+    transform: Callable[..., Artifact],
+    shared_store: ArtifactStore,
+    flights_raw: Path,
+    case: str,
+    preprocess: str,
+    expected: str,
+) -> None:
+    table = flights_examples.to_arrow(flights_examples.months(flights_raw, 1, 1).head(50))
+    index = table.schema.get_field_index("weekday")
+
+    def weekdays(values: list[int | None]) -> pa.Table:
+        return table.set_column(index, "weekday", pa.array(values, pa.int64()))
+
+    splits = {"train": weekdays([2] * 50), "eval": weekdays([4] * 50 if "width" in case else [None] * 3 + [1] * 47)}
+    run_id = case.replace(" ", "-")
+    examples = flights_examples.write_examples(shared_store, splits, run_id=run_id)
+    with pytest.raises(BadInput, match=expected):
+        transform(examples, preprocess, run_id=run_id)
+    uri = shared_store.address(Producer("tests", run_id, "transformed_examples"), "transformed_examples")
+    folder = Path(uri.removeprefix("file://"))
+    assert not folder.exists() and not list(folder.parent.glob("*staging*"))
+
+
+def test_an_extra_input_that_there_is_not_is_named(
+    transform: Callable[..., Artifact], flights_prepared: Artifact
+) -> None:
+    with pytest.raises(BadInput, match=r"extra_inputs names 'arr_delay', which is neither a raw feature nor the time"):
+        transform(flights_prepared, "flights.features:preprocess", extra_inputs=["arr_delay"])
+
+
+def without(*names: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.drop(list(names))
+
+
+def of_words(table: pa.Table) -> pa.Table:
+    index = table.schema.get_field_index("weekday")
+    return table.set_column(index, "weekday", pa.array(["Monday"] * len(table)))
+
+
+@pytest.mark.parametrize(
+    ("function", "change", "words"),
+    [
+        (
+            "identity",
+            without("visib"),
+            "some.parquet: there is no column 'visib', which the schema has as float32",
+        ),
+        ("identity", of_words, "some.parquet: column 'weekday' is string, but int64 in the schema; cast it in prepare"),
+        ("identity", without("late"), "some.parquet: there is no column 'late'"),
+        ("identity", None, "some.parquet: cannot be read"),
+        ("returns_the_label", lambda table: table, "output 'late' has the name of the label"),
+    ],
+)
+def test_examples_that_do_not_fit_the_schema_are_named_before_spark_runs(
+    specs: FeatureSpecs,
+    constants: Constants,
+    rows: pa.Table,
+    tmp_path: Path,
+    function: str,
+    change: Callable[[pa.Table], pa.Table] | None,
+    words: str,
+) -> None:
+    path = tmp_path / "some.parquet"
+    table = rows.slice(0, 40)
+    pq.write_table(change(table) if change else table, path)
+    if change is None:
+        path.write_bytes(path.read_bytes()[:-100])
+    preprocess = getattr(preprocess_functions, function)
+    with pytest.raises(BadInput) as refused:
+        stage.transform_examples(preprocess, {"train": [path]}, tmp_path, specs, constants, None)
+    assert words in str(refused.value)
