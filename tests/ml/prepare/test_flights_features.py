@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytestmark = [pytest.mark.runtime, pytest.mark.spark]
-REPOSITORY = Path(__file__).resolve().parent.parent
+from airflow_hops.runtime import ingest, prepare
+from airflow_hops.store import ArtifactStore
+from demo.client import INPUTS, scheduled_flights
+
+pytestmark = pytest.mark.runtime
 START, END = "2013-02-10", "2013-02-17"
 
 
@@ -34,7 +38,7 @@ def untidy_raw(flights_raw: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def test_client_and_pipeline_give_a_flight_the_same_features(
-    shared_run_step: Any, warm_launcher: Any, spark_launcher: Any, untidy_raw: Path, tmp_path: Path
+    spark: Any, run_stage: Callable[..., Any], store: ArtifactStore, untidy_raw: Path
 ) -> None:
     sources = {
         "flights": {"uri": str(untidy_raw / "flights.csv.zip"), "time_column": "time_hour"},
@@ -42,30 +46,14 @@ def test_client_and_pipeline_give_a_flight_the_same_features(
         "planes": {"uri": str(untidy_raw / "planes.csv")},
         "airports": {"uri": str(untidy_raw / "airports.csv")},
     }
-    snapshot = shared_run_step(
-        "airflow_hops.runtime.ingest:run",
-        params={"sources": sources, "window_start": START, "window_end": END},
-        kind="snapshot",
-        launcher=warm_launcher,
+    snapshot = run_stage(ingest.run, kind="snapshot", sources=sources, window_start=START, window_end=END)
+    columns = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
+    examples = run_stage(
+        prepare.run, kind="examples", inputs={"tables": snapshot}, prepare="flights.prepare:prepare", **columns
     )
-    examples = shared_run_step(
-        "airflow_hops.runtime.prepare:run",
-        params={"prepare": "flights.prepare:prepare", "label": "late", "key": "flight_id", "time": "scheduled_at"},
-        inputs={"tables": snapshot},
-        kind="examples",
-        code_paths=(str(REPOSITORY / "dags"),),
-        launcher=spark_launcher,
-    )
-    inputs = shared_run_step(
-        "client_features:write",
-        params={"data": str(untidy_raw), "start": START, "end": END, "path": str(tmp_path / "client.parquet")},
-        code_paths=(str(REPOSITORY / "tests" / "runtime_checks"), str(REPOSITORY / "demo")),
-        launcher=warm_launcher,
-    )
-    folder = shared_run_step.store.local(examples)
-    trained = pd.concat(pd.read_parquet(path) for path in folder.glob("*/*.parquet"))
-    served = pd.read_parquet(tmp_path / "client.parquet")
-    assert set(inputs) == set(trained.columns) - {"flight_id", "late"}
+    trained = pd.concat(pd.read_parquet(path) for path in store.local(examples).glob("*/*.parquet"))
+    served = scheduled_flights(untidy_raw, START, END)
+    assert set(INPUTS) == set(trained.columns) - {"flight_id", "late"}
     # Flights that never arrived have no label, and are served alone.
     assert len(trained) == served["late"].notna().sum() > 5000
     trained["number"] = trained["flight_id"].str.extract(r"^..(\d+)-")[0].astype(int)
@@ -73,7 +61,7 @@ def test_client_and_pipeline_give_a_flight_the_same_features(
     identity = ["scheduled_at", "carrier", "number", "origin", "dest"]
     both = trained.merge(served, on=identity, suffixes=("", "_served"), validate="one_to_one")
     assert len(both) == len(trained)
-    for name in (name for name in [*inputs, "late"] if name not in identity):
+    for name in (name for name in [*INPUTS, "late"] if name not in identity):
         expected, found = both[name], both[f"{name}_served"]
         if name == "plane_manufacturer":
             expected = expected.fillna("")  # as a missing string reaches the model

@@ -1,19 +1,11 @@
-"""User code of prepare for tests, good and bad; and a step that runs all cases in one Spark application."""
+"""User code of prepare for tests, good and bad."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.contract.protocol import Output
-from airflow_hops.runtime import prepare as stage
-from airflow_hops.runtime.step.context import StepContext
-
-COLUMNS = {"label": "returned", "key": "order_id", "time": "placed_at"}
 
 
 def good(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
@@ -128,22 +120,3 @@ def untidy(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
         "number",
         "text",
     )
-
-
-def run_all(context: StepContext, *, cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Runs the prepare step once for each case; what came out, or the error."""
-    found = {}
-    for number, (name, params) in enumerate(cases.items()):
-        output = Output(context.store.uri("cases", f"{number}-{name}", "examples"), "examples")
-        step = StepContext(replace(context.spec, output=output), context.scratch)
-        try:
-            artifact: Artifact = stage.run(step, **{"prepare": f"prepare_cases:{name}", **COLUMNS, **params})
-            found[name] = artifact.to_dict()
-        except Exception as error:
-            found[name] = {
-                "error": str(error),
-                "type": type(error).__name__,
-                "retryable": getattr(error, "retryable", True),
-                "exists": context.store.exists(output.uri),
-            }
-    return found

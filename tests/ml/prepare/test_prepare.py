@@ -1,0 +1,275 @@
+"""The prepare stage: raw tables to labelled examples, and what is said of user code at fault."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.contract.artifacts import Artifact, HopsError, Producer, RowCounts
+from airflow_hops.runtime.prepare import stage
+from airflow_hops.store import ArtifactStore
+
+pytestmark = pytest.mark.runtime
+
+ORDERS = 2000
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def write_snapshot(store: ArtifactStore) -> Artifact:
+    """Orders, one every hour; the customers who made them; and two visits of each customer."""
+    numbers = list(range(ORDERS))
+    tables = {
+        "orders": pa.table(
+            {
+                "order_id": [f"o{n}" for n in numbers],
+                "placed_at": pa.array([START + timedelta(hours=n) for n in numbers], pa.timestamp("us", "UTC")),
+                "returned": [int(n % 7 == 0) for n in numbers],
+                "customer": [n % 10 for n in numbers],
+                "amount": [float(n % 1000) for n in numbers],
+                "number": numbers,
+                "text": [f"text of {n}" if n % 3 else None for n in numbers],
+            }
+        ),
+        "customers": pa.table({"customer": list(range(9)), "age": [20 + n for n in range(9)]}),
+        "visits": pa.table({"customer": [n % 10 for n in range(20)], "page": list(range(20))}),
+    }
+    with store.create(store.uri("tests", "snapshot"), "snapshot", Producer()) as writer:
+        for name, table in tables.items():
+            (writer.path / name).mkdir()
+            pq.write_table(table, writer.path / name / "part-00000.parquet")
+        window = [START.isoformat(), (START + timedelta(hours=ORDERS)).isoformat()]
+        return writer.commit(
+            rows={name: RowCounts(table.num_rows, table.num_rows) for name, table in tables.items()},
+            properties={"window": window, "tables": list(tables)},
+        )
+
+
+COLUMNS = {"label": "returned", "key": "order_id", "time": "placed_at"}
+NEWEST = {"newest_s": 100 * 3600}
+Prepare = Callable[..., Artifact]
+
+
+@pytest.fixture(scope="module")
+def prepare(spark: Any, run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> Iterator[Prepare]:
+    """Runs the stage with a function of prepare_cases; a failure leaves no artifact."""
+    snapshot = write_snapshot(shared_store)
+
+    def run(function: str, **params: Any) -> Artifact:
+        run_id = f"prepare-{next(numbers)}"
+        params = {"prepare": f"prepare_cases:{function}", **COLUMNS, **params}
+        try:
+            artifact: Artifact = run_shared_stage(
+                stage.run, kind="examples", inputs={"tables": snapshot}, run_id=run_id, **params
+            )
+        except HopsError:
+            assert not shared_store.exists(shared_store.address(Producer("tests", run_id, "examples"), "examples"))
+            raise
+        return artifact
+
+    numbers = count()
+    settings = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.coalescePartitions.enabled")
+    before = {name: spark.conf.get(name) for name in settings}
+    yield run
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+@pytest.fixture(scope="module")
+def good(prepare: Prepare) -> Artifact:
+    return prepare("good", **NEWEST)
+
+
+@pytest.fixture(scope="module")
+def whole_window(prepare: Prepare) -> Artifact:
+    return prepare("good")
+
+
+def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
+    return pq.read_table(store.local(artifact) / split)
+
+
+def test_every_row_is_in_one_split_or_rejected_for_a_reason(good: Artifact, shared_store: ArtifactStore) -> None:
+    assert good.properties == {
+        "window": [START.isoformat(), (START + timedelta(hours=ORDERS)).isoformat()],
+        "label": "returned",
+        "key": "order_id",
+        "time": "placed_at",
+        "splits": ["train", "eval", "newest"],
+    }
+    assert good.rows["orders"] == RowCounts(ORDERS, ORDERS - 18, {"too large / odd": 18})
+    splits = {name: rows_of(shared_store, good, name) for name in ("train", "eval", "newest")}
+    assert {name: table.num_rows for name, table in splits.items()} == {
+        name: good.rows[name].rows_out for name in splits
+    }
+    keys = [key for table in splits.values() for key in table["order_id"].to_pylist()]
+    assert sorted(keys) == sorted(f"o{n}" for n in range(ORDERS) if n % 1000 <= 990)
+    newest_from = int((START + timedelta(hours=ORDERS - 100)).timestamp())
+    assert min(splits["newest"]["placed_at"].to_pylist()) == newest_from
+    assert max(splits["train"]["placed_at"].to_pylist() + splits["eval"]["placed_at"].to_pylist()) < newest_from
+    assert 0.16 < splits["eval"].num_rows / (splits["eval"].num_rows + splits["train"].num_rows) < 0.24
+    # The customers' ages have no row for the tenth customer: an integer with gaps is a float, in every split.
+    assert {table.schema.field("age").type for table in splits.values()} == {pa.float64()}
+    assert splits["train"].column_names[:3] == ["order_id", "placed_at", "returned"]
+    assert "reject_reason" not in splits["train"].column_names
+    folder = shared_store.local(good)
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    assert names == sorted(
+        ["manifest.json", *(f"{s}/part-0000{n}.parquet" for s in ("train", "eval", "newest") for n in (0, 1))]
+    )
+
+
+def test_what_cannot_be_an_example_is_rejected_for_its_first_reason(
+    prepare: Prepare, shared_store: ArtifactStore
+) -> None:
+    untidy = prepare("untidy", reject={"a hundred": "number < 100"})
+    rows = untidy.rows["orders"]
+    # Of each twenty rows behind the first hundred, six lack something.
+    assert rows.rejected == {
+        "a hundred": 95,
+        "asked": 100,
+        "order_id is missing": 95,
+        "placed_at is missing": 95,
+        "returned is missing": 190,
+        "duplicate key": 19,
+    }
+    assert rows.rows_in == ORDERS
+    train = rows_of(shared_store, untidy, "train")
+    types = {name: str(type_) for name, type_ in zip(train.column_names, train.schema.types, strict=True)}
+    assert types == {
+        "order_id": "string",
+        "placed_at": "int64",
+        "returned": "int64",
+        "maybe_integer": "double",
+        "not_a_number": "float",
+        "price": "double",
+        "is_large": "int64",
+        "number": "int64",
+        "text": "string",
+    }
+    assert set(train["not_a_number"].to_pylist()) == {1.0, None}
+    evaluation = rows_of(shared_store, untidy, "eval")
+    keys = train["order_id"].to_pylist() + evaluation["order_id"].to_pylist()
+    assert len(keys) == len(set(keys))
+    # Rows 0 and 1 of each fifty have one key: the earlier one stays, unless it is rejected for its own sake.
+    numbers = set(train["number"].to_pylist() + evaluation["number"].to_pylist())
+    assert {150, 151, 101, 100} & numbers == {150, 101}
+
+
+def test_a_row_never_changes_side_and_equal_rows_give_equal_files(
+    prepare: Prepare, good: Artifact, whole_window: Artifact, shared_store: ArtifactStore
+) -> None:
+    again = prepare("good", **NEWEST)
+    assert again.fingerprint == good.fingerprint and again.uri != good.uri
+    assert whole_window.properties["splits"] == ["train", "eval"]
+    for split in ("train", "eval"):
+        some, more = (
+            set(rows_of(shared_store, artifact, split)["order_id"].to_pylist()) for artifact in (good, whole_window)
+        )
+        assert some < more
+    # Spark's own files hold numbers of chance in their footers.
+    file = shared_store.local(good) / "train" / "part-00000.parquet"
+    assert pq.read_metadata(file).created_by.startswith("parquet-cpp-arrow")
+
+
+def test_rows_without_key_are_split_by_their_features_the_same_in_every_run(
+    prepare: Prepare, shared_store: ArtifactStore
+) -> None:
+    found = prepare("plain", key=None, time=None)
+    assert (found.properties["key"], found.properties["time"]) == (None, None)
+    assert found.rows["orders"] == RowCounts(ORDERS, ORDERS)
+    assert prepare("plain_in_another_order", key=None, time=None).fingerprint == found.fingerprint
+    train, evaluation = (rows_of(shared_store, found, split) for split in ("train", "eval"))
+    assert train.column_names == ["returned", "customer", "number"]
+    assert 0.16 < evaluation.num_rows / ORDERS < 0.24
+    # Every row stands twice, with one label and the other: its features are on one side.
+    sides = [set(table["number"].to_pylist()) for table in (train, evaluation)]
+    assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == ORDERS // 2
+
+
+def test_a_key_needs_no_time_and_a_time_no_key(
+    prepare: Prepare, whole_window: Artifact, shared_store: ArtifactStore
+) -> None:
+    keyed, timed = prepare("keyed", time=None), prepare("timed", key=None, **NEWEST)
+    assert keyed.rows["orders"].rejected == {"duplicate key": 100}
+    train = rows_of(shared_store, keyed, "train")
+    assert train.column_names[:2] == ["order_id", "returned"]
+    by_key = set(train["order_id"].to_pylist())
+    assert by_key.isdisjoint(rows_of(shared_store, whole_window, "eval")["order_id"].to_pylist())
+    assert timed.properties["splits"] == ["train", "eval", "newest"]
+    assert timed.rows["newest"].rows_out == 100
+    times = rows_of(shared_store, timed, "newest")["placed_at"].to_pylist()
+    assert min(times) == int((START + timedelta(hours=ORDERS - 100)).timestamp())
+
+
+def test_as_many_rows_are_rejected_as_are_allowed(prepare: Prepare) -> None:
+    allowed = {"reject": {"a quarter": "number < 500"}, "max_rejected": 0.25}
+    assert prepare("good", **allowed).rows["orders"].rejected["a quarter"] == 500
+
+
+@pytest.mark.parametrize(
+    ("function", "params", "expected"),
+    [
+        ("no_features", {}, "prepare returned no features, only order_id, placed_at, returned"),
+        (
+            "keyed",
+            {"time": None, "newest_s": 3600},
+            "newest needs a time; name the column of the time, or leave newest out",
+        ),
+        ("raising", {}, "prepare_cases:raising raised ZeroDivisionError: no orders per day"),
+        ("missing_table", {}, "prepare_cases:missing_table raised KeyError: 'invoices'"),
+        ("missing_column", {}, "prepare_cases:missing_column raised AnalysisException: [UNRESOLVED_COLUMN"),
+        ("raising_in_executor", {}, "a Python function in prepare raised: KeyError: 'rate of the day'"),
+        ("no_frame", {}, "prepare_cases:no_frame returned a int, expected a Spark DataFrame"),
+        ("array_column", {}, "prepare's column 'words' is of type array<string>; expected"),
+        ("timestamp_feature", {}, "prepare's column 'also_at' is of type timestamp; expected"),
+        ("twice", {}, "prepare returned two columns 'customer'"),
+        ("duplicating_join", {}, "table 'orders' has 2000 rows, 4000 came out; a join duplicates rows"),
+        ("inner_join", {}, "table 'orders' has 2000 rows, 600 came out; a filter or an inner join drops rows"),
+        ("one_class", {}, "label 'returned' is 1 in all"),
+        (
+            "classes",
+            {},
+            "label 'returned' is neither 0 nor 1 in 1691 rows: 2 in 154, 3 in 154, 4 in 154, 5 in 154, 6 in 154, 8 in "
+            "154, 9 in 154, 10 in 154, 7 in 153, 11 in 153 and 1 more; a label of two classes is supported, 0 and 1, "
+            "or false and true: derive one in prepare()",
+        ),
+        (
+            "untidy",
+            {"reject": {"a quarter": "number < 500"}},
+            "table 'orders': 475 of 2000 rows (23.8%) are rejected for 'a quarter', more than max_rejected=0.1 allows; "
+            "rejected in all: a quarter 475, returned is missing 150, ",
+        ),
+        (
+            "good",
+            {"label": "price"},
+            "label is 'price', but prepare returned no such column; it has customer, order_id",
+        ),
+        ("good", {"key": "id"}, "key is 'id', but prepare returned no such column"),
+        ("good", {"time": "at"}, "time is 'at', but prepare returned no such column"),
+        ("good", {"time": "text"}, "prepare's column 'text' is of type string; expected"),
+        (
+            "good",
+            {"table": "invoices"},
+            "table is 'invoices', which the snapshot does not have; it has orders, customers, visits",
+        ),
+        ("good", {"prepare": "nowhere:prepare"}, "'nowhere:prepare': there is no module 'nowhere'"),
+        (
+            "all_rejected",
+            {"max_rejected": 1},
+            "no rows are left in split 'train': 2000 rows in, 2000 rejected ({'closed': 2000})",
+        ),
+    ],
+)
+def test_bad_user_code_is_named_and_leaves_no_artifact(
+    prepare: Prepare, function: str, params: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(HopsError, match=re.escape(expected)) as failed:
+        prepare(function, **params)
+    assert not failed.value.retryable
