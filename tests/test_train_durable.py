@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from waiting import is_gone
+from waiting import wait_for as wait_seconds_for
 
 from airflow_hops.jobs import Job
 from airflow_hops.processes.locks import lock_holder
@@ -23,6 +24,7 @@ from demo.services import Stack
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
 DAG_ID, TASK_ID = "train_durable", "train"
+wait_for = functools.partial(wait_seconds_for, timeout_s=300.0, poll_s=0.2)
 
 
 class Airflow(Stack):
@@ -40,21 +42,6 @@ class Airflow(Stack):
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             "PYTHONPATH": str(self.home / "package"),
         }
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = 300.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.2)
-    return found
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
 
 
 @dataclass
