@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from airflow_hops.java import find_java
-from airflow_hops.local_folders import temporary_folder
 from airflow_hops.processes.files import staged
-from airflow_hops.programs import PATH_ENTRY
+from airflow_hops.processes.programs import PATH_ENTRY
+from airflow_hops.processes.temporary_folders import temporary_folder
 
 ARCHIVE_NAME = "spark-classes.jsa"
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

@@ -22,7 +22,7 @@ from pathlib import Path
 from airflow_hops.class_archive import lacks_archive, make_archive
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.java import find_java, own_java
-from airflow_hops.local_folders import temporary_folder
+from airflow_hops.processes.temporary_folders import temporary_folder
 
 STAMP_NAME = "hops-pins.sha256"
 """File in an environment, written last: the fingerprint of its pins, and the folder that it was made in."""

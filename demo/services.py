@@ -18,7 +18,7 @@ import httpx
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import warm_command, warm_environment
-from airflow_hops.programs import module_command
+from airflow_hops.processes.programs import module_command
 from demo.airflow_api import AirflowApi
 
 REPOSITORY = Path(__file__).resolve().parent.parent

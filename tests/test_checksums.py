@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.local_folders import CACHE_VARIABLE, cache_folder
 from airflow_hops.store import checksums
 from airflow_hops.store.checksums import remembered_checksums
+from airflow_hops.store.private_folders import CACHE_VARIABLE, cache_folder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

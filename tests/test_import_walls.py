@@ -22,6 +22,7 @@ ML_SIDE = "The ML side never imports Airflow, nor the Airflow side"
 LAYERS = "No import points upwards"
 BETWEEN = "The contract between the sides imports neither"
 CONTRACT = "The contract is of the standard library alone"
+SERVER = "The model server knows its API and the kit for processes alone"
 
 
 def test_every_module_stands_on_one_side() -> None:
@@ -53,6 +54,8 @@ def test_the_cache_key_covers_all_that_a_step_can_import() -> None:
         ("serving/flags.py", "from airflow_hops.hooks import code", ML_SIDE),
         ("hops/devices.py", "from airflow_hops.runtime.step import context", LAYERS),
         ("processes/locks.py", "from airflow_hops.contract import artifacts", LAYERS),
+        ("serving/flags.py", "from airflow_hops.contract import artifacts", SERVER),
+        ("serving_api/tls.py", "from airflow_hops.store import files", SERVER),
         ("contract/artifacts.py", "import pyarrow", BETWEEN),
         ("contract/model_record.py", "from airflow_hops.store import ArtifactStore", CONTRACT),
         ("store/files.py", "from airflow_hops.launchers import local", BETWEEN),
@@ -72,7 +75,7 @@ def test_a_forbidden_import_breaks_a_contract(tmp_path: Path, module: str, line:
 
 def test_the_contract_needs_nothing_but_the_standard_library() -> None:
     names = [module.name for module in pkgutil.walk_packages(contract.__path__, "airflow_hops.contract.")]
-    modules = ("artifacts", "jobs", "local_folders", "programs", "schema_history", "shared_places", "store")
+    modules = ("artifacts", "jobs", "schema_history", "shared_places", "store")
     program = "import " + ", ".join([*names, *(f"airflow_hops.{module}" for module in modules)])
     command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {program}"]
     result = subprocess.run(command, capture_output=True, text=True)

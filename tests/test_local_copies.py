@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.local_folders import CACHE_VARIABLE, cache_folder
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.local_copies import BYTES_VARIABLE, _in_use
+from airflow_hops.store.private_folders import CACHE_VARIABLE, cache_folder, private_folder
 
 
 @pytest.fixture(autouse=True)
@@ -173,3 +173,9 @@ def test_many_processes_that_want_one_artifact_get_it(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
     assert [process.communicate("go\n")[0].strip() for process in processes] == ["100000"] * 4
+
+
+def test_a_private_folder_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    for name in ("new/folder", "open"):
+        assert private_folder(tmp_path / name).stat().st_mode & 0o777 == 0o700

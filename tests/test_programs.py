@@ -19,14 +19,14 @@ from airflow_hops.api.inspection.servers import RuntimeServers, ServerProgram
 from airflow_hops.cli import checks
 from airflow_hops.contract.protocol import StepResult, StepSpec
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.programs import module_command, with_package
+from airflow_hops.processes.programs import module_command, with_package
 
 PACKAGE = Path(airflow_hops.__file__).parent
 PROGRAMS = Path(__file__).parent / "runtime_checks" / "start_programs.py"
 _WHAT_IS_FOUND = """
 import importlib.util, json, sys
 import airflow_hops.store
-from airflow_hops.programs import PATH_ENTRY
+from airflow_hops.processes.programs import PATH_ENTRY
 print(json.dumps([airflow_hops.__file__, PATH_ENTRY, importlib.util.find_spec("numpy_of_airflow") is not None]))
 """
 

@@ -12,8 +12,8 @@ import pytest
 from airflow_hops.contract.artifacts import Artifact, Producer
 from airflow_hops.contract.protocol import Output, StepSpec
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.local_folders import cache_folder
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.private_folders import cache_folder
 
 pytestmark = pytest.mark.runtime
 CHECKS = (str(Path(__file__).parent / "runtime_checks"),)

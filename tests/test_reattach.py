@@ -21,7 +21,7 @@ from waiting import is_gone, wait_for
 
 from airflow_hops.jobs import Job
 from airflow_hops.launchers.process import kill_step
-from airflow_hops.programs import module_command, with_package
+from airflow_hops.processes.programs import module_command, with_package
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent

@@ -22,7 +22,7 @@ from airflow_hops.environments import AIRFLOW_PYTHON_VERSIONS, environment_state
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import step_environment
-from airflow_hops.programs import module_command
+from airflow_hops.processes.programs import module_command
 
 Status = Literal["ok", "warn", "fail"]
 

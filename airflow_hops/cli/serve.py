@@ -14,8 +14,8 @@ from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_environment, runtime_python
-from airflow_hops.programs import module_command
-from airflow_hops.serving_api.tls import rest_speaks_tls
+from airflow_hops.processes.programs import module_command
+from airflow_hops.server_address import rest_speaks_tls
 from airflow_hops.shared_places import capture_path, local_path, storage_options_of
 from airflow_hops.store import ArtifactStore
 

@@ -16,9 +16,9 @@ from asgiref.sync import sync_to_async
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.protocol import json_object
+from airflow_hops.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
 
 if TYPE_CHECKING:
-    from airflow_hops.serving_api.address import ServerAddress
     from airflow_hops.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 
 Api = Literal["grpc", "rest"]
@@ -121,8 +121,6 @@ class ModelServerHook(BaseHook):
         Raises:
             BadInput: a field of the connection is not what it should be.
         """
-        from airflow_hops.serving_api.address import ServerAddress
-
         return ServerAddress.of(self.services)
 
     def predict(
@@ -195,7 +193,6 @@ class ModelServerHook(BaseHook):
         A model that :class:`~airflow_hops.operators.deploy.DeployModelOperator` deployed has its shares on record: set
         those by :class:`~airflow_hops.operators.serving.SetTrafficOperator`.
         """
-        from airflow_hops.serving_api.address import TENSORFLOW_MODEL_SERVER
         from airflow_hops.serving_api.config import ConfigError, check_split
 
         try:

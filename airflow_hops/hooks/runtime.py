@@ -28,8 +28,8 @@ from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
-from airflow_hops.local_folders import temporary_folder
 from airflow_hops.processes.ending import GRACE_S
+from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.step_cache import find_cached, record_cached
 

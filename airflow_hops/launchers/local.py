@@ -13,7 +13,7 @@ from airflow_hops.java import find_java
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
 from airflow_hops.processes.lifetime import own_identity
-from airflow_hops.programs import module_command, with_package
+from airflow_hops.processes.programs import module_command, with_package
 
 
 class LocalLauncher:

@@ -13,10 +13,10 @@ from pathlib import Path
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.protocol import STEP_ID_VARIABLE
 from airflow_hops.launchers.process import Detached, StepProcess, new_step_id, open_output
-from airflow_hops.local_folders import private_folder
 from airflow_hops.processes.forks import GO, send_request
 from airflow_hops.processes.locks import try_lock
-from airflow_hops.programs import module_command, with_package
+from airflow_hops.processes.programs import module_command, with_package
+from airflow_hops.store.private_folders import private_folder
 
 _CONNECT_TIMEOUT_S = 5.0
 _PATHS = ("HOME", "LANG", "PATH", "TMPDIR")

@@ -24,7 +24,7 @@ from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCo
 from airflow_hops.contract.properties import BlessingProperties, ExamplesProperties
 from airflow_hops.data.raw_features import example_files, read_rows
 from airflow_hops.processes.ending import end_process
-from airflow_hops.programs import module_command, with_package
+from airflow_hops.processes.programs import module_command, with_package
 from airflow_hops.runtime.evaluate.scoring import ServedModel, batch_rows
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.serving_api.answers import ModelServerError

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.local_folders import cache_folder
+from airflow_hops.store.private_folders import cache_folder
 
 CHUNK_BYTES = 1 << 20
 """A file of any size is read by pieces of this size."""

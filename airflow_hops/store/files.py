@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput
-from airflow_hops.local_folders import make_temporary_folder
 from airflow_hops.processes.files import create_atomically, write_atomically
 from airflow_hops.processes.locks import locked
 from airflow_hops.processes.remote_files import RemoteFiles
+from airflow_hops.processes.temporary_folders import make_temporary_folder
 from airflow_hops.store.exchange import exchange
 
 

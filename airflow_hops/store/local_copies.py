@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput, Manifest
-from airflow_hops.local_folders import cache_folder, private_folder
 from airflow_hops.processes.locks import lock_folder, locked
 from airflow_hops.store.files import StoreFiles
 from airflow_hops.store.integrity import DamagedArtifact, damages_in
+from airflow_hops.store.private_folders import cache_folder, private_folder
 
 BYTES_VARIABLE = "HOPS_LOCAL_CACHE_BYTES"
 """Environment variable with the number of bytes that the copies of artifacts may take."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.processes.ending import end_process
-from airflow_hops.programs import module_command
+from airflow_hops.processes.programs import module_command
 
 _START_TIMEOUT_S = 60.0
 _ADDRESS = re.compile(rb"^[^\n]+: (http://\S+?)/?$", re.MULTILINE)

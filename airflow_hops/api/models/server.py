@@ -12,7 +12,8 @@ import httpx
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import ModelServerHook
-from airflow_hops.serving_api.tls import TlsFiles, rest_speaks_tls
+from airflow_hops.server_address import rest_speaks_tls, tls_files
+from airflow_hops.serving_api.tls import TlsFiles
 
 _TIMEOUT_S = 3.0
 """A page waits for it, and asks again."""
@@ -47,7 +48,7 @@ class AskedServer:
         """
         try:
             services = ModelServerHook(conn_id).services
-            tls = (TlsFiles.of(services) or TlsFiles()) if rest_speaks_tls(services) else None
+            tls = (tls_files(services) or TlsFiles()) if rest_speaks_tls(services) else None
         except HopsError as error:
             raise ServerAway(str(error)) from error
         port = services.get("serving_rest_port", "")

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source, SourceFile
 from airflow_hops.hops.reader.cache import FileCache
-from airflow_hops.local_folders import cache_folder, private_folder
+from airflow_hops.store.private_folders import cache_folder, private_folder
 from airflow_hops.store.source_files import list_files
 
 CACHE_BYTES = 50 << 30

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.programs import with_package
+from airflow_hops.processes.programs import with_package
 from airflow_hops.runtime.feature_statistics.combiners import Accumulator, Combiners
 from airflow_hops.runtime.feature_statistics.formats.feature_types import check_type
 from airflow_hops.runtime.feature_statistics.formats.layout import bounded

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import HopsError
-from airflow_hops.local_folders import make_temporary_folder, remove_left_behind
 from airflow_hops.processes.ending import descendants, kill_descendants
 from airflow_hops.processes.lifetime import adopt_orphans, end_with_parent
 from airflow_hops.processes.locks import lock_folder
-from airflow_hops.programs import module_command, with_package
+from airflow_hops.processes.programs import module_command, with_package
+from airflow_hops.processes.temporary_folders import make_temporary_folder, remove_left_behind
 from airflow_hops.runtime.gang.crew import Event, RankJob
 from airflow_hops.runtime.gang.forked import ForkedCrew
 from airflow_hops.runtime.gang.frames import GREETING, Frames

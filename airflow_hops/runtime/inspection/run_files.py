@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.local_folders import temporary_folder
+from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.runtime.inspection.place import Place
 from airflow_hops.runtime.inspection.runs import find_run
 from airflow_hops.runtime.tracking.client import mlflow_errors

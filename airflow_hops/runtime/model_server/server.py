@@ -31,8 +31,8 @@ from airflow_hops.runtime.model_server.version_folders import (
     check_saved_model,
     version_folders,
 )
+from airflow_hops.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
 from airflow_hops.serving_api import config
-from airflow_hops.serving_api.address import TENSORFLOW_MODEL_SERVER, ServerAddress
 from airflow_hops.serving_api.answers import ModelServerError
 from airflow_hops.shared_places import SharedPlaces
 from airflow_hops.store import ArtifactStore

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.local_folders import temporary_folder
+from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.runtime.prepare.classes import ExampleColumns, Splits, classify
 from airflow_hops.runtime.prepare.files import write_examples
 from airflow_hops.runtime.prepare.stage import read_table, start_spark

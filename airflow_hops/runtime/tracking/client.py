@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.local_folders import temporary_folder
 from airflow_hops.processes.files import staged
 from airflow_hops.processes.locks import locked
+from airflow_hops.processes.temporary_folders import temporary_folder
 
 
 def open_tracking(tracking_uri: str) -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path
 from airflow_hops.contract.protocol import WORKER_VARIABLE
 from airflow_hops.processes.ending import end_process
 from airflow_hops.processes.lifetime import end_with
-from airflow_hops.programs import module_command, with_package
+from airflow_hops.processes.programs import module_command, with_package
 
 
 @contextmanager

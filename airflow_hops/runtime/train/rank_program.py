@@ -20,7 +20,7 @@ from airflow_hops.hops.context import TrainContext, made_current
 from airflow_hops.hops.keras import check_weights
 from airflow_hops.hops.keras.legacy import use_tf_keras
 from airflow_hops.hops.rank_state import seed_rank
-from airflow_hops.local_folders import temporary_folder
+from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.runtime.gang import Channel, Placement
 from airflow_hops.runtime.train.outcome import OUTPUT_VARIABLE, check_outcome, export, is_model
 from airflow_hops.runtime.train.program import Program

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.programs import module_command, with_package
+from airflow_hops.processes.programs import module_command, with_package
 from airflow_hops.serving.capture.backlog import Backlog
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CallPacker, CapturedCall, CapturedLabel, pack_label, request_ids

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import grpc
 
-from airflow_hops.programs import module_command, with_package
+from airflow_hops.processes.programs import module_command, with_package
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.workers.process import Assignment
 

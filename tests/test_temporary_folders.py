@@ -12,16 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.local_folders import (
-    make_temporary_folder,
-    private_folder,
-    remove_left_behind,
-    temporary_folder,
-)
+from airflow_hops.processes.temporary_folders import make_temporary_folder, remove_left_behind, temporary_folder
 
 MAKING = """
 import sys, time
-from airflow_hops.local_folders import temporary_folder
+from airflow_hops.processes.temporary_folders import temporary_folder
 with temporary_folder("step", "train") as folder:
     (folder / "spec.json").write_text("{}")
     print(folder, flush=True)
@@ -107,9 +102,3 @@ def test_a_fork_keeps_the_folder_of_its_parent(temporary: Path) -> None:
         os.waitpid(child, 0)
     remove_left_behind(temporary, age_s=0)
     assert not folder.exists()
-
-
-def test_a_private_folder_is_closed_to_others(temporary: Path) -> None:
-    (temporary / "open").mkdir(mode=0o755)
-    for name in ("new/folder", "open"):
-        assert private_folder(temporary / name).stat().st_mode & 0o777 == 0o700

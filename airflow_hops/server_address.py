@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.rest_client import RestClient
-from airflow_hops.serving_api.tls import TlsFiles, rest_speaks_tls
+from airflow_hops.serving_api.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from airflow_hops.serving_api.client import ModelServerClient
+    from airflow_hops.serving_api.rest_client import RestClient
 
 BUNDLED = "bundled"
 TENSORFLOW_MODEL_SERVER = "tensorflow_model_server"
@@ -57,7 +61,7 @@ class ServerAddress:
             host=services.get("serving_host") or "127.0.0.1",
             grpc_port=_port(services, "serving_port") or 8500,
             rest_port=_port(services, "serving_rest_port"),
-            tls=TlsFiles.of(services),
+            tls=tls_files(services),
             timeout_s=_seconds(services, "serving_timeout") or 10.0,
             token=services.get("serving_token") or None,
             prediction_token=services.get("serving_prediction_token") or None,
@@ -69,6 +73,8 @@ class ServerAddress:
 
     def client(self) -> ModelServerClient:
         """A client of the gRPC port."""
+        from airflow_hops.serving_api.client import ModelServerClient  # gRPC takes a tenth of a second to import
+
         tokens = {"token": self.token, "prediction_token": self.prediction_token}
         return ModelServerClient(str(self), timeout_s=self.timeout_s, tls=self.tls, **tokens)
 
@@ -78,6 +84,8 @@ class ServerAddress:
         Raises:
             BadInput: the connection names none.
         """
+        from airflow_hops.serving_api.rest_client import RestClient
+
         if self.rest_port is None:
             raise BadInput(
                 f"model server {self}: this goes through its REST port, which the connection does not name; set the "
@@ -86,6 +94,36 @@ class ServerAddress:
         tls = (self.tls or TlsFiles()) if self.rest_tls else None
         tokens = {"token": self.token, "prediction_token": self.prediction_token}
         return RestClient(self.host, self.rest_port, timeout_s=self.timeout_s, tls=tls, **tokens)
+
+
+def tls_files(services: Mapping[str, str]) -> TlsFiles | None:
+    """The files that a connection names for TLS; None where it names none.
+
+    Raises:
+        BadInput: a file is not there, or one of certificate and key is missing.
+    """
+    files = {name: services.get(f"serving_{name}") or None for name in ("ca_file", "cert_file", "key_file")}
+    if bool(files["cert_file"]) != bool(files["key_file"]):
+        raise BadInput(
+            f"connection field 'serving_cert_file' is {files['cert_file']!r}, 'serving_key_file' "
+            f"{files['key_file']!r}; expected both or neither"
+        )
+    for name, file in files.items():
+        if file and not Path(file).is_file():
+            raise BadInput(f"connection field 'serving_{name}' is {file!r}; there is no such file")
+    return TlsFiles(**files) if any(files.values()) else None
+
+
+def rest_speaks_tls(services: Mapping[str, str]) -> bool:
+    """Whether a connection says that the REST port speaks TLS.
+
+    Raises:
+        BadInput: its field is neither true nor false.
+    """
+    text = services.get("serving_rest_tls") or "false"
+    if text.lower() not in ("true", "false"):
+        raise BadInput(f"connection field 'serving_rest_tls' is {text!r}; expected true or false")
+    return text.lower() == "true"
 
 
 def _port(services: Mapping[str, str], name: str) -> int | None:
