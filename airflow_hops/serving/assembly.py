@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.loader import Loader, LoaderOptions
 from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.servable import Reply, Servable
+from airflow_hops.serving.models.servable import Reply
+from airflow_hops.serving.models.transitions import OpenVersion, TransitionOptions
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
 from airflow_hops.serving.models.workers.supervisor import WorkerSupervisor
 from airflow_hops.serving.monitoring.logs import RequestLog
@@ -35,8 +35,6 @@ from airflow_hops.serving.tokens import TokenFile
 from airflow_hops.serving_api.config import read_config
 from airflow_hops.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving_api.tls import TlsFiles
-
-OpenVersion = Callable[[str, int, Path], Servable]
 
 
 class StartError(Exception):
@@ -70,12 +68,14 @@ def model_source(flags: Flags, catalog: Catalog, config: Any, open_version: Open
         file_system_poll_s=flags.file_system_poll_wait_seconds,
         config_poll_s=flags.model_config_file_poll_wait_seconds,
         traffic_poll_s=traffic_poll_s,
-        max_load_retries=flags.max_num_load_retries,
-        retry_interval_s=max(0, flags.load_retry_interval_micros) / 1e6,
-        load_threads=flags.num_load_threads or 2,
-        unload_threads=flags.num_unload_threads or 2,
-        labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
         write_back_config=flags.write_back_model_config,
+        transitions=TransitionOptions(
+            max_load_retries=flags.max_num_load_retries,
+            retry_interval_s=max(0, flags.load_retry_interval_micros) / 1e6,
+            load_threads=flags.num_load_threads or 2,
+            unload_threads=flags.num_unload_threads or 2,
+            labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
+        ),
     )
     cache = ModelCache(Path(flags.model_cache_path).absolute() if flags.model_cache_path else None)
     return Loader(catalog, open_version, options, config, flags.model_config_file or None, cache)

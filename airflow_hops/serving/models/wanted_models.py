@@ -1,0 +1,160 @@
+"""Which versions of which models shall be loaded: what the config names and the base paths hold."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from airflow_hops.serving.models.model_cache import ModelCache
+from airflow_hops.serving.models.remote_polls import RemoteLooks
+from airflow_hops.serving.models.storage import (
+    StorageLog,
+    StoredVersion,
+    is_remote,
+    sort_versions,
+    version_folders,
+    wanted_versions,
+)
+from airflow_hops.serving.models.version_states import WantedModel, WantedVersion
+from airflow_hops.serving_api.protocol import ModelServerConfig
+
+NEVER = float("inf")
+# How soon a version that is still being written is looked at again.
+_LOOK_AGAIN_S = 0.2
+
+
+class WantedModels:
+    """The models that are in the config, or have versions that are still loaded; touched only under the loader's lock.
+
+    Args:
+        changed: That lock; told when another look is due.
+        cache: Where versions that lie in stores are copied to.
+        poll_s: Seconds between looks at the base paths; 0 looks once, negative never.
+
+    Attributes:
+        by_name: The models.
+        looks: How often all base paths were looked at.
+        due_s: When they are looked at next, as of ``time.monotonic()``.
+    """
+
+    def __init__(self, changed: threading.Condition, cache: ModelCache, poll_s: float) -> None:
+        self.by_name: dict[str, WantedModel] = {}
+        self.looks = 0
+        self.due_s = 0.0
+        self._changed = changed
+        self._poll_s = poll_s
+        self._storage_log = StorageLog()
+        self._remote_looks = RemoteLooks(changed, cache, self._on_look)
+
+    def set_config(self, config: Any) -> None:
+        """Takes a ``ModelServerConfig``, the whole truth from now on."""
+        wanted = {model.name: model for model in config.model_config_list.config}
+        for name, model_config in wanted.items():
+            own = type(model_config)()
+            own.CopyFrom(model_config)
+            self.by_name.setdefault(name, WantedModel(own)).config = own
+        for name, model in self.by_name.items():
+            if name not in wanted:
+                for version in model.versions.values():
+                    version.wanted = False
+                model.config, model.growing = None, False
+        self.due_s = 0.0
+        self._changed.notify_all()
+
+    def config(self) -> Any:
+        """The ``ModelServerConfig`` in effect, in which labels may differ from the one that was set."""
+        in_effect = ModelServerConfig()
+        models = in_effect.model_config_list
+        models.SetInParent()
+        models.config.extend(model.config for model in self.by_name.values() if model.config is not None)
+        return in_effect
+
+    def versions(self) -> Iterator[WantedVersion]:
+        """The versions of all models."""
+        for model in self.by_name.values():
+            yield from model.versions.values()
+
+    def look(self, now_s: float) -> None:
+        """Looks at the base paths, where it is time.
+
+        Args:
+            now_s: As of ``time.monotonic()``.
+        """
+        if now_s < self.due_s:
+            return
+        self.due_s = due_after(self._poll_s)
+        if self._poll_s >= 0:
+            self._scan()
+        self._look_again_soon(now_s)
+        self.looks += 1
+
+    def stop(self) -> None:
+        """Begins no more looks at stores."""
+        self._remote_looks.stop()
+
+    def has_settled(self, looks: int, until_s: float) -> bool:
+        """Whether there was another look, and every version that it found was tried.
+
+        Args:
+            looks: Those that do not count.
+            until_s: How long to wait for versions that are still being written, and for what stores say, as of
+                ``time.monotonic()``.
+        """
+        if self.looks <= looks or not all(version.attempts or not version.wanted for version in self.versions()):
+            return False
+        return not (self._growing or self._remote_looks.awaited) or time.monotonic() >= until_s
+
+    def is_coming(self, name: str, version: int | None, label: str | None) -> bool:
+        """Whether what a request asks for will be there once it is loaded."""
+        model = self.by_name.get(name)
+        return model is not None and model.is_coming(version, label) and self._poll_s >= 0
+
+    @property
+    def _growing(self) -> bool:
+        return any(model.growing for model in self.by_name.values())
+
+    def _look_again_soon(self, now_s: float) -> None:
+        if self._growing:
+            self.due_s = min(self.due_s, now_s + _LOOK_AGAIN_S)
+
+    def _scan(self) -> None:
+        remote = set()
+        for model in self.by_name.values():
+            if model.config is None:
+                continue
+            if is_remote(model.config.base_path):
+                remote.add(model.config.base_path)
+                continue
+            versions: Sequence[StoredVersion] | OSError
+            try:
+                versions = version_folders(model.config.base_path)
+            except OSError as error:
+                versions = error
+            self._take_in(model, versions)
+        self._remote_looks.ask(remote)
+
+    def _on_look(self, base_path: str, versions: Sequence[StoredVersion] | Exception) -> None:
+        for model in self.by_name.values():
+            if model.config is not None and model.config.base_path == base_path:
+                self._take_in(model, versions)
+        self._look_again_soon(time.monotonic())
+
+    def _take_in(self, model: WantedModel, versions: Sequence[StoredVersion] | Exception) -> None:
+        """Takes in what lies under a model's base path, or why nobody knows."""
+        model.looked_at = True
+        if isinstance(versions, Exception):
+            # A base path that is away for a while must not unload what is serving.
+            self._storage_log.check(model.config, versions)
+            model.growing = False
+            return
+        found = sort_versions(versions, {number: known.folder.place for number, known in model.versions.items()})
+        self._storage_log.check(model.config, found)
+        model.growing = bool(found.growing)
+        model.want(wanted_versions(model.config, found.ready))
+
+
+def due_after(interval_s: float) -> float:
+    """When something is due that happens every so many seconds; never where these are 0 or less."""
+    return time.monotonic() + interval_s if interval_s > 0 else NEVER
