@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import horovod.tensorflow as hvd
@@ -155,19 +154,19 @@ class RecordCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Puts back what the others have set to its beginning."""
-        context = self._context
-        self._saved_at = context.position.step
-        if context.snapshot is not None and context.is_at_snapshot:
-            _restore_counters(self._users, context.snapshot.callbacks, context.snapshot.callback_arrays)
-            context.restore_own_state(self.model)
+        state = self._context.state
+        self._saved_at = state.position.step
+        if state.snapshot is not None and state.is_at_snapshot:
+            _restore_counters(self._users, state.snapshot.callbacks, state.snapshot.callback_arrays)
+            state.restore_own_state(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Begins to count; within an epoch that is resumed, metrics and random numbers go on where they were."""
         context = self._context
         self._first = context.first_batch
         if self._first:
-            context.restore_own_state(self.model)
-        context.position = replace(context.position, epoch=epoch, batch=self._first)
+            context.state.restore_own_state(self.model)
+        context.state.move(epoch=epoch, batch=self._first)
         self._began = self._trained_until = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -177,7 +176,7 @@ class RecordCallback(keras.callbacks.Callback):
         done = self._first + batch + 1
         done = min(done, steps) if steps else done
         step = context.position.step + done - context.position.batch
-        context.position = replace(context.position, step=step, batch=done)
+        context.state.move(step=step, batch=done)
         if self._every_steps and step - self._saved_at >= self._every_steps and done != steps:
             self._save()
 
@@ -193,7 +192,7 @@ class RecordCallback(keras.callbacks.Callback):
             self._report(epoch, metrics, rows / seconds if seconds else 0.0)
         self.model.stop_training = context.any_rank(self.model.stop_training or context.stop_requested)
         stopped = self.model.stop_training and epoch + 1 < self._epochs
-        context.position = replace(context.position, epoch=epoch + 1, batch=0, stopped=stopped)
+        context.state.move(epoch=epoch + 1, batch=0, stopped=stopped)
         self._save()
 
     def _report(self, epoch: int, metrics: Mapping[str, float], rows_per_second: float) -> None:
@@ -205,11 +204,11 @@ class RecordCallback(keras.callbacks.Callback):
             fraction=(epoch + 1) / self._epochs,
             metrics={**metrics, **({"examples_per_second": rows_per_second} if rows_per_second else {})},
         )
-        context.write_epochs()
+        context.events.write_epochs(context.history)
 
     def _save(self) -> None:
         self._saved_at = self._context.position.step
-        self._context.save(self.model, counters=_counters(self._users))
+        self._context.state.save(self.model, counters=_counters(self._users))
 
 
 def _gather_int(value: int, name: str) -> list[int]:

@@ -5,21 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.contract.artifacts import HopsError
-from airflow_hops.hops.checkpoints import (
-    Checkpoint,
-    CheckpointWriter,
-    Position,
-    Snapshot,
-    copy_variables,
-    load_snapshot,
-    restore_variables,
-)
+from airflow_hops.hops.checkpoints import Checkpoint, Position
+from airflow_hops.hops.event_files import EventFiles
 from airflow_hops.hops.shares import Shares
+from airflow_hops.hops.training_state import TrainingState
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -52,11 +46,10 @@ class TrainContext:
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
         keep_checkpoints: How many checkpoints are kept.
-        history: Metrics of each epoch, those before the checkpoint included.
-        position: Where the training stands.
-        snapshot: What is restored from, once :meth:`restore` has read it.
         guards: What guarded each training of this try.
         strategy: The ``tf.distribute.Strategy`` of a training that does not work with Horovod.
+        state: Where the training stands, and what brings it back there.
+        events: Rank 0's TensorBoard event files.
     """
 
     rank: int
@@ -75,9 +68,6 @@ class TrainContext:
     checkpoint_every_steps: int = 0
     guard_every_steps: int | None = None
     keep_checkpoints: int = 3
-    history: list[dict[str, float]] = field(default_factory=list)
-    position: Position = field(default_factory=Position)
-    snapshot: Snapshot | None = None
     guards: list[Guard] = field(default_factory=list)
     strategy: tf.distribute.Strategy | None = None
     on_message: Callable[..., None] = lambda kind, **fields: None
@@ -90,22 +80,27 @@ class TrainContext:
     exchange_seconds: float = 0.0
     rows_trained: int = 0
     epochs_begun: int = 0
-    _epochs_written: int = 0
     _fits: int = 0
-    is_restored: bool = False
     stop_requested: bool = False
     _agreed_stop: bool = False
     _stop_calls: int = 0
+    state: TrainingState = field(init=False)
+    events: EventFiles = field(init=False)
     _shares: Shares = field(init=False)
-    _writer: CheckpointWriter | None = None
-    _events: Any = None
 
     def __post_init__(self) -> None:
-        self._shares = Shares(self)
-        if self.resumed_from is not None:
-            self.position = self.resumed_from.position
-            self.epoch = self.position.epoch
-            self.history.extend(dict(metrics) for metrics in self.resumed_from.history)
+        self.state, self.events, self._shares = TrainingState(self), EventFiles(self.tensorboard_dir), Shares(self)
+        self.epoch = self.initial_epoch
+
+    @property
+    def position(self) -> Position:
+        """Where the training stands."""
+        return self.state.position
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Metrics of each epoch, those before the checkpoint included."""
+        return self.state.history
 
     @property
     def initial_epoch(self) -> int:
@@ -180,30 +175,7 @@ class TrainContext:
         if self.rank == 0:
             numbers = {name: float(value) for name, value in metrics.items()}
             self.on_message("report", step=int(step), metrics=numbers)
-            self.write_events("train", step, numbers)
-
-    def write_events(self, run: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes scalars to rank 0's TensorBoard event files."""
-        import tensorflow as tf
-
-        if self._events is None:
-            self._events = {}
-        if run not in self._events:
-            self._events[run] = tf.summary.create_file_writer(str(self.tensorboard_dir / run))
-        with self._events[run].as_default():
-            for name, value in metrics.items():
-                tf.summary.scalar(name, float(value), step=step)
-        self._events[run].flush()
-
-    def write_epochs(self) -> None:
-        """Writes the metrics of the epochs that are not in the event files yet, those of earlier tries included."""
-        for number in range(self._epochs_written, len(self.history)):
-            metrics = {name: value for name, value in self.history[number].items() if name != "seconds"}
-            validation = {n.removeprefix("val_"): v for n, v in metrics.items() if n.startswith("val_")}
-            self.write_events("train", number, {n: v for n, v in metrics.items() if not n.startswith("val_")})
-            if validation:
-                self.write_events("validation", number, validation)
-        self._epochs_written = len(self.history)
+            self.events.write("train", step, numbers)
 
     def request_stop(self) -> None:
         """Asks all ranks to stop when they next look; :meth:`fit` looks after each epoch."""
@@ -249,33 +221,7 @@ class TrainContext:
         Raises:
             BadInput: the checkpoint is of another architecture.
         """
-        from airflow_hops.hops.keras import broadcast_weights
-
-        self.is_restored = True
-        if self.resumed_from is not None:
-            snapshot = load_snapshot(self.resumed_from)
-            restore_variables(snapshot, model, optimizer, where=str(self.resumed_from.path))
-            if len(snapshot.rank_states) != self.size:
-                self._begin_epoch_anew(len(snapshot.rank_states))
-            self.snapshot = replace(snapshot, variables={})  # they take as much memory as the model
-        broadcast_weights(model)
-        self.restore_own_state(model, optimizer)
-        return self.position
-
-    @property
-    def is_at_snapshot(self) -> bool:
-        """Whether nothing has been trained since what is restored from."""
-        if self.snapshot is None:
-            return False
-        there, here = self.snapshot.position, self.position
-        return (there.fit, there.step) == (here.fit, here.step)
-
-    def restore_own_state(self, model: Any, optimizer: Any = None) -> None:
-        """Puts back what of the checkpoint is this rank's own, such as random generators; :meth:`restore` does."""
-        from airflow_hops.hops.rank_state import restore_rank_state
-
-        if self.snapshot is not None and len(self.snapshot.rank_states) == self.size:
-            restore_rank_state(self.snapshot.rank_states[self.rank], model, optimizer)
+        return self.state.restore(model, optimizer)
 
     def checkpoint(
         self,
@@ -305,21 +251,8 @@ class TrainContext:
         """
         if metrics is not None:
             self.history.append({name: float(value) for name, value in metrics.items()})
-        self.position = replace(self.position, step=int(step), epoch=int(epoch), batch=int(batch))
-        self.save(model, optimizer)
-
-    def save(self, model: Any, optimizer: Any = None, counters: tuple[Mapping[str, Any], Any] = ({}, {})) -> None:
-        """Writes a checkpoint of where the training stands, by :attr:`position`; :meth:`checkpoint` does."""
-        from airflow_hops.hops.rank_state import gather_rank_states
-
-        self.on_alive(f"the checkpoint {self.position}")
-        states = gather_rank_states(model, optimizer)
-        if self.rank == 0:
-            variables = copy_variables(model, optimizer)
-            snapshot = Snapshot(self.position, variables, states, tuple(self.history), *counters)
-            if self._writer is None:
-                self._writer = CheckpointWriter(self.checkpoint_dir, self.keep_checkpoints, self._announce)
-            self._writer.write(snapshot)
+        self.state.move(step=int(step), epoch=int(epoch), batch=int(batch))
+        self.state.save(model, optimizer)
 
     def callbacks(
         self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
@@ -394,33 +327,13 @@ class TrainContext:
         Raises:
             HopsError: the checkpoint could not be written.
         """
-        for writer in (self._events or {}).values():
-            with contextlib.suppress(Exception):
-                writer.close()
-        if self._writer is not None:
-            self._writer.finish()
+        self.events.close()
+        self.state.close()
 
     @property
     def reading_failure(self) -> Exception | None:
         """What went wrong while examples were read: TensorFlow's own error does not tell whether a retry may help."""
         return self._shares.failure
-
-    def _announce(self, path: Path) -> None:
-        self.bring_back(f"{self.checkpoint_dir.name}/{path.name}")
-        self.on_message("checkpoint", name=path.name)
-
-    def _begin_epoch_anew(self, ranks: int) -> None:
-        from airflow_hops.hops.rank_state import seed_rank
-
-        self.position = replace(self.position, batch=0)
-        seed_rank(self.seed + self.position.step * self.size, self.rank)
-        log.warning(
-            "the checkpoint is of %d ranks, and there are %d: training goes on %s with new shards and new random "
-            "numbers; its weights will not be those of an uninterrupted training to the last bit",
-            ranks,
-            self.size,
-            self.position,
-        )
 
     def make_guard(self, every_steps: int | None, reader: SplitReader | None = None) -> Guard:
         """The guard of a training, which is noted in :attr:`guards`."""

@@ -66,7 +66,7 @@ def fit_model(
         rows = max(evaluation_rows(context.feature_outputs), context.size)
         validation = context.examples(validation_split, rows, columns=columns)
     _prepare(context, model, context.examples(split, batch_size, columns=columns))
-    if not context.is_restored and context.resumed_from is not None:
+    if not context.state.is_restored and context.resumed_from is not None:
         context.restore(model)
     start = context.position
     every_steps = context.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
@@ -99,7 +99,7 @@ def fit_model(
             break
     together.end()
     context.exchange_seconds += exchange_seconds(model.optimizer)
-    context.position = Position(step=context.position.step, fit=number + 1)
+    context.state.position = Position(step=context.position.step, fit=number + 1)
     return context.history
 
 

@@ -1,0 +1,48 @@
+"""TensorBoard's event files of a training: scalars by step, and the metrics of its epochs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class EventFiles:
+    """The event files in a folder, made when they are written to.
+
+    Args:
+        folder: Where they lie, in a folder for each run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+        self._epochs_written = 0
+
+    def write(self, run: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes scalars."""
+        import tensorflow as tf
+
+        if run not in self._writers:
+            self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
+        with self._writers[run].as_default():
+            for name, value in metrics.items():
+                tf.summary.scalar(name, float(value), step=step)
+        self._writers[run].flush()
+
+    def write_epochs(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Writes the metrics of the epochs that are not in the files yet, those of earlier tries included."""
+        for number in range(self._epochs_written, len(history)):
+            metrics = {name: value for name, value in history[number].items() if name != "seconds"}
+            validation = {n.removeprefix("val_"): v for n, v in metrics.items() if n.startswith("val_")}
+            self.write("train", number, {n: v for n, v in metrics.items() if not n.startswith("val_")})
+            if validation:
+                self.write("validation", number, validation)
+        self._epochs_written = len(history)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for writer in self._writers.values():
+            with contextlib.suppress(Exception):
+                writer.close()

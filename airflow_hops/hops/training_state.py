@@ -1,0 +1,120 @@
+"""Where a training stands: saved as checkpoints, and restored from the one that an earlier try has left."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.hops.checkpoints import (
+    CheckpointWriter,
+    Position,
+    Snapshot,
+    copy_variables,
+    load_snapshot,
+    restore_variables,
+)
+
+if TYPE_CHECKING:
+    from airflow_hops.hops.context import TrainContext
+
+log = logging.getLogger(__name__)
+
+
+class TrainingState:
+    """The state of a training on one rank; what :class:`airflow_hops.hops.context.TrainContext` saves and restores.
+
+    Args:
+        context: The rank's.
+
+    Attributes:
+        position: Where the training stands.
+        history: Metrics of each epoch, those before the checkpoint included.
+        snapshot: What is restored from, once :meth:`restore` has read it.
+        is_restored: Whether :meth:`restore` was called.
+    """
+
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
+        self._writer: CheckpointWriter | None = None
+        found = context.resumed_from
+        self.position = found.position if found else Position()
+        self.history: list[dict[str, float]] = [dict(metrics) for metrics in found.history] if found else []
+        self.snapshot: Snapshot | None = None
+        self.is_restored = False
+
+    def move(self, **changes: Any) -> None:
+        """Notes where the training stands now, as fields of :attr:`position`."""
+        self.position = replace(self.position, **changes)
+
+    def restore(self, model: Any, optimizer: Any = None) -> Position:
+        """See :meth:`airflow_hops.hops.context.TrainContext.restore`."""
+        from airflow_hops.hops.keras import broadcast_weights
+
+        resumed_from, self.is_restored = self._context.resumed_from, True
+        if resumed_from is not None:
+            snapshot = load_snapshot(resumed_from)
+            restore_variables(snapshot, model, optimizer, where=str(resumed_from.path))
+            if len(snapshot.rank_states) != self._context.size:
+                self._begin_epoch_anew(len(snapshot.rank_states))
+            self.snapshot = replace(snapshot, variables={})  # they take as much memory as the model
+        broadcast_weights(model)
+        self.restore_own_state(model, optimizer)
+        return self.position
+
+    @property
+    def is_at_snapshot(self) -> bool:
+        """Whether nothing has been trained since what is restored from."""
+        if self.snapshot is None:
+            return False
+        there, here = self.snapshot.position, self.position
+        return (there.fit, there.step) == (here.fit, here.step)
+
+    def restore_own_state(self, model: Any, optimizer: Any = None) -> None:
+        """Puts back what of the checkpoint is this rank's own, such as random generators; :meth:`restore` does."""
+        from airflow_hops.hops.rank_state import restore_rank_state
+
+        if self.snapshot is not None and len(self.snapshot.rank_states) == self._context.size:
+            restore_rank_state(self.snapshot.rank_states[self._context.rank], model, optimizer)
+
+    def save(self, model: Any, optimizer: Any = None, counters: tuple[Mapping[str, Any], Any] = ({}, {})) -> None:
+        """Writes a checkpoint of where the training stands, by :attr:`position`."""
+        from airflow_hops.hops.rank_state import gather_rank_states
+
+        context = self._context
+        context.on_alive(f"the checkpoint {self.position}")
+        states = gather_rank_states(model, optimizer)
+        if context.rank == 0:
+            variables = copy_variables(model, optimizer)
+            snapshot = Snapshot(self.position, variables, states, tuple(self.history), *counters)
+            if self._writer is None:
+                self._writer = CheckpointWriter(context.checkpoint_dir, context.keep_checkpoints, self._announce)
+            self._writer.write(snapshot)
+
+    def close(self) -> None:
+        """Waits for the last checkpoint.
+
+        Raises:
+            HopsError: it could not be written.
+        """
+        if self._writer is not None:
+            self._writer.finish()
+
+    def _announce(self, path: Path) -> None:
+        self._context.bring_back(f"{self._context.checkpoint_dir.name}/{path.name}")
+        self._context.on_message("checkpoint", name=path.name)
+
+    def _begin_epoch_anew(self, ranks: int) -> None:
+        from airflow_hops.hops.rank_state import seed_rank
+
+        self.move(batch=0)
+        seed_rank(self._context.seed + self.position.step * self._context.size, self._context.rank)
+        log.warning(
+            "the checkpoint is of %d ranks, and there are %d: training goes on %s with new shards and new random "
+            "numbers; its weights will not be those of an uninterrupted training to the last bit",
+            ranks,
+            self._context.size,
+            self.position,
+        )
