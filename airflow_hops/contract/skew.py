@@ -1,12 +1,13 @@
-"""What a comparison of served rows, or of two spans, comes to: the verdict, its causes, the artifact's properties."""
+"""How served rows, or two spans, are compared, and what that comes to: verdict, causes, the artifact's properties."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from airflow_hops.contract.json_fields import JsonFields, where_told
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.json_fields import JsonFields, as_json, where_told
 from airflow_hops.contract.properties import Properties, Window
 
 SkewVerdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
@@ -16,6 +17,88 @@ PIPELINE_FAULT: SkewVerdict = "pipeline_fault"
 INSUFFICIENT: SkewVerdict = "insufficient"
 
 Cause = Literal["all_missing", "missing_rate", "constant", "unit_change", "new_category", "covariate_shift"]
+
+
+@dataclass(frozen=True)
+class SkewTest:
+    """How two distributions are compared, feature by feature.
+
+    Attributes:
+        alpha: Greatest share of false discoveries among the features called drifted (Benjamini and Hochberg); None for
+            fixed thresholds alone, as TFDV does it, without a schema those that
+            :func:`~airflow_hops.runtime.schema.infer_schema` would set.
+        min_rows: Rows in question below which the verdict is "insufficient"; None for 100, and without ``alpha`` for
+            5,000.
+        measures: By feature, what it is judged by instead: of numbers "jensen_shannon", "jensen_shannon_quantiles",
+            "kolmogorov_smirnov", "population_stability_index" or "wasserstein"; of strings "l_infinity",
+            "jensen_shannon", "population_stability_index" or "normalized_abs_difference".
+        thresholds: By feature, a fixed threshold of its measure; instead of the schema's.
+        comparator: Which of the schema's comparators count: ``skew_comparator`` or ``drift_comparator``.
+        missing_threshold: Change of a share of missing values up to which it is no drift, 0 to 1.
+        seed: Of the simulated samples.
+
+    Raises:
+        BadInput: an option is out of range.
+    """
+
+    alpha: float | None = 0.01
+    min_rows: int | None = None
+    measures: Mapping[str, str] | None = None
+    thresholds: Mapping[str, float] | None = None
+    comparator: Literal["skew", "drift"] = "skew"
+    missing_threshold: float = 0.05
+    seed: int = 0
+
+    MIN_ROWS: ClassVar[int] = 100
+    """P-values hold for any size, but of fewer rows show little."""
+    MIN_ROWS_OF_THRESHOLDS: ClassVar[int] = 5000
+    """Windows below this size score above the schema's default thresholds by chance. Of 2,000 unchanged flights one
+    window in twenty does, of 1,000 one in three, of 5,000 none of 30."""
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and not 0 < self.alpha < 1:
+            raise BadInput(f"alpha is {self.alpha}, expected above 0 and below 1, or None")
+        if self.rows_needed < 1:
+            raise BadInput(f"min_rows is {self.min_rows}, expected at least 1")
+        if not 0 <= self.missing_threshold <= 1:
+            raise BadInput(f"missing_threshold is {self.missing_threshold}, expected 0 to 1")
+        if self.comparator not in ("skew", "drift"):
+            raise BadInput(f"comparator is {self.comparator!r}, expected 'skew' or 'drift'")
+
+    @property
+    def rows_needed(self) -> int:
+        """Rows that a verdict takes."""
+        if self.min_rows is not None:
+            return self.min_rows
+        return self.MIN_ROWS_OF_THRESHOLDS if self.alpha is None else self.MIN_ROWS
+
+
+@dataclass(frozen=True)
+class SkewOptions(SkewTest):
+    """The options of the skew stage; JSON values. A verdict takes 1,000 rows unless ``min_rows`` says otherwise.
+
+    Attributes:
+        model_name: The served model; None where two spans are compared.
+        split: Split of the statistics, and of the examples.
+        time_feature: The captured feature that holds the row's own time, seconds since the epoch, or None.
+        attribute: Whether effects on predictions are looked for when something has drifted.
+        identifiers: Features by which captured rows are joined with examples, to be compared value by value.
+        float_rounding: Digits to which floats are rounded in that comparison; None for none.
+    """
+
+    model_name: str | None = None
+    split: str = "train"
+    time_feature: str | None = None
+    attribute: bool = True
+    identifiers: Sequence[str] = ()
+    float_rounding: int | None = None
+
+    MIN_ROWS: ClassVar[int] = 1000
+    """A verdict uses them up: fewer would do, and find less."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value."""
+        return {name: as_json(value) for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.protocol import StepResult
+from airflow_hops.contract.skew import SkewOptions
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.deploy import model_asset
@@ -111,10 +112,18 @@ class SkewOperator(HopsOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """What is compared, and how."""
-        names = ["split", "alpha", "min_rows", "measures", "thresholds"]
-        if self.model_name is not None:
-            names += ["model_name", "time_feature", "attribute", "float_rounding"]
-        return {**{name: getattr(self, name) for name in names}, "identifiers": list(self.identifiers)}
+        return SkewOptions(
+            model_name=self.model_name,
+            split=self.split,
+            alpha=self.alpha,
+            min_rows=self.min_rows,
+            measures=self.measures,
+            thresholds=self.thresholds,
+            time_feature=self.time_feature,
+            attribute=self.attribute,
+            identifiers=self.identifiers,
+            float_rounding=self.float_rounding,
+        ).to_dict()
 
     def step_inputs(self) -> Mapping[str, Any]:
         """The spans, or the rows that served ones are compared with."""

@@ -1,13 +1,12 @@
 """Training-serving skew and drift: which features have moved, how far, and what it looks like."""
 
 from airflow_hops.runtime.skew.attribution import Attribution, Effect, attribute_drift
-from airflow_hops.runtime.skew.detect import MIN_ROWS, detect_skew
+from airflow_hops.runtime.skew.detect import detect_skew
 from airflow_hops.runtime.skew.report import FeatureSkew, SkewReport
 from airflow_hops.runtime.skew.rows import FeatureRowSkew, RowMatches, RowSkewReport, detect_row_skew
 from airflow_hops.runtime.skew.stage import REPORT_FILE, REPORT_PROTO, run
 
 __all__ = [
-    "MIN_ROWS",
     "REPORT_FILE",
     "REPORT_PROTO",
     "Attribution",

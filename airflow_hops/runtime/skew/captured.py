@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.contract.model_record import ServedVersion
 from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, SkewReference
+from airflow_hops.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, SkewOptions, SkewReference
 from airflow_hops.runtime.captured.requests import CapturedRequests, RowsFile
 from airflow_hops.runtime.feature_statistics import (
     STATISTICS_FILE,
@@ -28,7 +28,7 @@ from airflow_hops.runtime.skew.captured_rows import (
     read_span,
 )
 from airflow_hops.runtime.skew.compared import Compared
-from airflow_hops.runtime.skew.detect import detect_skew
+from airflow_hops.runtime.skew.detect import compare_statistics
 from airflow_hops.runtime.skew.report import SkewReport
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.schema_history import schema_in_force
@@ -42,18 +42,6 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class CapturedOptions:
-    """What is compared; see :func:`airflow_hops.runtime.skew.stage.run`."""
-
-    model_name: str
-    split: str
-    time_feature: str | None
-    attribute: bool
-    identifiers: tuple[str, ...]
-    float_rounding: int | None
-
-
-@dataclass(frozen=True)
 class _Trained:
     """What the champion was trained on."""
 
@@ -64,7 +52,7 @@ class _Trained:
     types: Mapping[str, str]
 
 
-def compare_captured(context: StepContext, options: CapturedOptions, judged: Mapping[str, Any]) -> Compared:
+def compare_captured(context: StepContext, model_name: str, options: SkewOptions) -> Compared:
     """Compares what was captured since last time.
 
     The cursor moves only once there were enough rows for a verdict, and the artifact is committed: too few rows wait
@@ -72,16 +60,16 @@ def compare_captured(context: StepContext, options: CapturedOptions, judged: Map
 
     Args:
         context: The step's context.
-        options: What is compared.
-        judged: Keyword arguments of :func:`~airflow_hops.runtime.skew.detect_skew`; ``min_rows`` among them.
+        model_name: The served model.
+        options: How it is compared.
     """
-    requests = CapturedRequests.of(context.spec.services, context.store, options.model_name)
+    requests = CapturedRequests.of(context.spec.services, context.store, model_name)
     if requests is None:
         raise BadInput(
             "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server as "
             "--capture_base_path"
         )
-    trained = _read_trained(context, options)
+    trained = _read_trained(context, model_name, options.split)
     names = requests.names()
     cursor = Cursor(context.store, context.spec.producer)
     window = cursor.window(names)
@@ -93,19 +81,19 @@ def compare_captured(context: StepContext, options: CapturedOptions, judged: Map
         statistics=trained.stored.uri,
         fingerprint=trained.stored.fingerprint,
         schema=trained.champion.schema,
-        model=options.model_name,
+        model=model_name,
         version=trained.champion.version,
     )
     facts = {name: value for name, value in asdict(span).items() if name != "rows"} | {
         "versions": dict(span.versions or {})
     }
     rows = {"captured": RowCounts(span.rows, span.rows)}
-    if span.rows < judged["min_rows"]:
+    if span.rows < options.rows_needed:
         reference_rows = int(trained.statistics.datasets[0].num_examples)
-        report = SkewReport(INSUFFICIENT, (), {}, reference_rows, span.rows, judged["min_rows"])
+        report = SkewReport(INSUFFICIENT, (), {}, reference_rows, span.rows, options.rows_needed)
         return Compared(report, trained.statistics, None, origin, facts, rows)
     current = generate_statistics(read_features(files, list(trained.types)), options=comparable_options())
-    report = detect_skew(trained.statistics, current, schema=trained.schema, **judged)
+    report = compare_statistics(trained.statistics, current, trained.schema, options)
     notes: list[str] = []
     row_skew = _compare_rows(context, options, trained, files, notes) if options.identifiers else None
     attribution = None
@@ -125,8 +113,7 @@ def compare_captured(context: StepContext, options: CapturedOptions, judged: Map
     )
 
 
-def _read_trained(context: StepContext, options: CapturedOptions) -> _Trained:
-    name = options.model_name
+def _read_trained(context: StepContext, name: str, split: str) -> _Trained:
     champion = read_record(context.store, name).champion
     if champion is None or not champion.statistics or not champion.schema:
         raise BadInput(f"no champion of model {name!r} with statistics and schema; deploy one first")
@@ -139,7 +126,7 @@ def _read_trained(context: StepContext, options: CapturedOptions) -> _Trained:
             f"was trained on (fingerprint {stored.fingerprint[:12]}…, expected {trained_on[:12]}…): their task was run "
             "anew since. Deploy a model that was trained on them"
         )
-    statistics = load_statistics(context.store.local(stored) / options.split / STATISTICS_FILE)
+    statistics = load_statistics(context.store.local(stored) / split / STATISTICS_FILE)
     schema_artifact = schema_in_force(context.store, champion.schema)
     schema = load_schema(context.store.local(schema_artifact) / SCHEMA_FILE)
     _keep_comparators(schema, of.features)
@@ -174,7 +161,7 @@ def _example_files(folder: Path, split: str) -> list[RowsFile]:
 
 
 def _compare_rows(
-    context: StepContext, options: CapturedOptions, trained: _Trained, files: Sequence[RowsFile], notes: list[str]
+    context: StepContext, options: SkewOptions, trained: _Trained, files: Sequence[RowsFile], notes: list[str]
 ) -> RowSkewReport | None:
     from airflow_hops.runtime.skew.rows import detect_row_skew
 
@@ -197,7 +184,7 @@ def _compare_rows(
 
 def _attribute(
     context: StepContext,
-    options: CapturedOptions,
+    options: SkewOptions,
     trained: _Trained,
     files: Sequence[RowsFile],
     report: SkewReport,

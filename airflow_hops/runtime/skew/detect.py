@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE
+from airflow_hops.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
 from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics, load_statistics
 from airflow_hops.runtime.feature_statistics.summary import common_statistics, features_by_name, histogram, type_name
 from airflow_hops.runtime.schema import infer_schema
@@ -18,16 +18,6 @@ from airflow_hops.runtime.skew.report import FeatureSkew, SkewReport
 if TYPE_CHECKING:
     from airflow_hops.runtime.skew.distribution import Numbers, Values
     from airflow_hops.runtime.skew.significance import Judgement
-
-MIN_ROWS = 100
-"""Rows that it takes for a verdict where p-values judge: they hold for any size, but of fewer rows show little."""
-
-MIN_ROWS_OF_THRESHOLDS = 5000
-"""The same where fixed thresholds judge alone: windows below this size score above the schema's default ones by chance.
-Of 2,000 unchanged flights one window in twenty does, of 1,000 one in three, of 5,000 none of 30."""
-
-ALPHA = 0.01
-MISSING_THRESHOLD = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,19 +42,7 @@ class _Found:
     missing_p: float | None
 
 
-def detect_skew(
-    reference: Any,
-    current: Any,
-    *,
-    schema: Any = None,
-    alpha: float | None = ALPHA,
-    min_rows: int | None = None,
-    measures: Mapping[str, str] | None = None,
-    thresholds: Mapping[str, float] | None = None,
-    comparator: Literal["skew", "drift"] = "skew",
-    missing_threshold: float = MISSING_THRESHOLD,
-    seed: int = 0,
-) -> SkewReport:
+def detect_skew(reference: Any, current: Any, *, schema: Any = None, **options: Any) -> SkewReport:
     """Compares two distributions feature by feature.
 
     A feature's values have drifted when its score is higher than those of unchanged samples of the same sizes (see
@@ -80,66 +58,46 @@ def detect_skew(
         current: The same, of the rows in question.
         schema: ``Schema``, whose comparators say which features are compared and to what threshold; None to compare
             all features that both sides have.
-        alpha: Greatest share of false discoveries among the features called drifted (Benjamini and Hochberg); None for
-            fixed thresholds alone, as TFDV does it, without a schema those that
-            :func:`~airflow_hops.runtime.schema.infer_schema` would set.
-        min_rows: Rows of ``current`` below which the verdict is "insufficient"; None for 100, and without ``alpha``
-            for 5,000.
-        measures: By feature, what it is judged by instead: of numbers "jensen_shannon", "jensen_shannon_quantiles",
-            "kolmogorov_smirnov", "population_stability_index" or "wasserstein"; of strings "l_infinity",
-            "jensen_shannon", "population_stability_index" or "normalized_abs_difference".
-        thresholds: By feature, a fixed threshold of its measure; instead of the schema's.
-        comparator: Which of the schema's comparators count: ``skew_comparator`` or ``drift_comparator``.
-        missing_threshold: Change of a share of missing values up to which it is no drift, 0 to 1.
-        seed: Of the simulated samples.
+        options: Those of :class:`airflow_hops.contract.skew.SkewTest`.
 
     Raises:
         BadInput: a feature is of another type in ``current``, or one of the schema's missing from it; there is nothing
             to compare; or an argument is out of range.
     """
-    measures, thresholds = dict(measures or {}), dict(thresholds or {})
-    min_rows = min_rows if min_rows is not None else MIN_ROWS if alpha is not None else MIN_ROWS_OF_THRESHOLDS
-    _check(alpha, min_rows, missing_threshold, comparator)
-    reference, current = _statistics(reference), _statistics(current)
+    test = SkewTest(**options)
+    return compare_statistics(_statistics(reference), _statistics(current), schema, test)
+
+
+def compare_statistics(reference: Any, current: Any, schema: Any, test: SkewTest) -> SkewReport:
+    """As :func:`detect_skew`, of two ``DatasetFeatureStatisticsList``."""
     before, after = features_by_name(reference), features_by_name(current)
     rows = int(reference.datasets[0].num_examples), int(current.datasets[0].num_examples)
-    if schema is None and alpha is None:
+    if schema is None and test.alpha is None:
         schema = infer_schema(reference)
     unmatched: tuple[str, ...] = ()
     if schema is None:
         wanted = _all_features({name: feature for name, feature in before.items() if name in after})
         unmatched = tuple(sorted(before.keys() ^ after.keys()))
     else:
-        wanted = _by_schema(schema, before, comparator)
+        wanted = _by_schema(schema, before, test.comparator)
     if not wanted:
-        raise BadInput(f"nothing to compare: {_why_nothing(schema, before, after, comparator)}")
-    wanted = _with_choices(wanted, before, measures, thresholds)
+        raise BadInput(f"nothing to compare: {_why_nothing(schema, before, after, test.comparator)}")
+    wanted = _with_choices(wanted, before, test.measures or {}, test.thresholds or {})
     for name in wanted:
         _check_feature(name, before[name], after)
     found = {
-        name: _find(want, before[name], after[name], rows, alpha, crc32(f"{seed} {name}".encode()))
+        name: _find(want, before[name], after[name], rows, test.alpha, crc32(f"{test.seed} {name}".encode()))
         for name, want in wanted.items()
     }
-    features = _decide(found, alpha, missing_threshold)
+    features = _decide(found, test)
     moved = [name for name, skew in features.items() if skew.drifted]
     moved.sort(key=lambda name: (not features[name].fault, -features[name].excess))
     verdict = STABLE
-    if rows[1] < min_rows:
+    if rows[1] < test.rows_needed:
         verdict = INSUFFICIENT
     elif moved:
         verdict = PIPELINE_FAULT if any(features[name].fault for name in moved) else DRIFT
-    return SkewReport(verdict, tuple(moved), features, *rows, min_rows, alpha, unmatched)
-
-
-def _check(alpha: float | None, min_rows: int, missing_threshold: float, comparator: str) -> None:
-    if alpha is not None and not 0 < alpha < 1:
-        raise BadInput(f"alpha is {alpha}, expected above 0 and below 1, or None")
-    if min_rows < 1:
-        raise BadInput(f"min_rows is {min_rows}, expected at least 1")
-    if not 0 <= missing_threshold <= 1:
-        raise BadInput(f"missing_threshold is {missing_threshold}, expected 0 to 1")
-    if comparator not in ("skew", "drift"):
-        raise BadInput(f"comparator is {comparator!r}, expected 'skew' or 'drift'")
+    return SkewReport(verdict, tuple(moved), features, *rows, test.rows_needed, test.alpha, unmatched)
 
 
 def _statistics(source: Any) -> Any:
@@ -248,9 +206,10 @@ def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: 
     )
 
 
-def _decide(found: Mapping[str, _Found], alpha: float | None, missing_threshold: float) -> dict[str, FeatureSkew]:
+def _decide(found: Mapping[str, _Found], test: SkewTest) -> dict[str, FeatureSkew]:
     from scipy.stats import false_discovery_control
 
+    alpha = test.alpha
     tests = [(n, "value", f.judgement.p_value) for n, f in found.items() if f.judgement]
     tests += [(n, "missing", f.missing_p) for n, f in found.items() if f.missing_p is not None]
     adjusted = dict(
@@ -259,9 +218,7 @@ def _decide(found: Mapping[str, _Found], alpha: float | None, missing_threshold:
     discoveries = max(1, sum(p <= alpha for p in adjusted.values())) if alpha else 1
     cut = alpha * discoveries / len(tests) if alpha and tests else None
     return {
-        name: _judged(
-            each, adjusted.get((name, "value")), adjusted.get((name, "missing")), alpha, cut, missing_threshold
-        )
+        name: _judged(each, adjusted.get((name, "value")), adjusted.get((name, "missing")), test, cut)
         for name, each in found.items()
     }
 
@@ -270,9 +227,8 @@ def _judged(
     found: _Found,
     p: float | None,
     missing_p: float | None,
-    alpha: float | None,
+    test: SkewTest,
     cut: float | None,
-    missing_threshold: float,
 ) -> FeatureSkew:
     from airflow_hops.runtime.skew.causes import cause_of
     from airflow_hops.runtime.skew.measures import common_histogram, every_score
@@ -281,10 +237,10 @@ def _judged(
     if fixed is None and found.judgement is not None:
         score, measure = found.judgement.score, found.judgement.measure
     above = score is not None and (fixed is None or score > fixed)
-    values_moved = above and (alpha is None or (p is not None and p <= alpha))
+    values_moved = above and (test.alpha is None or (p is not None and p <= test.alpha))
     missing_reference, missing_current = found.missing
-    missing_moved = abs(missing_current - missing_reference) > missing_threshold
-    missing_moved &= alpha is None or (missing_p is not None and missing_p <= alpha)
+    missing_moved = abs(missing_current - missing_reference) > test.missing_threshold
+    missing_moved &= test.alpha is None or (missing_p is not None and missing_p <= test.alpha)
     threshold = fixed
     if fixed is None and found.judgement is not None and cut is not None:
         threshold = found.judgement.critical_score(cut)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.contract.properties import StatisticsProperties
-from airflow_hops.contract.skew import INSUFFICIENT, STABLE, SkewProperties, SkewReference
+from airflow_hops.contract.skew import INSUFFICIENT, STABLE, SkewOptions, SkewProperties, SkewReference
 from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
-from airflow_hops.runtime.skew.captured import CapturedOptions, compare_captured
+from airflow_hops.runtime.skew.captured import compare_captured
 from airflow_hops.runtime.skew.compared import Compared
-from airflow_hops.runtime.skew.detect import MIN_ROWS_OF_THRESHOLDS, detect_skew
+from airflow_hops.runtime.skew.detect import compare_statistics
 from airflow_hops.runtime.skew.picture import draw
 from airflow_hops.runtime.skew.report import SkewReport
 from airflow_hops.runtime.step.context import StepContext
@@ -26,70 +26,40 @@ REPORT_FILE = "report.json"
 REPORT_PROTO = "report.pb"
 REPORT_PICTURE = "report.svg"
 
-MIN_ROWS = 1000
-"""Rows that a verdict uses up: fewer would do, and find less."""
 
-
-def run(
-    context: StepContext,
-    *,
-    model_name: str | None = None,
-    split: str = "train",
-    alpha: float | None = 0.01,
-    min_rows: int | None = None,
-    measures: Mapping[str, str] | None = None,
-    thresholds: Mapping[str, float] | None = None,
-    time_feature: str | None = None,
-    attribute: bool = True,
-    identifiers: Sequence[str] = (),
-    float_rounding: int | None = None,
-) -> Artifact:
+def run(context: StepContext, **options: Any) -> Artifact:
     """The step: captured rows against the champion's training data, or one statistics artifact against another.
 
     Args:
         context: The step's context. With ``model_name``: service ``serving_capture_path``, and input ``examples`` where
             rows are compared with others than the champion's training data. Without: inputs ``reference`` and
             ``current``, and ``schema`` where its drift comparators count.
-        model_name: The served model.
-        split: Split of the statistics, and of the examples.
-        alpha: As :func:`~airflow_hops.runtime.skew.detect_skew`.
-        min_rows: Rows that it takes for a verdict; None for 1,000, and without ``alpha`` for 5,000.
-        measures: As :func:`~airflow_hops.runtime.skew.detect_skew`.
-        thresholds: As :func:`~airflow_hops.runtime.skew.detect_skew`.
-        time_feature: The captured feature that holds the row's own time, seconds since the epoch, or None.
-        attribute: Whether effects on predictions are looked for when something has drifted.
-        identifiers: Features by which captured rows are joined with examples, to be compared value by value.
-        float_rounding: Digits to which floats are rounded in that comparison; None for none.
+        options: Those of :class:`airflow_hops.contract.skew.SkewOptions`.
 
     Raises:
         BadInput: nothing serves, its statistics are gone, captured rows do not have its features; or inputs are not
             statistics with that split.
     """
-    if min_rows is None:
-        min_rows = MIN_ROWS_OF_THRESHOLDS if alpha is None else MIN_ROWS
-    if min_rows < 1:
-        raise BadInput(f"min_rows is {min_rows}, expected at least 1")
-    judged = {"alpha": alpha, "min_rows": min_rows, "measures": measures, "thresholds": thresholds}
-    if model_name is None:
-        compared = _compare_spans(context, split, judged)
+    given = SkewOptions(**options)
+    if given.model_name is None:
+        compared = _compare_spans(context, replace(given, comparator="drift"))
     else:
-        options = CapturedOptions(model_name, split, time_feature, attribute, tuple(identifiers), float_rounding)
-        compared = compare_captured(context, options, judged)
+        compared = compare_captured(context, given.model_name, given)
     _log(compared)
     artifact = _write(context, compared)
     compared.done()
     return artifact
 
 
-def _compare_spans(context: StepContext, split: str, judged: Mapping[str, Any]) -> Compared:
+def _compare_spans(context: StepContext, options: SkewOptions) -> Compared:
     """Compares the statistics of two spans, the times of their rows aside."""
     sides = {role: context.input(role) for role in ("reference", "current")}
-    statistics = {role: _statistics(context, role, split) for role in sides}
+    statistics = {role: _statistics(context, role, options.split) for role in sides}
     schema, schema_uri = None, None
     if context.has_input("schema"):
         schema_uri = context.input("schema").uri
         schema = load_schema(context.local("schema") / SCHEMA_FILE)
-    report = detect_skew(statistics["reference"], statistics["current"], schema=schema, comparator="drift", **judged)
+    report = compare_statistics(statistics["reference"], statistics["current"], schema, options)
     windows = {role: StatisticsProperties.of(artifact).window for role, artifact in sides.items()}
     reference = sides["reference"]
     rows = int(statistics["current"].datasets[0].num_examples)
@@ -100,7 +70,7 @@ def _compare_spans(context: StepContext, split: str, judged: Mapping[str, Any]) 
         origin=SkewReference(reference.uri, reference.fingerprint, schema_uri),
         facts={
             "current": sides["current"].uri,
-            "split": split,
+            "split": options.split,
             "windows": windows,
             "window_end": (windows["current"] or (None, None))[1],
         },
