@@ -25,7 +25,7 @@ def test_the_operator_hands_its_arguments_on_and_knows_when_files_change(tmp_pat
     before = operator.step_cache_key_parts(hook)
     (tmp_path / "cat" / "two.png").write_bytes(b"2")
     assert operator.step_cache_key_parts(hook) != before
-    with pytest.raises(BadInput, match="sources is empty"):
+    with pytest.raises(BadInput, match="sources has no 'train'; it has nothing"):
         PrepareImagesOperator(task_id="none", sources={}, height=8, width=8, channels=1)
     with pytest.raises(BadInput, match="max_rejected is 10, expected a share from 0 to 1"):
         PrepareImagesOperator(task_id="all", sources={"train": "a"}, height=8, width=8, channels=1, max_rejected=10)

@@ -120,6 +120,16 @@ class RowCounts:
             )
 
 
+def check_max_rejected(value: Any) -> None:
+    """Refuses an argument ``max_rejected`` that is no share.
+
+    Raises:
+        BadInput: it is not a number from 0 to 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise BadInput(f"max_rejected is {value!r}, expected a share from 0 to 1")
+
+
 def total_rows(rows: Mapping[str, RowCounts], properties: Mapping[str, Any]) -> RowCounts | None:
     """All rows of an artifact, each counted once; None where none were counted.
 

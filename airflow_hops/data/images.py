@@ -7,75 +7,10 @@ them, and the served model, which takes a client's image as it is, come to the v
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.images import ImageSpec
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-
-CHANNELS = {1: "greyscale", 3: "RGB", 4: "RGB with opacity"}
-FITS = ("cover", "stretch", "crop")
-
-
-@dataclass(frozen=True)
-class ImageSpec:
-    """The conversion of an encoded image to a float32 tensor of shape ``[height, width, channels]``.
-
-    Attributes:
-        height: Rows of pixels.
-        width: Columns of pixels.
-        channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity); an image of another kind is converted.
-        mean: By channel, taken from the pixels, which lie in [0, 1] then.
-        scale: By channel, divides what is left; the standard deviation, as a rule.
-        fit: ``cover`` resizes so that both sides are covered and the aspect is kept, and crops what sticks out at both
-            ends alike; ``stretch`` resizes each side by itself; ``crop`` takes the middle, without resizing.
-
-    Raises:
-        BadInput: a value is not of these.
-    """
-
-    height: int
-    width: int
-    channels: int
-    mean: tuple[float, ...] = ()
-    scale: tuple[float, ...] = ()
-    fit: str = "cover"
-
-    def __post_init__(self) -> None:
-        for name in ("height", "width"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadInput(f"{name} is {value!r}, expected a whole number of pixels, 1 or more")
-        if isinstance(self.channels, bool) or self.channels not in CHANNELS:
-            kinds = ", ".join(f"{number} ({kind})" for number, kind in CHANNELS.items())
-            raise BadInput(f"channels is {self.channels!r}, expected one of {kinds}")
-        if self.fit not in FITS:
-            raise BadInput(f"fit is {self.fit!r}, expected one of {', '.join(FITS)}")
-        for name, default in (("mean", 0.0), ("scale", 1.0)):
-            values = tuple(float(value) for value in getattr(self, name)) or (default,) * self.channels
-            if len(values) != self.channels or not all(map(math.isfinite, values)):
-                raise BadInput(
-                    f"{name} is {getattr(self, name)!r}, expected {self.channels} finite numbers, by channel"
-                )
-            if name == "scale" and min(values) <= 0:
-                raise BadInput(f"scale is {self.scale!r}, expected numbers above 0")
-            object.__setattr__(self, name, values)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
-        return self.height, self.width, self.channels
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
-        return {**self.__dict__, "mean": list(self.mean), "scale": list(self.scale)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> ImageSpec:
-        """The inverse of :meth:`to_dict`."""
-        return cls(**{**value, "mean": tuple(value.get("mean", ())), "scale": tuple(value.get("scale", ()))})
 
 
 def decode_image(encoded: Any, spec: ImageSpec) -> Any:

@@ -158,16 +158,6 @@ def producer_of(context: Context) -> Producer:
     return Producer(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
 
 
-def check_share(argument: str, value: Any) -> None:
-    """Refuses an argument that is no share.
-
-    Raises:
-        BadInput: it is not a number from 0 to 1.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise BadInput(f"{argument} is {value!r}, expected a share from 0 to 1")
-
-
 def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
     # The outputs of a mapped task come as a lazy sequence, which is neither list nor tuple.
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]

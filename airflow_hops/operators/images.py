@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.images import ImageOptions
 from airflow_hops.contract.sources import ImageSource
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.operators.base import HopsOperator, check_share
+from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.store.source_files import fingerprint_of_sources
 
@@ -85,10 +85,9 @@ class PrepareImagesOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not sources:
-            raise BadInput("sources is empty; expected at least the split 'train'")
-        check_share("max_rejected", max_rejected)
-        self.sources = {split: ImageSource.from_value(split, value).to_dict() for split, value in sources.items()}
+        self.sources: dict[str, Any] = {
+            split: ImageSource.from_value(split, value).to_dict() for split, value in sources.items()
+        }
         self.height = height
         self.width = width
         self.channels = channels
@@ -104,24 +103,11 @@ class PrepareImagesOperator(HopsOperator):
         self.max_rejected = max_rejected
         self.spark_conn_id = spark_conn_id
         self.conf = conf
+        self._options()
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """The sources, and what to make of their images."""
-        return {
-            "sources": self.sources,
-            "height": self.height,
-            "width": self.width,
-            "channels": self.channels,
-            "fit": self.fit,
-            "mean": None if self.mean is None else list(self.mean),
-            "scale": None if self.scale is None else list(self.scale),
-            "classes": None if self.classes is None else list(self.classes),
-            "label": self.label_column,
-            "eval_percent": self.eval_percent,
-            "encoding": self.encoding,
-            "jpeg_quality": self.jpeg_quality,
-            "max_rejected": self.max_rejected,
-        }
+        return self._options().to_dict()
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """The state of the files, so that changed ones are read anew, and the Spark properties."""
@@ -134,3 +120,20 @@ class PrepareImagesOperator(HopsOperator):
     def launcher(self, hook: RuntimeHook) -> Launcher:
         """Spark, as the connection says."""
         return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
+
+    def _options(self) -> ImageOptions:
+        return ImageOptions(
+            sources=self.sources,
+            height=self.height,
+            width=self.width,
+            channels=self.channels,
+            fit=self.fit,
+            mean=self.mean,
+            scale=self.scale,
+            classes=self.classes,
+            label=self.label_column,
+            eval_percent=self.eval_percent,
+            encoding=self.encoding,
+            jpeg_quality=self.jpeg_quality,
+            max_rejected=self.max_rejected,
+        )

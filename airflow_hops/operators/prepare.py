@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.prepare import PrepareOptions
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.operators.base import HopsOperator, check_share
+from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
 
 if TYPE_CHECKING:
@@ -79,11 +79,6 @@ class PrepareOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not 0 <= eval_percent <= 99:
-            raise BadInput(f"eval_percent is {eval_percent}, expected 0 to 99")
-        check_share("max_rejected", max_rejected)
-        if newest is not None and time is None:
-            raise BadInput("newest needs a time; name the column of the time, or leave newest out")
         self.prepare = prepare
         self.tables = tables
         # An operator has a label of its own, which the UI shows.
@@ -97,21 +92,11 @@ class PrepareOperator(HopsOperator):
         self.max_rejected = max_rejected
         self.spark_conn_id = spark_conn_id
         self.conf = conf
+        self._options()
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """How examples are made."""
-        newest = self.newest if isinstance(self.newest, timedelta | None) else timedelta(days=self.newest)
-        return {
-            "prepare": self.prepare,
-            "label": self.label_column,
-            "key": self.key_column,
-            "time": self.time_column,
-            "eval_percent": self.eval_percent,
-            "newest_s": newest.total_seconds() if newest else None,
-            "table": self.table,
-            "reject": dict(self.reject or {}),
-            "max_rejected": self.max_rejected,
-        }
+        return self._options().to_dict()
 
     def step_inputs(self) -> Mapping[str, Any]:
         """The snapshot."""
@@ -124,3 +109,17 @@ class PrepareOperator(HopsOperator):
     def launcher(self, hook: RuntimeHook) -> Launcher:
         """Spark, as the connection says."""
         return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
+
+    def _options(self) -> PrepareOptions:
+        newest = self.newest if isinstance(self.newest, timedelta | None) else timedelta(days=self.newest)
+        return PrepareOptions(
+            prepare=self.prepare,
+            label=self.label_column,
+            key=self.key_column,
+            time=self.time_column,
+            eval_percent=self.eval_percent,
+            newest_s=newest.total_seconds() if newest else None,
+            table=self.table,
+            reject=dict(self.reject or {}),
+            max_rejected=self.max_rejected,
+        )

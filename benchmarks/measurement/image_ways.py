@@ -45,8 +45,8 @@ def spark(folder: str) -> Work:
     """This project's preparation, on ``local[cores]``; once before the clock starts, so that its workers run."""
     from pyspark.sql import SparkSession
 
+    from airflow_hops.contract.images import ImageSpec
     from airflow_hops.contract.sources import ImageSource
-    from airflow_hops.data.images import ImageSpec
     from airflow_hops.runtime.images.plan import name_classes, plan_images
     from airflow_hops.runtime.images.stage import prepare_on_spark
     from airflow_hops.runtime.images.task import ImagePreparation
@@ -71,7 +71,8 @@ def tf_data(folder: str) -> Work:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     import tensorflow as tf
 
-    from airflow_hops.data.images import ImageSpec, decode_pixels
+    from airflow_hops.contract.images import ImageSpec
+    from airflow_hops.data.images import decode_pixels
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

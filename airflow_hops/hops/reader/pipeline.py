@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.data.images import ImageSpec, decode_images
+from airflow_hops.contract.images import ImageSpec
+from airflow_hops.data.images import decode_images
 from airflow_hops.hops.reader.columns import ColumnType
 from airflow_hops.hops.reader.plan import PassPlan
 

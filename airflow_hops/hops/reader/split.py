@@ -14,8 +14,8 @@ import pyarrow as pa
 import tensorflow as tf
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.images import ImageSpec
 from airflow_hops.data.feature_specs import OutputSpec
-from airflow_hops.data.images import ImageSpec
 from airflow_hops.hops.reader.columns import ColumnType, batch_arrays, take, to_arrays
 from airflow_hops.hops.reader.encoded import check_images
 from airflow_hops.hops.reader.files import CACHE_BYTES, SplitFiles

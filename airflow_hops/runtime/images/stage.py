@@ -13,87 +13,58 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.contract.images import IMAGE, KEY, ImageOptions, ImageSpec
 from airflow_hops.contract.properties import TransformedExamplesProperties
-from airflow_hops.contract.sources import ImageSource
 from airflow_hops.contract.splits import EVAL, TRAIN
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
-from airflow_hops.data.images import ImageSpec, decode_images
+from airflow_hops.data.images import decode_images
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime.images.plan import ImageTask, name_classes, plan_images
-from airflow_hops.runtime.images.task import REJECTED, ImagePreparation, ImageSummary, prepare_task
-from airflow_hops.runtime.images.write import IMAGE, KEY
+from airflow_hops.runtime.images.task import ImagePreparation, ImageSummary, prepare_task
 from airflow_hops.runtime.spark.context import as_spark_failure, start_spark_context_of
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.transform.graph import TracedTransform
 
 log = logging.getLogger(__name__)
 
-ENCODINGS = ("png", "jpeg")
 COUNTS_FILE = "counts.json"
 
 
-def run(
-    context: StepContext,
-    *,
-    sources: Mapping[str, Any],
-    height: int,
-    width: int,
-    channels: int,
-    fit: str = "cover",
-    mean: Sequence[float] | None = None,
-    scale: Sequence[float] | None = None,
-    classes: Sequence[str] | None = None,
-    label: str = "label",
-    eval_percent: int = 10,
-    encoding: str = "png",
-    jpeg_quality: int = 95,
-    max_rejected: float = 0.1,
-) -> Artifact:
+def run(context: StepContext, **options: Any) -> Artifact:
     """The step.
 
     Args:
         context: The step's context.
-        sources: The fields of an :class:`~airflow_hops.contract.sources.ImageSource` by split; ``train`` is among them.
-        height: Of the prepared images, in pixels.
-        width: Likewise.
-        channels: 1, 3 or 4.
-        fit: As :class:`~airflow_hops.data.images.ImageSpec`.
-        mean: As there; None for that of the training images.
-        scale: As there; None for the standard deviation of the training images.
-        classes: Names of the classes; None for those that the sources name or number.
-        label: Name of the label column.
-        eval_percent: Share of ``train``'s keys that go to the split ``eval``.
-        encoding: ``png`` or ``jpeg``.
-        jpeg_quality: 1 to 100.
-        max_rejected: Share of a source's images that a single reason may reject.
+        options: Those of :class:`airflow_hops.contract.images.ImageOptions`.
 
     Raises:
-        BadInput: an argument or a source cannot be used; a split has no images, or a class none in ``train``; too many
+        BadInput: an option or a source cannot be used; a split has no images, or a class none in ``train``; too many
             images are rejected.
         HopsError: Spark failed, or files changed while they were read.
     """
-    spec = ImageSpec(height, width, channels, tuple(mean or ()), tuple(scale or ()), fit)
-    found = {split: ImageSource.from_value(split, value) for split, value in sources.items()}
-    _check_arguments(found, label, eval_percent, encoding, jpeg_quality, channels)
+    given = ImageOptions(**options)
+    spec, label, eval_percent = given.spec, given.label, given.eval_percent
     spark = start_spark_context_of(context)
-    plan = plan_images(found)
-    names = name_classes(plan, classes)
+    plan = plan_images(given.sources)
+    names = name_classes(plan, given.classes)
     context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
     with context.output() as writer:
-        preparation = ImagePreparation(str(writer.path), spec, names, label, eval_percent, encoding, jpeg_quality)
+        preparation = ImagePreparation(
+            str(writer.path), spec, names, label, eval_percent, given.encoding, given.jpeg_quality
+        )
         summaries = prepare_on_spark(spark, preparation, plan.tasks)
         context.progress(0.9, "images are written")
         rows = count_rows(summaries)
-        splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in found if split != TRAIN)]
+        splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in given.sources if split != TRAIN)]
         by_class = _by_class(summaries, splits, names)
         _check_splits(rows, splits, by_class)
-        for source in found:
+        for source in given.sources:
             # What is held out of a source is too little to be judged by itself.
             parts = [TRAIN, EVAL] if source == TRAIN and eval_percent else [source]
             add_counts(rows[part] for part in parts if part in rows).check_rejected(
-                max_rejected, f"sources[{source!r}]"
+                given.max_rejected, f"sources[{source!r}]"
             )
-        spec = _with_constants(spec, summaries, mean, scale)
+        spec = _with_constants(given, summaries)
         specs = FeatureSpecs(
             features={IMAGE: "string"},
             label=label,
@@ -161,27 +132,6 @@ def add_counts(parts: Iterable[RowCounts]) -> RowCounts:
     return RowCounts(rows_in, rows_out, dict(rejected))
 
 
-def _check_arguments(
-    sources: Mapping[str, ImageSource], label: str, eval_percent: int, encoding: str, jpeg_quality: int, channels: int
-) -> None:
-    if TRAIN not in sources:
-        raise BadInput(f"sources has no {TRAIN!r}; it has {', '.join(sources) or 'nothing'}")
-    if REJECTED in sources:
-        raise BadInput(f"sources[{REJECTED!r}]: that folder is for what is set aside; choose another name of a split")
-    if not isinstance(eval_percent, int) or not 0 <= eval_percent < 100:
-        raise BadInput(f"eval_percent is {eval_percent!r}, expected a whole number from 0 to 99")
-    if EVAL in sources and eval_percent:
-        raise BadInput(f"sources has a split {EVAL!r}, and eval_percent is {eval_percent}; expected 0 then")
-    if label in (KEY, IMAGE):
-        raise BadInput(f"label is {label!r}, which is the name of another column; choose another")
-    if encoding not in ENCODINGS:
-        raise BadInput(f"encoding is {encoding!r}, expected one of {', '.join(ENCODINGS)}")
-    if encoding == "jpeg" and channels == 4:
-        raise BadInput("encoding is 'jpeg', which knows no opacity, but channels is 4; expected 'png'")
-    if not 1 <= jpeg_quality <= 100:
-        raise BadInput(f"jpeg_quality is {jpeg_quality!r}, expected 1 to 100")
-
-
 def prepare_on_spark(spark: Any, preparation: ImagePreparation, tasks: Sequence[ImageTask]) -> list[ImageSummary]:
     """Does the tasks, in one Spark job over all sources.
 
@@ -229,23 +179,21 @@ def _check_splits(
         )
 
 
-def _with_constants(
-    spec: ImageSpec, summaries: Iterable[ImageSummary], mean: Sequence[float] | None, scale: Sequence[float] | None
-) -> ImageSpec:
+def _with_constants(options: ImageOptions, summaries: Iterable[ImageSummary]) -> ImageSpec:
     """Fills in mean and standard deviation of the training images, where none were given.
 
     Sums of whole numbers: the same however the images were shared out.
     """
-    pixels = 0
+    spec, pixels = options.spec, 0
     sums, squares = [0] * spec.channels, [0] * spec.channels
     for summary in summaries:
         if summary.pixels:
             pixels += summary.pixels
             sums = [a + b for a, b in zip(sums, summary.sums, strict=True)]
             squares = [a + b for a, b in zip(squares, summary.squares, strict=True)]
-    if mean is None:
+    if options.mean is None:
         spec = replace(spec, mean=tuple(round(total / pixels / 255, 6) for total in sums))
-    if scale is None:
+    if options.scale is None:
         variances = [pixels * square - total * total for total, square in zip(sums, squares, strict=True)]
         # Images of one colour vary in nothing.
         deviations = [round(math.sqrt(variance) / pixels / 255, 6) for variance in variances]

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.images import REJECTED, ImageSpec
 from airflow_hops.contract.splits import EVAL, TRAIN
-from airflow_hops.data.images import ImageSpec, decode_pixel_batch
+from airflow_hops.data.images import decode_pixel_batch
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_thread
 from airflow_hops.runtime.images.plan import ImageTask
 from airflow_hops.runtime.images.read import ImageBatch, read_images
 from airflow_hops.runtime.images.write import ImageWriter, RejectedWriter
 
-REJECTED = "rejected"
 NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
 NO_LABEL, UNKNOWN_CLASS = "label is missing", "unknown class"
 _decoders: dict[ImageSpec, Any] = {}

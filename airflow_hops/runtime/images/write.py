@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_hops.contract.images import IMAGE, KEY
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 
-KEY, IMAGE = "key", "image"
 REJECTED_SCHEMA = pa.schema(
     [
         pa.field(KEY, pa.string()),

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts, RowsNotConserved
+from airflow_hops.contract.prepare import PrepareOptions
 from airflow_hops.contract.properties import ExamplesProperties, SnapshotProperties
 from airflow_hops.contract.splits import EVAL, NEWEST, TRAIN
 from airflow_hops.runtime.prepare.classes import REJECTED, ExampleColumns, Splits, classify
@@ -31,50 +32,29 @@ log = logging.getLogger(__name__)
 _FILE_ROWS = 250_000
 
 
-def run(
-    context: StepContext,
-    *,
-    prepare: str,
-    label: str,
-    key: str | None = None,
-    time: str | None = None,
-    eval_percent: int = 20,
-    newest_s: float | None = None,
-    table: str | None = None,
-    reject: Mapping[str, str] | None = None,
-    max_rejected: float = 0.1,
-) -> Artifact:
+def run(context: StepContext, **options: Any) -> Artifact:
     """The prepare step: writes ``<split>/*.parquet``.
 
     Args:
         context: The step's context, with the input ``tables``, a snapshot.
-        prepare: ``module:function`` of the user's ``prepare(spark, tables)``.
-        label: Column of the label.
-        key: Column of the key, if there is one.
-        time: Column of the time, if there is one.
-        eval_percent: Share of the keys in the split ``eval``.
-        newest_s: Length of the split ``newest`` at the end of the window, in seconds; None for no such split.
-        table: The main table, each row of which becomes one example; the snapshot's first one by default.
-        reject: SQL conditions over the columns of ``prepare`` by the reason to reject the rows for which they hold.
-        max_rejected: Share of the main table's rows that a single reason may reject.
+        options: Those of :class:`airflow_hops.contract.prepare.PrepareOptions`.
 
     Raises:
-        BadInput: ``prepare`` or what it returned cannot be used, a label is other than 0 and 1, or too many rows are
-            rejected.
+        BadInput: an option, ``prepare`` or what it returned cannot be used, a label is other than 0 and 1, or too many
+            rows are rejected.
         RowsNotConserved: ``prepare`` dropped or duplicated rows.
     """
-    user_function = resolve(prepare)
-    if newest_s is not None and time is None:
-        raise BadInput("newest needs a time; name the column of the time, or leave newest out")
+    given = PrepareOptions(**options)
+    user_function = resolve(given.prepare)
     ingested = context.input("tables")
     manifest = context.store.manifest(ingested.uri)
     snapshot = SnapshotProperties.of(manifest)
     names = list(snapshot.tables)
-    main = table or names[0]
+    main = given.table or names[0]
     if main not in names:
         raise BadInput(f"table is {main!r}, which the snapshot does not have; it has {', '.join(names)}")
-    columns = ExampleColumns(label, key, time)
-    splits = Splits(eval_percent, _newest_from_s(newest_s, snapshot.window))
+    columns = ExampleColumns(given.label, given.key, given.time)
+    splits = Splits(given.eval_percent, _newest_from_s(given.newest_s, snapshot.window))
     rows_in = manifest.rows[main].rows_out
 
     with context.starting():
@@ -83,8 +63,8 @@ def run(
     context.progress(0.1, "Spark has started")
     folder = context.store.local(ingested)
     tables = {name: read_table(spark, folder / name) for name in names}
-    frame = call_prepare(user_function, prepare, spark, tables)
-    examples = classify(frame, columns, splits, reject=reject or {})
+    frame = call_prepare(user_function, given.prepare, spark, tables)
+    examples = classify(frame, columns, splits, reject=given.reject)
     context.progress(0.2, "prepare() is planned")
     with context.output() as writer:
         counts = write_examples(examples, columns, writer.path)
@@ -93,15 +73,17 @@ def run(
         rejected = {name.removeprefix(REJECTED): rows for name, rows in counts.items() if name.startswith(REJECTED)}
         total = RowCounts(rows_in, sum(kept.values()), rejected)
         log.info("%s: %d rows in, %d out, rejected: %s", main, total.rows_in, total.rows_out, rejected or "none")
-        _check_rows(total, main, prepare)
-        total.check_rejected(max_rejected, f"table {main!r}")
+        _check_rows(total, main, given.prepare)
+        total.check_rejected(given.max_rejected, f"table {main!r}")
         _check_splits(kept, splits, total)
         _check_label(writer.path / TRAIN, columns.label)
         expected = [name for name in (TRAIN, EVAL, NEWEST) if name in kept]
         return writer.commit(
             rows={main: total, **{name: RowCounts(kept[name], kept[name]) for name in expected}},
             metrics={"rows": total.rows_out, "rejected": total.rows_rejected},
-            properties=ExamplesProperties(label, key, time, snapshot.window, tuple(expected)).to_dict(),
+            properties=ExamplesProperties(
+                given.label, given.key, given.time, snapshot.window, tuple(expected)
+            ).to_dict(),
         )
 
 

@@ -22,9 +22,9 @@ import pytest
 import tensorflow as tf
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.images import ImageSpec
 from airflow_hops.contract.sources import Source
 from airflow_hops.data.feature_specs import OutputSpec
-from airflow_hops.data.images import ImageSpec
 from airflow_hops.hops.reader import open_split, row_count
 from airflow_hops.hops.reader.cache import FileCache
 from airflow_hops.runtime.transform.batches import ExampleWriter

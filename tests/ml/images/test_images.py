@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.images import ImageSpec
 from airflow_hops.contract.sources import ImageSource
 from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.data.images import ImageSpec, decode_image, decode_pixels, fit_pixels, normalise
+from airflow_hops.data.images import decode_image, decode_pixels, fit_pixels, normalise
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime import infra_validate
 from airflow_hops.runtime.evaluate import stage as evaluate
