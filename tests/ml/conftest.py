@@ -189,6 +189,19 @@ def flights_model(make_flights_model: Callable[..., Artifact]) -> Artifact:
 
 
 @pytest.fixture(scope="session")
+def write_examples(run_shared_stage: Callable[..., Any]) -> Callable[..., Artifact]:
+    """Writes transformed examples, with so many rows in each file: ``write_examples(train=[301, 90], eval=[80])``."""
+    import transformed_examples
+
+    def write(**rows: list[int]) -> Artifact:
+        # Nobody opens these.
+        inputs = {kind: Artifact(f"file:///store/{kind}", kind, "0" * 64) for kind in ("statistics", "schema")}
+        return run_shared_stage(transformed_examples.write, kind="transformed_examples", inputs=inputs, rows=rows)
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of an S3 API on this machine, by the moto that is installed beside Airflow; credentials are set."""
     said = tmp_path_factory.mktemp("moto") / "said"

@@ -7,6 +7,7 @@ import json
 import os
 import selectors
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -188,6 +189,8 @@ def check_forkable() -> None:
     Raises:
         HopsError: TensorFlow runs already in it.
     """
+    if "tensorflow" not in sys.modules:
+        return
     from tensorflow.python.eager import context
 
     running = context.context_safe()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,25 +10,6 @@ from trainings import Trainings
 
 from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.store import ArtifactStore
-
-sys.path.append(str(Path(__file__).parents[2] / "runtime_checks"))  # training functions, and small examples
-
-
-def reference(kind: str) -> Artifact:
-    """An artifact that nobody opens."""
-    return Artifact(f"file:///store/{kind}", kind, "0" * 64)
-
-
-@pytest.fixture(scope="session")
-def write_examples(run_shared_stage: Callable[..., Any]) -> Callable[..., Artifact]:
-    """Writes transformed examples, with so many rows in each file: ``write_examples(train=[301, 90], eval=[80])``."""
-    import transformed_examples
-
-    def write(**rows: list[int]) -> Artifact:
-        inputs = {kind: reference(kind) for kind in ("statistics", "schema")}
-        return run_shared_stage(transformed_examples.write, kind="transformed_examples", inputs=inputs, rows=rows)
-
-    return write
 
 
 @pytest.fixture(scope="session")

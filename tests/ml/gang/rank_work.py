@@ -1,0 +1,102 @@
+"""What ranks on other hosts do, until something happens to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.gang import Channel, Placement
+
+HIDDEN = """
+import os, pathlib, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+pathlib.Path(sys.argv[1], f"pid-{os.getpid()}").touch()
+time.sleep(300)
+"""
+
+
+def work(
+    placement: Placement, channel: Channel, *, folders: Mapping[str, Path], accident: str, notes: str, server: int = 0
+) -> Any:
+    """Notes which processes and folders there are; then something happens."""
+    noted = Path(notes)
+    (noted / f"scratch-{placement.rank}").write_text(str(folders["output"].parent))
+    # A process of the rank's that hides: it has left its session, its parent, and its environment.
+    subprocess.run([sys.executable, "-S", "-c", HIDDEN, notes], env={}, check=True)
+    (noted / f"pid-{os.getpid()}").touch()
+    (noted / f"pid-{os.getppid()}").touch()
+    while len(list(noted.glob("pid-*"))) < 3:
+        time.sleep(0.05)
+    channel.send("alive", where="its first steps")
+    time.sleep(0.5)  # until it has been heard
+    accidents: dict[str, Callable[[], Any]] = {
+        "none": lambda: _exchange(placement, channel, folders, noted),
+        "rank killed": lambda: _kill_rank_1(placement),
+        "bad input": _raise_bad_input,
+        "full disk": lambda: _write_much(channel, folders["output"]),
+        "agent killed": lambda: os.kill(os.getppid(), signal.SIGKILL),
+        "agent stopped": lambda: _sleep(os.kill(os.getppid(), signal.SIGSTOP)),
+        "server killed": lambda: _sleep(os.kill(server, signal.SIGKILL)),
+        "hangs": _sleep,
+    }
+    return accidents[accident]()
+
+
+def _exchange(placement: Placement, channel: Channel, folders: Mapping[str, Path], noted: Path) -> dict[str, Any]:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    print(f"rank {placement.rank} says hello")
+    output = folders["output"]
+    if placement.rank == 0:
+        for name in ("first", "second"):
+            (output / name).mkdir()
+            (output / name / "state.txt").write_text(name)
+            channel.bring_back(name)
+            channel.send("note", value=name)
+            while not (noted / f"seen-{name}").exists():  # what is gone before it has been read is not sent
+                time.sleep(0.02)
+        (output / "first" / "state.txt").unlink()
+        (output / "first").rmdir()
+        (output / "second" / "state.txt").write_text("changed")
+        (output / "large.bin").write_bytes(b"x" * 3_000_001)
+        (output / "empty.bin").touch()
+    return {
+        "total": float(hvd.allreduce(tf.constant(placement.rank + 1.0), op=hvd.Sum)),
+        "cross_size": hvd.cross_size(),
+        "words": (folders["words"] / "words.txt").read_text(),
+        "inputs": sorted(path.name for path in folders["words"].iterdir()),
+        "interface": os.environ["HOROVOD_GLOO_IFACE"],
+    }
+
+
+def _kill_rank_1(placement: Placement) -> None:
+    if placement.rank == 1:
+        print("rank 1 is about to have an accident", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    _sleep()
+
+
+def _raise_bad_input() -> None:
+    raise BadInput("words.txt: column 'x' is missing")
+
+
+def _write_much(channel: Channel, output: Path) -> None:
+    (output / "checkpoint").mkdir()
+    (output / "checkpoint" / "weights").write_bytes(b"x" * 3_000_000)
+    channel.bring_back("checkpoint")
+    _sleep()
+
+
+def _sleep(_: Any = None) -> None:
+    time.sleep(300)
