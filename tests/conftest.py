@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from waiting import wait_for
 
-pytest_plugins = ["fault_counts", "served_models", "shown_demo", "small_places"]
+pytest_plugins = ["fault_counts", "served_models", "shown_demo", "small_places", "ssh_servers"]
 collect_ignore = ["ml"]  # run by the runtime environment's own Python
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from test_ranks_ssh import start_server  # noqa: F401
+from ssh_servers import SshServer
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
@@ -97,17 +99,16 @@ def test_hosts_besides_spark_are_refused() -> None:
 
 @pytest.mark.runtime
 def test_the_test_button_has_a_rank_on_every_host_meet_the_others(
-    connection: Any,
-    start_server: Any,  # noqa: F811
+    connection: Any, start_ssh_server: Callable[[], SshServer], runtime_python: Path
 ) -> None:
-    ssh = start_server()["ssh"]
-    fields = {name: ssh[name] for name in ("key_file", "config_file", "python")}
-    connection({"port": ssh["port"], "extra": {**fields, "hosts": "127.0.0.1:4,127.0.0.2:2"}})
+    server = start_ssh_server()
+    fields = {"key_file": server.key_file, "config_file": server.config_file, "python": str(runtime_python)}
+    connection({"port": server.port, "extra": {**fields, "hosts": "127.0.0.1:4,127.0.0.2:2"}})
     ok, found = RanksHook("gpus").test_connection()
     assert ok, found
     first, second = found.split("; ")
     for host, text in (("127.0.0.1", first), ("127.0.0.2", second)):
-        assert text.startswith(f"{host}: {ssh['python']}, Python 3.11.")
+        assert text.startswith(f"{host}: {runtime_python}, Python 3.11.")
         assert "tensorflow 2.16.2, keras 3." in text and text.endswith("horovod 0.28.1")
 
 

@@ -27,7 +27,7 @@ from airflow_hops.store import ArtifactStore
 from tests.ml.waiting_ranks import WaitingRanks, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
-pytest_plugins = ["fault_counts", "small_places"]
+pytest_plugins = ["fault_counts", "small_places", "ssh_servers"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 

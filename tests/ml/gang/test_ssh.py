@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ssh_servers import TESTS, SshServer
 from waiting import is_gone, wait_for
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
@@ -31,44 +31,17 @@ from tests.ml.waiting_ranks import forkserver
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
-TESTS = Path(__file__).parents[2]
 AIRFLOW_PYTHON = TESTS.parent / ".venv" / "bin" / "python"
 TWO_HOSTS = "127.0.0.1:1,127.0.0.2:1"
 
 
-@dataclass(frozen=True)
-class Server:
-    """An SSH server, by which settings it is reached, and the folder with its keys."""
-
-    process: subprocess.Popen[bytes]
-    ssh: SshSettings
-    folder: Path
+def settings(server: SshServer) -> SshSettings:
+    return SshSettings(port=server.port, key_file=server.key_file, config_file=server.config_file)
 
 
 @pytest.fixture(scope="module")
-def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Server]]:
-    """Starts SSH servers, of the library that is installed beside Airflow."""
-    processes = []
-
-    def start() -> Server:
-        folder = tmp_path_factory.mktemp("ssh")
-        process = subprocess.Popen([str(AIRFLOW_PYTHON), str(TESTS / "ssh_server.py"), str(folder)])
-        processes.append(process)
-        port = folder / "port"
-        wait_for(lambda: port.exists() or process.poll() is not None, "the SSH server listens", 60)
-        key_file, config_file = str(folder / "client_key"), str(folder / "config")
-        ssh = SshSettings(port=int(port.read_text()), key_file=key_file, config_file=config_file)
-        return Server(process, ssh, folder)
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture(scope="module")
-def server(start_server: Callable[[], Server]) -> Server:
-    return start_server()
+def server(start_ssh_server: Callable[[], SshServer]) -> SshServer:
+    return start_ssh_server()
 
 
 @dataclass
@@ -139,7 +112,7 @@ def alive(pids: set[int]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def make_gang(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Gang]:
+def make_gang(server: SshServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Gang]:
     """Makes gangs. Where nothing is reduced, agents import an empty Horovod, in none of TensorFlow's seconds."""
     empty = tmp_path_factory.mktemp("empty")
     (empty / "horovod").mkdir()
@@ -148,7 +121,7 @@ def make_gang(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
     def make(ssh: SshSettings | None = None, *, reduces: bool = False) -> Gang:
         code = (str(Path(__file__).parent), *(() if reduces else (str(empty),)))
-        return Gang(tmp_path_factory.mktemp("gang"), ssh or server.ssh, code)
+        return Gang(tmp_path_factory.mktemp("gang"), ssh or settings(server), code)
 
     return make
 
@@ -225,10 +198,10 @@ def test_what_happens_to_a_rank_is_told_with_its_host_on_which_nothing_is_left(
 
 
 def test_the_end_of_a_connection_ends_its_ranks(
-    make_gang: Callable[..., Gang], start_server: Callable[[], Server]
+    make_gang: Callable[..., Gang], start_ssh_server: Callable[[], SshServer]
 ) -> None:
-    doomed = start_server()
-    gang = make_gang(doomed.ssh).run("server killed", server=doomed.process.pid).leaves_nothing()
+    doomed = start_ssh_server()
+    gang = make_gang(settings(doomed)).run("server killed", server=doomed.process.pid).leaves_nothing()
     for words in (
         "rank 0 of 1 on 127.0.0.2 was ended by the loss of its host",
         "after its first steps; all ranks were ended",
@@ -308,9 +281,9 @@ def test_a_host_that_stands_still_while_it_is_sent_files_is_given_up(silent: dic
 
 
 @pytest.fixture(scope="module")
-def strangers(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def strangers(server: SshServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with configurations of the SSH client that do not know the host, or know it by a proxy's name."""
-    folder, port = tmp_path_factory.mktemp("strangers"), server.ssh.port
+    folder, port = tmp_path_factory.mktemp("strangers"), server.port
     (folder / "config").write_text(f"UserKnownHostsFile {folder / 'none'}\nStrictHostKeyChecking yes\n")
     # A proxy of its own knows the host; this machine does not.
     (folder / "behind").write_text(
@@ -360,7 +333,7 @@ def strangers(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_hosts_that_cannot_be_used_are_named_at_once(
     make_gang: Callable[..., Gang],
-    server: Server,
+    server: SshServer,
     strangers: Path,
     hosts: str,
     changes: dict[str, Any],
@@ -370,7 +343,7 @@ def test_hosts_that_cannot_be_used_are_named_at_once(
     places = {"strangers": strangers, "server": server.folder}
     changes = {name: v.format(**places) if isinstance(v, str) else v for name, v in changes.items()}
     began = time.monotonic()
-    gang = make_gang(replace(server.ssh, **changes)).run("none", hosts)
+    gang = make_gang(replace(settings(server), **changes)).run("none", hosts)
     assert time.monotonic() - began < 25
     assert type(gang.error) is type_
     assert re.search(expected, str(gang.error)), gang.error
@@ -403,14 +376,14 @@ def train(launcher: Any, examples: Path, output: Path) -> tuple[dict[str, Any], 
 
 
 def test_training_on_two_hosts_makes_the_model_of_local_ranks(
-    server: Server,
+    server: SshServer,
     shared_store: ArtifactStore,
     write_examples: Callable[..., Artifact],
     own_process: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
     examples = shared_store.local(write_examples(train=[700, 3, 298], eval=[201]))
-    launchers = {"local": LocalRanks(2), "ssh": SshRanks(parse_hosts(TWO_HOSTS), server.ssh)}
+    launchers = {"local": LocalRanks(2), "ssh": SshRanks(parse_hosts(TWO_HOSTS), settings(server))}
     files, summaries, checkpoints = {}, {}, {}
     for name, launcher in launchers.items():
         output = tmp_path / name
