@@ -112,16 +112,13 @@ def alive(pids: set[int]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def make_gang(server: SshServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Gang]:
-    """Makes gangs. Where nothing is reduced, agents import an empty Horovod, in none of TensorFlow's seconds."""
-    empty = tmp_path_factory.mktemp("empty")
-    (empty / "horovod").mkdir()
-    for name in ("__init__", "tensorflow"):
-        (empty / "horovod" / f"{name}.py").touch()
+def make_gang(
+    server: SshServer, tmp_path_factory: pytest.TempPathFactory, rank_code: tuple[str, str]
+) -> Callable[..., Gang]:
+    """Makes gangs."""
 
     def make(ssh: SshSettings | None = None, *, reduces: bool = False) -> Gang:
-        code = (str(Path(__file__).parent), *(() if reduces else (str(empty),)))
-        return Gang(tmp_path_factory.mktemp("gang"), ssh or settings(server), code)
+        return Gang(tmp_path_factory.mktemp("gang"), ssh or settings(server), rank_code[:1] if reduces else rank_code)
 
     return make
 

@@ -1,0 +1,208 @@
+"""Ranks on Spark's executors: in a cluster of three, and their accidents."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from waiting import is_gone, wait_for
+
+from airflow_hops.class_archive import jvm_options
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.java import find_java
+from airflow_hops.runtime.gang import RankJob, run_gang
+from airflow_hops.runtime.gang.spark import SparkRanks
+from tests.ml.waiting_ranks import forkserver
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@dataclass
+class Ended:
+    """How a gang ended: its error, what its ranks had said, and the seconds since they had."""
+
+    error: Exception | None
+    met: list[Mapping[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    jobs: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Cluster:
+    """The driver of an application on a cluster, a process of its own, which starts gangs when it is asked to."""
+
+    driver: Any
+    connection: Any
+
+    def begin(self, size: int, code_paths: tuple[str, ...], **params: Any) -> None:
+        """Starts a gang."""
+        self.connection.send((size, code_paths, params))
+
+    def hear(self) -> Any:
+        """What the driver says next: who has met, or how the gang ended."""
+        assert self.connection.poll(120), "the driver says nothing"
+        return self.connection.recv()
+
+    def run(self, size: int, code_paths: tuple[str, ...], **params: Any) -> Ended:
+        """Runs a gang; how it ended."""
+        self.begin(size, code_paths, **params)
+        while not isinstance(found := self.hear(), Ended):
+            pass
+        return found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three executors, each with a GPU, so it says."""
+    folder = tmp_path_factory.mktemp("cluster")
+    discovery = folder / "discover"
+    discovery.write_text(
+        "#!/bin/sh\nnumber=20\nwhile ! mkdir $0.$number; do number=$((number + 1)); done 2> /dev/null\n"
+        'echo "{\\"name\\": \\"gpu\\", \\"addresses\\": [\\"$number\\"]}"\n'
+    )
+    discovery.chmod(0o700)
+    conf = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": shlex.join(jvm_options(Path(sys.prefix))),
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.resource.gpu.amount": "1",
+        "spark.log.level": "WARN",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+        "spark.task.resource.gpu.amount": "1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.worker.resource.gpu.amount": "1",
+        "spark.worker.resource.gpu.discoveryScript": str(discovery),
+    }
+    arguments = ["--master", "local-cluster[3,1,1024]", *(f"--conf={name}={value}" for name, value in conf.items())]
+    java = find_java(Path(sys.prefix))
+    assert java is not None, "Spark needs a Java"
+    environment = {
+        "HOPS_GPU_LEASES": str(folder / "leases"),
+        "JAVA_HOME": str(java.home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*arguments, "pyspark-shell"]),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    # Where Spark's own workers, of which local-cluster starts three, keep what executors log.
+    workers = Path(pyspark.__file__).parent / "work"
+    before = set(workers.glob("app-*"))
+    forking = forkserver()
+    ours, theirs = forking.Pipe()
+    driver = forking.Process(target=drive, args=(theirs, environment, folder))
+    driver.start()
+    theirs.close()
+    yield Cluster(driver, ours)
+    ours.close()
+    driver.join(20)
+    driver.kill()
+    for logs in set(workers.glob("app-*")) - before:
+        shutil.rmtree(logs)
+
+
+def drive(connection: Any, environment: dict[str, str], folder: Path) -> None:
+    """What the driver does; of Spark's complaints when it is killed, nobody is to hear."""
+    os.environ |= environment
+    with (folder / "driver.log").open("w") as log:
+        os.dup2(log.fileno(), 2)
+    from pyspark import SparkConf, SparkContext
+
+    with SparkContext(conf=SparkConf()) as context:
+        while True:
+            try:
+                size, code_paths, params = connection.recv()
+            except EOFError:
+                return
+            connection.send(run_ranks(context, connection, folder, RankJob("rank_work:meet", params, code_paths), size))
+
+
+def run_ranks(context: Any, connection: Any, folder: Path, job: RankJob, size: int) -> Ended:
+    """Runs a gang on the executors; says when its ranks have met."""
+    met: dict[int, Mapping[str, Any]] = {}
+    happened: list[float] = []
+
+    def on_message(rank: int, message: Mapping[str, Any]) -> None:
+        met[rank] = message
+        if len(met) == 2:
+            happened.append(time.monotonic())
+            connection.send([met[0], met[1]])
+
+    error = None
+    try:
+        run_gang(job, size, logs=folder / "logs", launcher=SparkRanks(context), on_message=on_message)
+    except Exception as found:
+        error = found
+    seconds = time.monotonic() - happened[0] if happened else 0.0
+    jobs = [thread.name for thread in threading.enumerate() if thread.name.startswith("ranks-")]
+    return Ended(error, [met[rank] for rank in sorted(met)], seconds, jobs)
+
+
+def all_gone(met: list[Mapping[str, Any]]) -> bool:
+    return all(is_gone(rank["pid"]) for rank in met)
+
+
+def test_too_few_slots_are_an_error_at_once_that_names_both(cluster: Cluster, rank_code: tuple[str, str]) -> None:
+    too_many, no_number = (cluster.run(size, rank_code, accident="none").error for size in (5, 0))
+    assert isinstance(too_many, BadInput) and isinstance(no_number, BadInput)
+    assert "np is 5, but there are only 3 slots (local-cluster[3,1,1024]: 3)" in str(too_many)
+    assert str(no_number) == "np is 0, expected a number of ranks, 1 or more"
+
+
+@pytest.fixture(scope="module")
+def met(cluster: Cluster, rank_code: tuple[str, str]) -> Ended:
+    """Ranks of Horovod's, of which one was killed after an all-reduce, while the other waited in the next."""
+    return cluster.run(2, rank_code[:1], accident="rank killed", reduces=True)
+
+
+def test_ranks_on_two_executors_of_one_host_meet_and_know_that_they_are_neighbours(met: Ended) -> None:
+    assert [rank["total"] for rank in met.met] == [3.0, 3.0]
+    assert [rank["local"] for rank in met.met] == [[0, 2], [1, 2]]
+    assert len({rank["executor"] for rank in met.met}) == 2
+
+
+def test_a_rank_sees_the_gpus_that_spark_has_assigned_to_its_task(met: Ended) -> None:
+    devices = {rank["devices"] for rank in met.met}
+    assert len(devices) == 2
+    assert devices <= {"20", "21", "22"}
+
+
+def test_a_killed_rank_ends_the_gang_and_is_named(met: Ended) -> None:
+    error = str(met.error)
+    assert type(met.error) is HopsError
+    assert "rank 1 of 2 on" in error and "was ended by SIGKILL" in error
+    assert "after the first all-reduce; all ranks were ended" in error
+    assert "  rank 1 is about to have an accident" in error
+    assert all_gone(met.met) and met.jobs == []
+    assert met.seconds < 15
+
+
+def test_a_killed_executor_ends_the_gang_and_is_named_with_its_rank(
+    cluster: Cluster, rank_code: tuple[str, str]
+) -> None:
+    ended = cluster.run(2, rank_code, accident="executor killed")
+    assert type(ended.error) is HopsError
+    assert str(ended.error).startswith("rank 1 of 2 on")
+    assert "is lost: Command exited with code 137" in str(ended.error)
+    assert all_gone(ended.met) and ended.jobs == []
+    assert ended.seconds < 15
+
+
+def test_a_killed_driver_leaves_no_rank_on_any_executor(cluster: Cluster, rank_code: tuple[str, str]) -> None:
+    """The cluster's last test."""
+    cluster.begin(2, rank_code, accident="none")
+    ranks = cluster.hear()
+    assert len(ranks) == 2 and not any(is_gone(rank["pid"]) for rank in ranks)
+    cluster.driver.kill()
+    wait_for(lambda: all_gone(ranks), "the ranks have ended", 6)
