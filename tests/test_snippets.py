@@ -1,7 +1,4 @@
-"""The documentation's snippets: those of Airflow's side run here, those of the ML side in the runtime environment.
-
-A snippet below the line ``<!-- fragment -->`` is a part of something: it is only compiled.
-"""
+"""The documentation's snippets of Airflow's side; ``tests/ml/test_snippets.py`` has those of the ML side."""
 
 from __future__ import annotations
 
@@ -10,64 +7,18 @@ import ast
 import builtins
 import datetime
 import json
-import os
 import re
 import shlex
 import subprocess
-import textwrap
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import airflow.sdk
-import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
-from conftest import REPOSITORY
+from snippets import REPOSITORY, SNIPPETS, Snippet, those
 
 import airflow_hops.operators
 from airflow_hops.cli.definition import get_hops_cli_commands
-
-PAGES = [
-    *sorted((REPOSITORY / "docs").rglob("*.md")),
-    *sorted(REPOSITORY.glob("*/README.md")),
-    REPOSITORY / "README.md",
-    REPOSITORY / "CONTRIBUTING.md",
-]
-ML_SIDE = re.compile(
-    r"^(?:from|import) (?:airflow_hops\.(?:hops|runtime|serving|serving_api)|keras|tensorflow|horovod|pyarrow)\b",
-    re.MULTILINE,
-)
-BLOCK = re.compile(r"^(<!-- fragment -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Snippet:
-    name: str
-    language: str
-    source: str
-    fragment: bool
-
-
-def read_snippets() -> Iterator[Snippet]:
-    for page in PAGES:
-        text = page.read_text()
-        for match in BLOCK.finditer(text):
-            line = text.count("\n", 0, match.start()) + 1
-            name = f"{page.relative_to(REPOSITORY)}:{line}"
-            yield Snippet(name, match[3], textwrap.dedent(match[4]), bool(match[1]))
-
-
-SNIPPETS = list(read_snippets())
-
-
-def those(*languages: str, ml_side: bool | None = None) -> Any:
-    """A parameter ``snippet`` of the whole snippets of some languages."""
-    found = [snippet for snippet in SNIPPETS if snippet.language in languages and not snippet.fragment]
-    if ml_side is not None:
-        found = [snippet for snippet in found if bool(ML_SIDE.search(snippet.source)) == ml_side]
-    return pytest.mark.parametrize("snippet", found, ids=lambda snippet: snippet.name)
 
 
 def test_every_snippet_compiles_and_fragments_are_few() -> None:
@@ -94,29 +45,6 @@ def test_a_snippet_of_a_dag_makes_its_tasks(snippet: Snippet) -> None:
     with nullcontext() if own_dag else airflow.sdk.DAG("snippet", schedule=None):
         others = {name: EmptyOperator(task_id=f"its_{name}") for name in free_names(snippet.source) - set(known)}
         exec(compile(snippet.source, snippet.name, "exec"), {**known, **others})
-
-
-@pytest.fixture(scope="module")
-def ml_errors(runtime_python: Path) -> dict[str, str]:
-    """By snippet of the ML side, what was wrong with it."""
-    sources = {
-        snippet.name: snippet.source
-        for snippet in SNIPPETS
-        if snippet.language == "python" and not snippet.fragment and ML_SIDE.search(snippet.source)
-    }
-    checks = REPOSITORY / "tests" / "runtime_checks" / "snippet_checks.py"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run(
-        [str(runtime_python), str(checks)], input=json.dumps(sources), env=environment, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    return dict(json.loads(result.stdout.splitlines()[-1]))
-
-
-@pytest.mark.runtime
-@those("python", ml_side=True)
-def test_a_snippet_of_the_ml_side_trains_or_calls_what_there_is(snippet: Snippet, ml_errors: dict[str, str]) -> None:
-    assert ml_errors[snippet.name] == ""
 
 
 @those("json")

@@ -1,4 +1,4 @@
-"""Runs the documentation's ML-side snippets: JSON on stdin, ``{name: source}``; on stdout ``{name: error}``.
+"""The documentation's snippets of the ML side.
 
 A training function is called, on random examples. Of other calls, which want a user's files, the arguments are held
 against the signatures of what is called.
@@ -7,16 +7,18 @@ against the signatures of what is called.
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
-import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import horovod.tensorflow as hvd
 import keras
 import numpy as np
+import pytest
+from snippets import Snippet, those
+
+pytestmark = pytest.mark.runtime
 
 IMAGE = {"image": SimpleNamespace(shape=(28, 28, 1), dtype="float32")}
 
@@ -42,21 +44,39 @@ def build(outputs: dict[str, Any]) -> Any:
     return keras.Model(inputs, logit)
 
 
-def run(source: str) -> None:
-    tree = ast.parse(source)
-    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+def define(source: str) -> dict[str, Any]:
+    """What a snippet imports and defines, by name."""
     names: dict[str, Any] = {"build": build}
-    exec(compile(ast.Module([*imports, *functions], []), "snippet", "exec"), names)
-    classes = {**names, **dict(instances(tree, names))}
+    definitions = [n for n in ast.parse(source).body if isinstance(n, ast.Import | ast.ImportFrom | ast.FunctionDef)]
+    exec(compile(ast.Module(definitions, []), "snippet", "exec"), names)
+    return names
+
+
+def check_calls(source: str) -> None:
+    """Holds the arguments of calls of this package against the signatures."""
+    tree, names = ast.parse(source), define(source)
+    names |= dict(instances(tree, names))
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        if (called := resolve(call.func, classes)) is not None:
+        if (called := resolve(call.func, names)) is not None:
             given = {keyword.arg: None for keyword in call.keywords if keyword.arg}
             method = inspect.isfunction(called) and "." in called.__qualname__
             inspect.signature(called).bind(*[None] * method, *call.args, **given)
-    for function in functions:
-        if [argument.arg for argument in function.args.args] == ["context"] and "context.restore" not in source:
-            names[function.name](Context())
+
+
+def training_functions(source: str) -> list[str]:
+    """Names of the functions that take a training's context, but for those that restore a checkpoint."""
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    if "context.restore" in source:
+        return []
+    return [f.name for f in functions if [argument.arg for argument in f.args.args] == ["context"]]
+
+
+def train(source: str) -> None:
+    """Calls them, on the one rank of a gang."""
+    hvd.init()
+    names = define(source)
+    for name in training_functions(source):
+        names[name](Context())
 
 
 def instances(tree: ast.Module, names: dict[str, Any]) -> Iterator[tuple[str, type]]:
@@ -87,17 +107,8 @@ def resolve(function: ast.expr, names: dict[str, Any]) -> Any:
     return found if module.startswith("airflow_hops") else None
 
 
-def main() -> None:
-    importlib.import_module("horovod.tensorflow").init()
-    errors = {}
-    for name, source in json.load(sys.stdin).items():
-        try:
-            run(source)
-            errors[name] = ""
-        except Exception as error:
-            errors[name] = f"{type(error).__name__}: {error}"
-    print(json.dumps(errors))
-
-
-if __name__ == "__main__":
-    main()
+@those("python", ml_side=True)
+def test_a_snippet_trains_or_calls_what_there_is(snippet: Snippet, own_process: Callable[..., Any]) -> None:
+    check_calls(snippet.source)
+    if training_functions(snippet.source):
+        own_process(train, snippet.source)

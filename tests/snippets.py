@@ -1,0 +1,56 @@
+"""The documentation's snippets.
+
+A snippet below the line ``<!-- fragment -->`` is a part of something: it is only compiled.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = [
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+    *sorted(REPOSITORY.glob("*/README.md")),
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+]
+ML_SIDE = re.compile(
+    r"^(?:from|import) (?:airflow_hops\.(?:hops|runtime|serving|serving_api)|keras|tensorflow|horovod|pyarrow)\b",
+    re.MULTILINE,
+)
+BLOCK = re.compile(r"^(<!-- fragment -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Snippet:
+    name: str
+    language: str
+    source: str
+    fragment: bool
+
+
+def read_snippets() -> Iterator[Snippet]:
+    for page in PAGES:
+        text = page.read_text()
+        for match in BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            name = f"{page.relative_to(REPOSITORY)}:{line}"
+            yield Snippet(name, match[3], textwrap.dedent(match[4]), bool(match[1]))
+
+
+SNIPPETS = list(read_snippets())
+
+
+def those(*languages: str, ml_side: bool | None = None) -> Any:
+    """A parameter ``snippet`` of the whole snippets of some languages."""
+    found = [snippet for snippet in SNIPPETS if snippet.language in languages and not snippet.fragment]
+    if ml_side is not None:
+        found = [snippet for snippet in found if bool(ML_SIDE.search(snippet.source)) == ml_side]
+    return pytest.mark.parametrize("snippet", found, ids=lambda snippet: snippet.name)
