@@ -13,8 +13,9 @@ from typing import Any
 import grpc
 from google.protobuf import json_format
 
-from airflow_hops.serving.api import rest_examples, rest_json
+from airflow_hops.serving.api import rest_examples, rest_tensors
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
+from airflow_hops.serving.api.rest_outputs import write_outputs
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
@@ -52,18 +53,18 @@ class _RestApi:
 
     def predict(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         target = _target(match)
-        parsed: rest_json.PredictBody | None = None
+        parsed: rest_tensors.PredictBody | None = None
 
         def make_call(servable: Servable) -> Call:
             nonlocal parsed
             with self._turns if len(request.body) in _IN_TURNS_BYTES else contextlib.nullcontext():
                 check_deadline(request.deadline_s)
-                parsed = rest_json.parse_body(request.body)
+                parsed = rest_tensors.parse_body(request.body)
                 check_deadline(request.deadline_s)
                 message = protocol.PredictRequest()
                 target.fill(message.model_spec)
                 message.model_spec.signature_name = parsed.signature
-                for alias, array in rest_json.read_tensors(parsed, _input_types(servable, parsed.signature)).items():
+                for alias, array in rest_tensors.read_tensors(parsed, _input_types(servable, parsed.signature)).items():
                     tensors.fill_proto(message.inputs[alias], array)
                 return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s)
 
@@ -74,7 +75,7 @@ class _RestApi:
         response = protocol.PredictResponse.FromString(answered.message)
         outputs = {alias: tensors.from_proto(response.outputs[alias]) for alias in sorted(response.outputs)}
         headers = dict(metadata_of(answered))
-        return HttpResponse(rest_json.write_outputs(outputs, parsed.format), headers=headers)
+        return HttpResponse(write_outputs(outputs, parsed.format), headers=headers)
 
     def infer(self, method: Method, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         target = _target(match)

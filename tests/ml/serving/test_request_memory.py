@@ -11,7 +11,7 @@ import tracemalloc
 import grpc
 import pytest
 
-from airflow_hops.serving.api import http_server, rest_json
+from airflow_hops.serving.api import http_server, rest_tensors
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
@@ -62,7 +62,7 @@ def test_json_takes_about_as_much_memory_as_is_counted() -> None:
         tracemalloc.start()
         try:
             kind = "string" if name in ("strings", "base64") else "float"
-            rest_json.read_tensors(rest_json.parse_body(body), {"x": tensors.BY_NAME[kind]})
+            rest_tensors.read_tensors(rest_tensors.parse_body(body), {"x": tensors.BY_NAME[kind]})
         except ServingError:
             pass
         found[name] = tracemalloc.get_traced_memory()[1] / parsed_json_bytes(body)

@@ -1,0 +1,315 @@
+"""The tensors of JSON predict requests, by rows or by columns, with TensorFlow Serving's checks and messages."""
+
+from __future__ import annotations
+
+from array import array as packed_array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+import grpc
+import numpy as np
+
+from airflow_hops.serving.api.rest_json import (
+    base64_bytes,
+    is_base64,
+    parse_document,
+    shown,
+    signature_name,
+    type_name,
+)
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving_api.tensors import STRING, TensorType
+
+Format = Literal["row", "columnar"]
+InputTypes = Mapping[str, TensorType | None]
+
+_INTEGERS_KEPT = {"float": 2**24, "double": 2**53, "half": 2**11}
+
+
+@dataclass(frozen=True)
+class PredictBody:
+    """A parsed predict request whose tensors are not read yet, as that takes the signature.
+
+    Attributes:
+        signature: Signature name; empty for the default.
+        format: "row" (``instances``) or "columnar" (``inputs``).
+        values: What stands under that key.
+    """
+
+    signature: str
+    format: Format
+    values: Any
+
+
+def parse_body(body: bytes) -> PredictBody:
+    """Parses the body of a predict request.
+
+    Raises:
+        ServingError: It is not a JSON object with exactly one of ``instances`` and ``inputs``.
+    """
+    document = parse_document(body)
+    signature = signature_name(document)
+    if "instances" in document and "inputs" in document:
+        raise invalid_argument(
+            f"JSON Value: {shown(document)} Not formatted correctly expecting only one of 'inputs' or 'instances' "
+            f"keys to exist "
+        )
+    if "instances" in document:
+        instances = document["instances"]
+        if not isinstance(instances, list):
+            raise invalid_argument(f"JSON Value: {shown(document)} Excepting 'instances' to be an list/array")
+        if not instances:
+            raise invalid_argument(f"JSON Value: {shown(document)} No values in 'instances' array")
+        return PredictBody(signature, "row", instances)
+    if "inputs" in document:
+        return PredictBody(signature, "columnar", document["inputs"])
+    raise invalid_argument("Missing 'inputs' or 'instances' key")
+
+
+def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]:
+    """Returns the tensors of a request by input alias.
+
+    Args:
+        body: The parsed request.
+        inputs: Alias to type, from the signature.
+
+    Raises:
+        ServingError: The values do not fit the signature.
+    """
+    if not inputs:
+        raise invalid_argument(f"Failed to get input map for signature: {body.signature or 'DEFAULT'}")
+    if body.format == "row":
+        return _read_rows(body.values, inputs)
+    return _read_columns(body.values, inputs)
+
+
+def _read_rows(instances: list[Any], inputs: InputTypes) -> dict[str, np.ndarray]:
+    first = instances[0]
+    if not isinstance(first, dict) and len(inputs) > 1:
+        raise invalid_argument(
+            "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
+            "tensorinfo_map"
+        )
+    if not _is_named(first):
+        for index, instance in enumerate(instances):
+            if _is_named(instance):
+                raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
+        name = next(iter(inputs))
+        return {name: _read_batch(name, instances, inputs[name], named=False)}
+    keys = inputs.keys()
+    for index, instance in enumerate(instances):
+        if not _is_named(instance):
+            raise invalid_argument(f"Expecting object but got list at item {index} of input list")
+        if instance.keys() != keys:
+            for name in instance:
+                if name not in inputs:
+                    raise invalid_argument(
+                        f"Failed to process element: {index} key: {name} of 'instances' list. Error: "
+                        f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
+                    )
+            raise invalid_argument(
+                f"Failed to process element: {index} of 'instances' list. JSON object: {shown(instance)} keys must "
+                f"be equal to: {','.join(sorted(keys))}"
+            )
+    return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
+
+
+def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> np.ndarray:
+    """Reads one value a row; the rows must be of one shape."""
+    try:
+        return _read_tensor(values, _shape(values), tensor_type)
+    except ServingError:
+        # The fast way reads all rows at once; only this one says which row is wrong.
+        _explain(name, values, tensor_type, named)
+        raise
+
+
+def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> None:
+    """Raises the error of the first row that is wrong, if it is the row that is."""
+    expected = _shape(values[0])
+    other = next((index for index, value in enumerate(values) if _shape(value) != expected), len(values))
+    index = _first_unreadable(values[:other], expected, tensor_type)
+    if index == len(values):
+        return
+    where = f"Failed to process element: {index}{f' key: {name}' if named else ''} of 'instances' list. Error:"
+    shape = _shape(values[index])
+    try:
+        array = _read_tensor(values[index], shape, tensor_type)
+    except ServingError as error:
+        raise invalid_argument(f"{where} {error.code.name}: {error.message}") from None
+    size = int(np.prod(expected, dtype=np.int64))
+    if array.size != size:
+        raise invalid_argument(f"{where} INVALID_ARGUMENT: Expecting tensor size: {size} but got: {array.size}")
+    if shape != expected:
+        raise invalid_argument(
+            f"{where} INVALID_ARGUMENT: Expecting shape {_shape_text(expected)} but got: {_shape_text(shape)}"
+        )
+
+
+def _first_unreadable(values: list[Any], shape: tuple[int, ...], tensor_type: TensorType | None) -> int:
+    """Index of the first row that cannot be read, or how many there are; found by halves, as a body may have many."""
+    good, bad = 0, len(values) + 1
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            _read_tensor(values[good:middle], (middle - good, *shape), tensor_type)
+        except ServingError:
+            bad = middle
+        else:
+            good = middle
+    return good
+
+
+def _read_columns(values: Any, inputs: InputTypes) -> dict[str, np.ndarray]:
+    if not _is_named(values):
+        if len(inputs) > 1:
+            raise invalid_argument(
+                "inputs is a plain value/list, but expecting an object as multiple input tensors required as per "
+                "tensorinfo_map"
+            )
+        name = next(iter(inputs))
+        return {name: _read_tensor(values, _shape(values), inputs[name])}
+    arrays = {}
+    for name, tensor_type in inputs.items():
+        if name not in values:
+            raise invalid_argument(f"Missing named input: {name} in 'inputs' object.")
+        arrays[name] = _read_tensor(values[name], _shape(values[name]), tensor_type)
+    return arrays
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    shape = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        if not value:
+            break
+        value = value[0]
+    return tuple(shape)
+
+
+def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | None) -> np.ndarray:
+    if tensor_type is None or tensor_type.numpy.kind in "cV":
+        name = tensor_type.name if tensor_type else "that of the input"
+        raise ServingError(grpc.StatusCode.UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {name}")
+    flat = [value]
+    for level, size in enumerate(shape):
+        for item in flat:
+            if not isinstance(item, list):
+                raise invalid_argument(
+                    f"JSON Value: {shown(item)} found at incorrect level: {level + 1} in the JSON DOM. "
+                    f"Expected at level: {len(shape)}"
+                )
+            if len(item) != size:
+                raise invalid_argument(
+                    f"Encountered list at unexpected size: {len(item)} at level: {level} expected size: {size}"
+                )
+        flat = list(chain.from_iterable(flat))
+    values = _read_values(flat, len(shape), tensor_type)
+    try:
+        array: np.ndarray = values.reshape(shape)
+    except ValueError as error:
+        raise invalid_argument(f"JSON Value of {len(shape)} levels cannot be held: {error}") from None
+    return array
+
+
+def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
+    numbers = _read_numbers(flat, tensor_type) if tensor_type.numpy.kind in "fiu" and flat else None
+    return _read_checked(flat, rank, tensor_type) if numbers is None else numbers
+
+
+def _read_numbers(flat: list[Any], tensor_type: TensorType) -> np.ndarray | None:
+    """Reads numbers that plainly are of the type, several times as fast; None leaves them to be looked at each."""
+    is_float = tensor_type.numpy.kind == "f"
+    try:
+        wide: np.ndarray = np.frombuffer(
+            packed_array("d" if is_float else "q", flat), np.float64 if is_float else np.int64
+        )
+    except (TypeError, OverflowError):
+        return None
+    # True and False pass as 1 and 0.
+    if any(type(flat[index]) is bool for index in np.flatnonzero((wide == 0) | (wide == 1)).tolist()):
+        return None
+    if is_float:
+        # Below, no integer loses its last digits; NaN fails the comparison.
+        plain = np.abs(wide).max() < _INTEGERS_KEPT[tensor_type.name]
+    else:
+        limits = np.iinfo(tensor_type.numpy)
+        plain = wide.min() >= limits.min and wide.max() <= limits.max
+    return wide.astype(tensor_type.numpy) if plain else None
+
+
+def _read_checked(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
+    kinds = set(map(type, flat))
+    if list in kinds:
+        raise invalid_argument(f"Encountered list at unexpected level: {rank} expected < {rank}")
+    if tensor_type is STRING:
+        return _read_strings(flat, kinds)
+    kind = tensor_type.numpy.kind
+    by_kind: dict[str, set[type]] = {"f": {int, float}, "b": {bool}}
+    allowed = by_kind.get(kind, {int})
+    if not kinds <= allowed:
+        raise _type_error(next(value for value in flat if type(value) not in allowed), tensor_type)
+    if kind == "f":
+        return _read_floats(flat, int in kinds, tensor_type)
+    if kind in "iu":
+        limits = np.iinfo(tensor_type.numpy)
+        for value in flat:
+            if not limits.min <= value <= limits.max:
+                raise _type_error(value, tensor_type)
+    read: np.ndarray = np.array(flat, tensor_type.numpy)
+    return read
+
+
+def _read_floats(flat: list[Any], has_integers: bool, tensor_type: TensorType) -> np.ndarray:
+    try:
+        wide = np.array(flat, np.float64)
+    except OverflowError:
+        raise _lossy(max(flat, key=abs), tensor_type) from None
+    if has_integers:
+        kept = _INTEGERS_KEPT[tensor_type.name]
+        for value in flat:
+            if type(value) is int and abs(value) >= kept:
+                raise _lossy(value, tensor_type)
+    largest = np.finfo(tensor_type.numpy).max
+    too_large = np.isfinite(wide) & (np.abs(wide) > largest)
+    if too_large.any():
+        raise _lossy(flat[int(np.argmax(too_large))], tensor_type)
+    floats: np.ndarray = wide.astype(tensor_type.numpy)
+    return floats
+
+
+def _read_strings(flat: list[Any], kinds: set[type]) -> np.ndarray:
+    array: np.ndarray = np.empty(len(flat), object)
+    if kinds <= {str}:
+        array[:] = [value.encode() for value in flat]
+        return array
+    for index, value in enumerate(flat):
+        if isinstance(value, str):
+            array[index] = value.encode()
+        elif isinstance(value, dict):
+            array[index] = base64_bytes(value)
+        else:
+            raise _type_error(value, STRING)
+    return array
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and not is_base64(value)
+
+
+def _type_error(value: Any, tensor_type: TensorType) -> ServingError:
+    return invalid_argument(
+        f"JSON Value: {shown(value)} Type: {type_name(value)} is not of expected type: {tensor_type.name}"
+    )
+
+
+def _lossy(value: Any, tensor_type: TensorType) -> ServingError:
+    return invalid_argument(
+        f"Cannot convert JSON value: {shown(value)} to {tensor_type.name} without loss of precision."
+    )
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
