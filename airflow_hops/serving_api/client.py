@@ -219,10 +219,7 @@ class ModelServerClient:
         """
         request = protocol.ReloadConfigRequest()
         request.config.ParseFromString(config.SerializeToString())
-        try:
-            response = self._reload(request, timeout=timeout_s or self.timeout_s, metadata=self._control)
-        except grpc.RpcError as error:
-            raise self._error(error) from error
+        response = self._call(self._reload, request, self._control, timeout_s)
         if response.status.error_code:
             code = next(code for code in grpc.StatusCode if code.value[0] == response.status.error_code)
             raise ModelServerError(f"{code.name} from {self.address}: {response.status.error_message}", code)
@@ -269,7 +266,6 @@ class ModelServerClient:
         deadline_s = time.monotonic() + timeout_s
         failed_since_s: float | None = None
         last = "the server has not answered yet"
-        code = grpc.StatusCode.DEADLINE_EXCEEDED
         while True:
             try:
                 state = self.status(model, version)[0]
@@ -292,7 +288,7 @@ class ModelServerClient:
                 raise ModelServerError(
                     f"model {model} version {version} is not available at {self.address} after {timeout_s:g} s; "
                     f"its last state: {last}",
-                    code,
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
                 )
             time.sleep(min(0.1, max(0.0, deadline_s - time.monotonic())))
 
@@ -335,11 +331,8 @@ class ModelServerClient:
         specs = self.metadata(key[0], version=version, label=label).signatures.get(key[1])
         by_name = {tensor_type.name: tensor_type.numpy for tensor_type in tensors.BY_NUMBER.values()}
         # A signature that is not there is left to the server to refuse, in its own words.
-        types = (
-            {}
-            if specs is None
-            else {alias: by_name[spec.dtype] for alias, spec in specs.inputs.items() if spec.dtype in by_name}
-        )
+        inputs = {} if specs is None else specs.inputs
+        types = {alias: by_name[spec.dtype] for alias, spec in inputs.items() if spec.dtype in by_name}
         self._input_types[key] = types
         return types
 
@@ -350,9 +343,11 @@ class ModelServerClient:
             response_deserializer=response.FromString,
         )
 
-    def _call(self, method: Any, request: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
+    def _call(
+        self, method: Any, request: Any, metadata: tuple[tuple[str, str], ...], timeout_s: float | None = None
+    ) -> Any:
         try:
-            return method(request, timeout=self.timeout_s, metadata=metadata)
+            return method(request, timeout=timeout_s or self.timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             raise self._error(error) from error
 
