@@ -193,7 +193,8 @@ class ModelServerHook(BaseHook):
         A model that :class:`~airflow_hops.operators.deploy.DeployModelOperator` deployed has its shares on record: set
         those by :class:`~airflow_hops.operators.serving.SetTrafficOperator`.
         """
-        from airflow_hops.serving_api.config import ConfigError, check_split
+        from airflow_hops.serving_api.config import ConfigError
+        from airflow_hops.serving_api.traffic_config import check_split
 
         try:
             if percents is not None:

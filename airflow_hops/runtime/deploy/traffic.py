@@ -17,7 +17,8 @@ from airflow_hops.runtime.deploy.stage import CANARY_LABEL, STABLE_LABEL, load_v
 from airflow_hops.runtime.model_server import ModelServer
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import ModelRegistry
-from airflow_hops.serving_api.config import ConfigError, check_split
+from airflow_hops.serving_api.config import ConfigError
+from airflow_hops.serving_api.traffic_config import check_split
 from airflow_hops.store.model_records import read_record, record_uri, write_record
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.runtime.model_server.locks import store_lock
-from airflow_hops.serving_api import config
+from airflow_hops.serving_api import config, traffic_config
 from airflow_hops.serving_api.answers import ModelServerError
 from airflow_hops.serving_api.client import ModelServerClient
 from airflow_hops.store import ArtifactStore
@@ -161,11 +161,11 @@ class TrafficFile:
 
     def read(self, model_name: str) -> dict[int, int]:
         """The shares that the file gives."""
-        return dict(config.read_traffic(self._path).get(model_name, {}))
+        return dict(traffic_config.read_traffic(self._path).get(model_name, {}))
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
         """Writes the shares into the file; the server finds it changed."""
-        config.set_traffic(self._path, model_name, percents)
+        traffic_config.set_traffic(self._path, model_name, percents)
 
 
 class TrafficByRpc:

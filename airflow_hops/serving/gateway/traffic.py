@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.serving_api import config
-from airflow_hops.serving_api.config import ConfigError, TrafficConfig, read_traffic_config
+from airflow_hops.serving_api import traffic_config
+from airflow_hops.serving_api.config import ConfigError
+from airflow_hops.serving_api.traffic_config import TrafficConfig, read_traffic_config
 
 log = logging.getLogger(__name__)
 
@@ -142,8 +143,8 @@ class TrafficTable:
             OSError: The file cannot be written; nothing changes then.
         """
         if percents is not None:
-            config.check_split(percents, f"models.{model}")
-        self._set(config.set_traffic, "models", model, percents)
+            traffic_config.check_split(percents, f"models.{model}")
+        self._set(traffic_config.set_traffic, "models", model, percents)
 
     def set_shadow(self, model: str, percents: Mapping[int | str, int] | None) -> None:
         """Sets the shadow traffic of a model, in the file where there is one.
@@ -153,8 +154,8 @@ class TrafficTable:
             OSError: The file cannot be written; nothing changes then.
         """
         if percents is not None:
-            config.check_shadow(percents, f"shadow.{model}")
-        self._set(config.set_shadow, "shadow", model, percents)
+            traffic_config.check_shadow(percents, f"shadow.{model}")
+        self._set(traffic_config.set_shadow, "shadow", model, percents)
 
     def reload(self) -> bool:
         """Reads the file again if it changed; one that is not valid leaves everything as it is.

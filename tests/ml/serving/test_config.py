@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from server_process import runtime_environment
 
-from airflow_hops.serving_api import config
+from airflow_hops.serving_api import config, traffic_config
 from airflow_hops.serving_api.config import ConfigError
 
 
@@ -36,7 +36,9 @@ def test_set_model_changes_its_own_entry_alone_and_returns_what_it_replaced(tmp_
 
 
 def test_importing_config_and_client_imports_no_tensorflow() -> None:
-    program = "import sys, airflow_hops.serving_api.client, airflow_hops.serving_api.config; print(*sys.modules)"
+    program = (
+        "import sys, airflow_hops.serving_api.client, airflow_hops.serving_api.traffic_config; print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], env=runtime_environment(), capture_output=True, text=True)
     assert "airflow_hops.serving_api.client" in done.stdout.split()
     assert {"tensorflow", "pyarrow", "airflow"}.isdisjoint(done.stdout.split())
@@ -45,11 +47,11 @@ def test_importing_config_and_client_imports_no_tensorflow() -> None:
 def test_set_traffic_round_trips_and_returns_what_it_replaced(tmp_path: Path) -> None:
     file = tmp_path / "traffic.json"
     result = [
-        config.set_traffic(file, "flights", {1: 90, 2: 10}),
-        config.set_traffic(file, "other", {5: 100}),
-        config.set_traffic(file, "flights", {2: 100}),
-        config.read_traffic(file),
-        config.set_traffic(file, "flights", None),
+        traffic_config.set_traffic(file, "flights", {1: 90, 2: 10}),
+        traffic_config.set_traffic(file, "other", {5: 100}),
+        traffic_config.set_traffic(file, "flights", {2: 100}),
+        traffic_config.read_traffic(file),
+        traffic_config.set_traffic(file, "flights", None),
     ]
     assert result == [None, None, {1: 90, 2: 10}, {"flights": {2: 100}, "other": {5: 100}}, {2: 100}]
     assert json.loads(file.read_text()) == {"models": {"other": {"5": 100}}}
@@ -68,7 +70,7 @@ def test_set_traffic_round_trips_and_returns_what_it_replaced(tmp_path: Path) ->
 def test_wrong_split_is_refused_and_nothing_is_written(tmp_path: Path, percents: dict[int, Any], message: str) -> None:
     file = tmp_path / "traffic.json"
     with pytest.raises(ConfigError) as refused:
-        config.set_traffic(file, "flights", percents)
+        traffic_config.set_traffic(file, "flights", percents)
     assert str(refused.value) == f"{file}: {message}"
     assert not file.exists()
 
@@ -88,10 +90,13 @@ def test_errors_name_file_field_value_and_what_was_expected(tmp_path: Path) -> N
         ),
         (lambda: config.set_model(file, "", "/m"), "field 'name' of the model with base_path '/m' is empty"),
         (lambda: config.read_config(file), "no such file"),
-        (lambda: config.parse_traffic("{", str(file)), "is not JSON"),
-        (lambda: config.parse_traffic("[]", str(file)), 'expected {"models": {MODEL: {VERSION: PERCENT}}, "shadow"'),
+        (lambda: traffic_config.parse_traffic("{", str(file)), "is not JSON"),
         (
-            lambda: config.parse_traffic('{"models": {"m": 1}}', str(file)),
+            lambda: traffic_config.parse_traffic("[]", str(file)),
+            'expected {"models": {MODEL: {VERSION: PERCENT}}, "shadow"',
+        ),
+        (
+            lambda: traffic_config.parse_traffic('{"models": {"m": 1}}', str(file)),
             "models.m is 1; expected an object of version to percent",
         ),
     ):
@@ -106,7 +111,7 @@ def write_twenty(writer: str, file: Path, traffic_file: Path) -> None:
     for number in range(20):
         name = f"{writer}-{number}"
         config.set_model(file, name, f"/m/{name}")
-        config.set_traffic(traffic_file, name, {1: 100})
+        traffic_config.set_traffic(traffic_file, name, {1: 100})
 
 
 def test_writers_at_once_never_lose_each_others_change(tmp_path: Path) -> None:
