@@ -6,7 +6,7 @@ be done twice with the same outcome, so that the retry of a killed task, or the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,88 +22,44 @@ from airflow_hops.serving_api.traffic_config import check_split
 from airflow_hops.store.model_records import read_record, record_uri, write_record
 
 
-def set_traffic(
-    context: StepContext,
-    *,
-    model_name: str,
-    percents: Mapping[str, int],
-    reason: str,
-    by: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+def set_traffic(context: StepContext, *, percents: Mapping[str, int], **given: Any) -> dict[str, Any]:
     """The step: sets the shares of champion and challenger.
 
     Args:
         context: The step.
-        model_name: Model name.
         percents: Version to percent, whole numbers that sum to 100.
-        reason: Why, for the record.
-        by: Who decides, for the record, where it is no task: ``dag_id``, ``user`` and ``request_id``. The same request
-            decides once, as the same task does.
+        given: ``model_name``, ``reason`` and ``by``, as :class:`Serving`; ``by`` is there where it is no task that
+            decides: ``dag_id``, ``user`` and ``request_id``. The same request decides once, as the same task does.
 
     Returns:
         As :meth:`Serving.outcome`.
     """
-    return _decide(context, model_name, reason, lambda serving: serving.set_traffic(_as_split(percents)), by=by)
+    return _decide(context, lambda serving: serving.set_traffic(_as_split(percents)), **given)
 
 
-def promote(
-    context: StepContext,
-    *,
-    model_name: str,
-    version: int | None,
-    reason: str,
-    by: Mapping[str, str] | None = None,
-    keep_versions: int = 2,
-    available_timeout_s: float = 120.0,
-) -> dict[str, Any]:
-    """The step: gives a version all the traffic; None is the challenger."""
-    return _decide(
-        context,
-        model_name,
-        reason,
-        lambda serving: serving.promote(version),
-        by=by,
-        keep_versions=keep_versions,
-        available_timeout_s=available_timeout_s,
-    )
+def promote(context: StepContext, *, version: int | None, **given: Any) -> dict[str, Any]:
+    """The step: gives a version all the traffic; None is the challenger. ``given`` are fields of :class:`Serving`."""
+    return _decide(context, lambda serving: serving.promote(version), **given)
 
 
-def roll_back(
-    context: StepContext,
-    *,
-    model_name: str,
-    to_version: int | None,
-    reason: str,
-    by: Mapping[str, str] | None = None,
-    keep_versions: int = 2,
-    available_timeout_s: float = 120.0,
-) -> dict[str, Any]:
+def roll_back(context: StepContext, *, to_version: int | None, **given: Any) -> dict[str, Any]:
     """The step: goes back to a version; None takes the canary out, or, where there is none, the last promotion."""
-    return _decide(
-        context,
-        model_name,
-        reason,
-        lambda serving: serving.roll_back(to_version),
-        by=by,
-        keep_versions=keep_versions,
-        available_timeout_s=available_timeout_s,
-    )
+    return _decide(context, lambda serving: serving.roll_back(to_version), **given)
 
 
-def undeploy(context: StepContext, *, model_name: str, version: int | None, force: bool, reason: str) -> dict[str, Any]:
+def undeploy(context: StepContext, *, version: int | None, force: bool, **given: Any) -> dict[str, Any]:
     """The step: unloads a version, or the model; what serves only where ``force`` says so."""
-    return _decide(context, model_name, reason, lambda serving: serving.undeploy(version, force))
+    return _decide(context, lambda serving: serving.undeploy(version, force), **given)
 
 
 def _decide(
     context: StepContext,
-    model_name: str,
-    reason: str,
-    decision: Any,
+    decision: Callable[[Serving], bool],
     *,
+    model_name: str,
     by: Mapping[str, str] | None = None,
     keep_versions: int = 2,
-    available_timeout_s: float = 120.0,
+    **given: Any,
 ) -> dict[str, Any]:
     record_uri(context.store, model_name)
     if keep_versions < 1:
@@ -112,10 +68,11 @@ def _decide(
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
     server.check_reachable(model_name)
     by = by or by_whom(context.spec.producer)
-    serving = Serving(context, server, registry, model_name, reason, by, keep_versions, available_timeout_s)
+    serving = Serving(context, server, registry, model_name, by=by, keep_versions=keep_versions, **given)
     try:
         with server.exclusive(model_name):
             changed = decision(serving)
+            serving.apply()
             return serving.outcome(changed)
     except ConfigError as error:
         raise BadInput(str(error)) from error
@@ -125,7 +82,8 @@ def _decide(
 class Serving:
     """A served model on which somebody decides; the caller holds it with :meth:`ModelServer.exclusive`.
 
-    Each decision returns whether it changed the record; False where it had been decided before.
+    Each decision is written to the record, which :meth:`apply` then has the server follow. It returns whether it
+    changed the record; False where it had been decided before.
 
     Attributes:
         context: The step.
@@ -156,7 +114,6 @@ class Serving:
         record, champion = self._deployed()
         challenger = record.challenger
         if self._decided_before(record, "traffic", traffic=dict(percents)):
-            self._apply()
             return False
         serving = {champion.version, *([challenger.version] if challenger else [])}
         if not set(percents) <= serving:
@@ -177,7 +134,6 @@ class Serving:
             self._write(
                 replace(record, champion=champion, challenger=challenger), "traffic", version, traffic=dict(percents)
             )
-        self._apply()
         return changed
 
     def promote(self, version: int | None) -> bool:
@@ -190,14 +146,12 @@ class Serving:
         record, champion = self._deployed()
         asked_for = {} if version is None else {"version": version}
         if self._decided_before(record, "promoted", **asked_for):
-            self._apply()
             return False
         if version is None:
             if record.challenger is None:
                 raise BadInput(f"model {self.model_name!r} has no challenger to promote; name a version")
             version = record.challenger.version
         if version == champion.version:
-            self._apply()
             return False
         self._take_over(record, version, "promoted")
         return True
@@ -212,16 +166,13 @@ class Serving:
         record, champion = self._deployed()
         asked_for = {} if to_version is None else {"to": to_version}
         if self._decided_before(record, "rolled_back", **asked_for):
-            self._apply()
             return False
         challenger = record.challenger
         if to_version == champion.version or (to_version is None and challenger is not None):
             if challenger is None:
-                self._apply()
                 return False
             record = replace(record, champion=replace(champion, traffic_percent=100), challenger=None)
             self._write(record, "rolled_back", challenger.version, to=champion.version, traffic={champion.version: 100})
-            self._apply()
             return True
         if to_version is None:
             to_version = next((version for version in record.champions() if version != champion.version), None)
@@ -238,13 +189,11 @@ class Serving:
         """
         record = read_record(self.context.store, self.model_name)
         if record.champion is None and record.history:
-            self._withdraw()
             return False
         record, champion = self._deployed()
         challenger = record.challenger
         asked_for: dict[str, Any] = {"traffic": {}} if version is None else {"version": version}
         if self._decided_before(record, "undeployed", **asked_for):
-            self._apply()
             return False
         if version is None or version == champion.version:
             self._undeploy_model(record, champion, version, force)
@@ -252,13 +201,40 @@ class Serving:
         if challenger is not None and challenger.version == version:
             record = replace(record, champion=replace(champion, traffic_percent=100), challenger=None)
             self._write(record, "undeployed", version, traffic={champion.version: 100})
-            self._apply()
             return True
         loaded = version in self.server.configured(self.model_name)
         if loaded:
             self._write(record, "undeployed", version)
-        self._apply()
         return loaded
+
+    def apply(self) -> None:
+        """Makes the server what the record says."""
+        server, name = self.server, self.model_name
+        record = read_record(self.context.store, name)
+        champion = record.champion
+        if champion is None:
+            if server.configured(name):
+                server.withdraw(name)
+            server.forget_traffic(name)
+            return
+        challenger = record.challenger
+        former = [v for v in server.configured(name) if v in record.champions() and v != champion.version]
+        if not server.splits_traffic:  # a newer one would get what names no version
+            former = [v for v in former if v < champion.version]
+        kept = sorted(former, key=record.champions().index)[: self.keep_versions - 1]
+        versions = sorted({champion.version, *kept, *([challenger.version] if challenger else [])})
+        if not self._is_available(champion.version):  # the server has started anew, and is told by RPC
+            server.serve(name, versions)
+            server.wait_until_available(name, champion.version, self.available_timeout_s)
+        if server.splits_traffic:
+            # Before what gets none is unloaded.
+            server.set_traffic(name, record.traffic)
+        if server.configured(name) != versions:
+            server.serve(name, versions)
+        labels = {STABLE_LABEL: champion.version, **({CANARY_LABEL: challenger.version} if challenger else {})}
+        server.set_labels(name, labels)
+        if not server.splits_traffic:
+            server.set_traffic(name, record.traffic)
 
     def outcome(self, changed: bool) -> dict[str, Any]:
         """What serves now; aliases that a killed task left behind are mended.
@@ -307,7 +283,6 @@ class Serving:
             record = record.after("rolled_back", champion.version, self.reason, by=self.by, to=version)
         record = replace(record, champion=served, challenger=None)
         self._write(record, "promoted", version, traffic={version: 100})
-        self._apply()
 
     def _registered(self, version: int) -> Artifact:
         """The model artifact of a version, by MLflow; one that the store has not kept has no properties."""
@@ -338,29 +313,6 @@ class Serving:
     def _is_available(self, version: int) -> bool:
         return any(state.state == "AVAILABLE" for state in self.server.status(self.model_name, version))
 
-    def _apply(self) -> None:
-        """Makes the server what the record says."""
-        server, name = self.server, self.model_name
-        record, champion = self._deployed()
-        challenger = record.challenger
-        former = [v for v in server.configured(name) if v in record.champions() and v != champion.version]
-        if not server.splits_traffic:  # a newer one would get what names no version
-            former = [v for v in former if v < champion.version]
-        kept = sorted(former, key=record.champions().index)[: self.keep_versions - 1]
-        versions = sorted({champion.version, *kept, *([challenger.version] if challenger else [])})
-        if not self._is_available(champion.version):  # the server has started anew, and is told by RPC
-            server.serve(name, versions)
-            server.wait_until_available(name, champion.version, self.available_timeout_s)
-        if server.splits_traffic:
-            # Before what gets none is unloaded.
-            server.set_traffic(name, record.traffic)
-        if server.configured(name) != versions:
-            server.serve(name, versions)
-        labels = {STABLE_LABEL: champion.version, **({CANARY_LABEL: challenger.version} if challenger else {})}
-        server.set_labels(name, labels)
-        if not server.splits_traffic:
-            server.set_traffic(name, record.traffic)
-
     def _undeploy_model(self, record: ModelRecord, champion: ServedVersion, version: int | None, force: bool) -> None:
         name, challenger = self.model_name, record.challenger
         if not force:
@@ -375,13 +327,6 @@ class Serving:
             )
         record = replace(record, champion=None, challenger=None)
         self._write(record, "undeployed", champion.version, traffic={})
-        self._withdraw()
-
-    def _withdraw(self) -> None:
-        """Takes the model out of the server, once that is on record."""
-        if self.server.configured(self.model_name):
-            self.server.withdraw(self.model_name)
-        self.server.forget_traffic(self.model_name)
 
     def _decided_before(self, record: ModelRecord, event: str, **facts: Any) -> bool:
         """Whether an earlier try of this very task or request has decided this."""
