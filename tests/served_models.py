@@ -192,7 +192,7 @@ class Pipeline:
     def look(
         self, deployment: Artifact, *, services: dict[str, str] | None = None, killed_before: str = "", **params: Any
     ) -> Any:
-        """Looks at the canary once; ``killed_before`` is one of ``runtime_checks/killed_step.py``."""
+        """Looks at the canary once; ``killed_before`` is one of ``steps/killed_step.py``."""
         plan = {
             "steps": [50, 100],
             "min_requests": 20,
@@ -242,11 +242,11 @@ class Pipeline:
         services: dict[str, str] | None = None,
         **given: Any,
     ) -> Any:
-        """Runs a step on the server, or the part of it before a point of ``runtime_checks/killed_step.py``."""
+        """Runs a step on the server, or the part of it before a point of ``steps/killed_step.py``."""
         return self.runner(
             "killed_step:run" if killed_before else entry,
             params={**params, **({"entry": entry, "before": killed_before} if killed_before else {})},
-            code_paths=(str(Path(__file__).parent / "runtime_checks"),),
+            code_paths=(str(Path(__file__).parent / "steps"),),
             services={**self.server.services, "tracking_uri": self.tracking_uri, **(services or {})},
             launcher=self.launcher,
             **given,

@@ -22,7 +22,7 @@ from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.processes.programs import module_command, with_package
 
 PACKAGE = Path(airflow_hops.__file__).parent
-PROGRAMS = Path(__file__).parent / "runtime_checks" / "start_programs.py"
+PROGRAMS = Path(__file__).parent / "steps" / "start_programs.py"
 _WHAT_IS_FOUND = """
 import importlib.util, json, sys
 import airflow_hops.store

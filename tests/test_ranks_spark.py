@@ -12,7 +12,7 @@ from airflow_hops.contract.artifacts import Artifact
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 REPOSITORY = Path(__file__).resolve().parent.parent
-CHECKS = (str(REPOSITORY / "tests" / "runtime_checks"),)
+STEPS = (str(REPOSITORY / "tests" / "steps"),)
 
 
 def test_training_on_spark_gives_the_weights_of_local_ranks(
@@ -25,7 +25,7 @@ def test_training_on_spark_gives_the_weights_of_local_ranks(
         params={"rows": {"train": [300, 3], "eval": [201]}},
         kind="transformed_examples",
         inputs=references,
-        code_paths=CHECKS,
+        code_paths=STEPS,
         launcher=warm_launcher,
     )
     local = shared_run_step(

@@ -16,7 +16,7 @@ from airflow_hops.store import ArtifactStore
 from airflow_hops.store.private_folders import cache_folder
 
 pytestmark = pytest.mark.runtime
-CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
+STEPS = (str(Path(__file__).parent / "steps"),)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_ranks_read_the_splits_of_a_remote_store_by_themselves(
     def run(entry: str, kind: str, params: dict[str, Any], inputs: dict[str, Any]) -> Artifact:
         producer = Producer("remote", "run", kind)
         output = Output(store.address(producer, kind), kind)
-        spec = StepSpec(kind, entry, params=params, inputs=inputs, output=output, producer=producer, code_paths=CHECKS)
+        spec = StepSpec(kind, entry, params=params, inputs=inputs, output=output, producer=producer, code_paths=STEPS)
         return Artifact.from_dict(RuntimeHook().run(spec, launcher=warm_launcher, cache=False).value)
 
     rows = {"train": [200, 3, 98], "eval": [60]}

@@ -25,7 +25,7 @@ from airflow_hops.processes.programs import module_command, with_package
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
-CHECKS = str(TESTS / "runtime_checks")
+STEPS = str(TESTS / "steps")
 GONE_S = 5.0
 
 
@@ -96,7 +96,7 @@ def tries(tmp_path: Path, runtime: Path) -> Iterator[Callable[..., Worker]]:
         given = {
             "store": (tmp_path / "store").as_uri(),
             "runtime": str(runtime),
-            "code_paths": [CHECKS],
+            "code_paths": [STEPS],
             "entry": f"job_steps:{entry}",
             "params": {"folder": str(tmp_path), **params},
             "try_number": len(workers) + 1,

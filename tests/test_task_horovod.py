@@ -13,7 +13,7 @@ from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 
 pytestmark = pytest.mark.runtime
-CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
+STEPS = (str(Path(__file__).parent / "steps"),)
 ENTRY = "airflow_hops.runtime.train:run"
 
 
@@ -23,7 +23,7 @@ def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
         "transformed_examples:write",
         params={"rows": {"train": [300], "eval": [100]}},
         kind="transformed_examples",
-        code_paths=CHECKS,
+        code_paths=STEPS,
         launcher=warm_launcher,
     )
     return found
@@ -116,7 +116,7 @@ def test_what_cannot_be_run_is_said_and_not_retried(
     shared_run_step: Any, warm_launcher: Any, params: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(StepFailed) as failure:
-        shared_run_step(ENTRY, params=params, kind="model", code_paths=CHECKS, launcher=warm_launcher)
+        shared_run_step(ENTRY, params=params, kind="model", code_paths=STEPS, launcher=warm_launcher)
     assert expected in str(failure.value)
     assert not failure.value.retryable
     assert not shared_run_step.store.exists(shared_run_step.last_uri)
@@ -126,7 +126,7 @@ def test_a_script_may_write_its_model_itself_which_is_not_taken_for_synchronized
     shared_run_step: Any, warm_launcher: Any
 ) -> None:
     model = shared_run_step(
-        ENTRY, params={"script": "script_that_saves.py"}, kind="model", code_paths=CHECKS, launcher=warm_launcher
+        ENTRY, params={"script": "script_that_saves.py"}, kind="model", code_paths=STEPS, launcher=warm_launcher
     )
     folder, training = _training(shared_run_step, model.to_dict())
     assert (folder / "saved_model" / "saved_model.pb").exists()

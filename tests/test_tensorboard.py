@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from waiting import wait_for
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
-CHECKS = Path(__file__).parent / "runtime_checks"
+STEPS = Path(__file__).parent / "steps"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def training(shared_run_step: Any, warm_launcher: Any, run_dag: Any) -> Iterator
         "transformed_examples:write",
         params={"rows": {"train": [300], "eval": [100]}},
         kind="transformed_examples",
-        code_paths=(str(CHECKS),),
+        code_paths=(str(STEPS),),
         launcher=warm_launcher,
     )
     patch = pytest.MonkeyPatch()

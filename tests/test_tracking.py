@@ -12,7 +12,7 @@ from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
-CHECKS = (str(TESTS / "runtime_checks"), str(TESTS))
+STEPS = (str(TESTS / "steps"), str(TESTS))
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def tracked(shared_run_step: Any, warm_launcher: Any, tmp_path_factory: pytest.T
     tracking_uri = f"sqlite:///{folder}/mlflow.db"
 
     def run(entry: str, **kwargs: Any) -> Any:
-        return shared_run_step(entry, code_paths=CHECKS, launcher=warm_launcher, **kwargs)
+        return shared_run_step(entry, code_paths=STEPS, launcher=warm_launcher, **kwargs)
 
     examples = run(
         "transformed_examples:write", params={"rows": {"train": [300], "eval": [100]}}, kind="transformed_examples"
@@ -106,7 +106,7 @@ def test_a_training_goes_on_without_mlflow_and_says_so(shared_run_step: Any, war
         params={"train": "training_functions:train", "params": {"epochs": 1}},
         inputs={"examples": tracked["examples"]},
         kind="model",
-        code_paths=CHECKS,
+        code_paths=STEPS,
         launcher=warm_launcher,
         services={"tracking_uri": "http://127.0.0.1:9"},
     )

@@ -15,7 +15,7 @@ from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 
 pytestmark = pytest.mark.runtime
-CHECKS = (str(Path(__file__).parent / "runtime_checks"),)
+STEPS = (str(Path(__file__).parent / "steps"),)
 ENTRY = "airflow_hops.runtime.train:run"
 
 
@@ -24,7 +24,7 @@ def run(shared_run_step: Any, warm_launcher: Any) -> Any:
     """Runs steps of the module's own code."""
 
     def run_step(entry: str, **kwargs: Any) -> Any:
-        return shared_run_step(entry, code_paths=CHECKS, launcher=warm_launcher, **kwargs)
+        return shared_run_step(entry, code_paths=STEPS, launcher=warm_launcher, **kwargs)
 
     return run_step
 
@@ -62,9 +62,7 @@ def test_killing_the_step_ends_all_ranks_within_5_seconds(
         params = {"train": "training_functions:train_slowly", "params": {}}
         inputs = {"examples": examples}
         try:
-            shared_run_step(
-                ENTRY, params=params, inputs=inputs, kind="model", code_paths=CHECKS, launcher=warm_launcher
-            )
+            shared_run_step(ENTRY, params=params, inputs=inputs, kind="model", code_paths=STEPS, launcher=warm_launcher)
         except StepFailed as failure:
             failures.append(failure)
 
@@ -97,7 +95,7 @@ def test_ranks_die_with_a_step_that_is_killed_outright(
                 params={"train": "training_functions:train_slowly", "params": {}},
                 inputs={"examples": examples},
                 kind="model",
-                code_paths=CHECKS,
+                code_paths=STEPS,
                 launcher=warm_launcher,
             )
 

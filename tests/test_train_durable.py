@@ -90,7 +90,7 @@ def start(shared_run_step: Any, warm_launcher: Any, runtime: Path, tmp_path_fact
         "transformed_examples:write",
         params={"rows": {"train": [300], "eval": [100]}},
         kind="transformed_examples",
-        code_paths=(str(TESTS / "runtime_checks"),),
+        code_paths=(str(TESTS / "steps"),),
         launcher=warm_launcher,
     )
     home = tmp_path_factory.mktemp("airflow")

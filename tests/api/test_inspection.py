@@ -14,7 +14,7 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime
-CHECKS = Path(__file__).parents[1] / "runtime_checks"
+STEPS = Path(__file__).parents[1] / "steps"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def hook(api: Api, shared_run_step: Any, warm_launcher: Any) -> RuntimeHook:
     shared_run_step(
         "mlflow_runs:log",
         params={"tracking_uri": hook.settings.tracking_uri, "dag_id": "pages", "trainings": trainings},
-        code_paths=(str(CHECKS),),
+        code_paths=(str(STEPS),),
         launcher=warm_launcher,
     )
     return hook

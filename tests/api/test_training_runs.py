@@ -11,7 +11,7 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from api.conftest import Api
 
 pytestmark = pytest.mark.runtime
-CHECKS = Path(__file__).parents[1] / "runtime_checks"
+STEPS = Path(__file__).parents[1] / "steps"
 RUNS = "/api/dags/pages_training/training-runs"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -34,7 +34,7 @@ def runs(api: Api, shared_run_step: Any, warm_launcher: Any) -> list[dict[str, A
             "trainings": trainings,
             "files": {"notes/page.html": "<script>alert(1)</script>", "picture.svg": "<svg onload='alert(1)'/>"},
         },
-        code_paths=(str(CHECKS),),
+        code_paths=(str(STEPS),),
         launcher=warm_launcher,
     )
     found = api.get(f"{RUNS}?limit=50").json()["runs"]

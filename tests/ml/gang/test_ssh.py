@@ -367,7 +367,7 @@ def train(launcher: Any, examples: Path, output: Path) -> tuple[dict[str, Any], 
         output=output,
         options=TrainingOptions(train="training_functions:train", params={"epochs": 2}),
         launcher=launcher,
-        code_paths=(str(TESTS / "runtime_checks"),),
+        code_paths=(str(TESTS / "steps"),),
     )
     return train_model(training, on_message=on_message), checkpoints
 
