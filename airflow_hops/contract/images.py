@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput, check_max_rejected
-from airflow_hops.contract.json_fields import as_json
+from airflow_hops.contract.json_fields import StepOptions
 from airflow_hops.contract.sources import ImageSource
 from airflow_hops.contract.splits import EVAL, TRAIN
 
@@ -81,7 +81,7 @@ class ImageSpec:
 
 
 @dataclass(frozen=True)
-class ImageOptions:
+class ImageOptions(StepOptions):
     """The options of the images stage; JSON values.
 
     Attributes:
@@ -147,7 +147,3 @@ class ImageOptions:
         """The conversion of an image, as far as it is known before the training images are."""
         mean, scale = tuple(self.mean or ()), tuple(self.scale or ())
         return ImageSpec(self.height, self.width, self.channels, mean, scale, self.fit)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
-        return {name: as_json(value) for name, value in vars(self).items()}

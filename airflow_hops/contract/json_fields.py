@@ -1,4 +1,4 @@
-"""Dataclasses that are kept as JSON, and read by versions of this package other than the one that wrote them."""
+"""Dataclasses that are handed on as JSON, or kept as such and read by other versions of this package."""
 
 from __future__ import annotations
 
@@ -58,3 +58,12 @@ def as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
     return value
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The options of a stage: the operator makes them, a step gets them as JSON, and its stage makes them anew."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object, keyword arguments of the step."""
+        return {name: as_json(value) for name, value in vars(self).items()}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from airflow_hops.contract.artifacts import BadInput, check_max_rejected
+from airflow_hops.contract.json_fields import StepOptions
 
 
 @dataclass(frozen=True)
-class PrepareOptions:
+class PrepareOptions(StepOptions):
     """The options of the prepare stage; JSON values.
 
     Attributes:
@@ -44,7 +44,3 @@ class PrepareOptions:
         check_max_rejected(self.max_rejected)
         if self.newest_s is not None and self.time is None:
             raise BadInput("newest needs a time; name the column of the time, or leave newest out")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
-        return asdict(self)

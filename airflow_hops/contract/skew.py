@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.json_fields import JsonFields, as_json, where_told
+from airflow_hops.contract.json_fields import JsonFields, StepOptions, where_told
 from airflow_hops.contract.properties import Properties, Window
 
 SkewVerdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
@@ -20,7 +20,7 @@ Cause = Literal["all_missing", "missing_rate", "constant", "unit_change", "new_c
 
 
 @dataclass(frozen=True)
-class SkewTest:
+class SkewTest(StepOptions):
     """How two distributions are compared, feature by feature.
 
     Attributes:
@@ -95,10 +95,6 @@ class SkewOptions(SkewTest):
 
     MIN_ROWS: ClassVar[int] = 1000
     """A verdict uses them up: fewer would do, and find less."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
-        return {name: as_json(value) for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)

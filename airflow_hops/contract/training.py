@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from airflow_hops.contract.json_fields import StepOptions
 
 HOROVOD = "horovod"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
@@ -12,7 +14,7 @@ PARAMETER_SERVER = "parameter_server"
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(StepOptions):
     """The options of a training; JSON values.
 
     Attributes:
@@ -53,7 +55,3 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "script_args", tuple(self.script_args))  # JSON has lists
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
-        return {**asdict(self), "script_args": list(self.script_args)}
