@@ -78,14 +78,6 @@ def register_twice(context: Any, tracking_uri: str, model_name: str) -> dict[str
     }
 
 
-def register(context: Any, tracking_uri: str, model_name: str) -> dict[str, Any]:
-    """Registers a model: the version's number and its run."""
-    from airflow_hops.runtime.tracking import ModelRegistry
-
-    version = ModelRegistry(tracking_uri, model_name).register(context.input("model"), context.spec.producer)
-    return {"version": version.version, "run": version.mlflow_run_id}
-
-
 def runs(context: Any, tracking_uri: str, experiment: str) -> list[dict[str, Any]]:
     """Each run of an experiment, with its inputs, its artifacts and the text of some."""
     from mlflow.artifacts import load_text

@@ -57,6 +57,7 @@ def step_context(
     services: Mapping[str, str] | None = None,
     run_id: str | None = None,
     task_id: str | None = None,
+    code_paths: tuple[str, ...] = (),
     **inputs: Any,
 ) -> StepContext:
     """What a step's function is given; its scratch folder lies in ``folder``."""
@@ -69,7 +70,9 @@ def step_context(
         inputs={role: tuple(v) if isinstance(v, list | tuple) else (v,) for role, v in inputs.items()},
         output=Output(store.address(producer, kind), kind) if kind else None,
         store=store.root,
+        storage_options=store.storage_options,
         producer=producer,
+        code_paths=code_paths,
         services=services or {},
     )
     scratch = folder / f"scratch-{uuid.uuid4().hex[:8]}"

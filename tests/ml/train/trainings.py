@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.contract.protocol import parse_line
 from airflow_hops.store import ArtifactStore
 
+STEPS = Path(__file__).parents[2] / "steps"
 SETTINGS = {
     "checkpoint_every_steps",
     "deterministic",
@@ -49,6 +51,7 @@ class Trainings:
         examples: Artifact,
         *,
         run_id: str | None = None,
+        services: Mapping[str, str] | None = None,
         stage: Callable[..., Any] | None = None,
         **params: Any,
     ) -> Artifact:
@@ -61,9 +64,10 @@ class Trainings:
         said = Path(tempfile.mkstemp(dir=self.folder)[1])
         given = {"train": function, "params": params, **settings}
         environment = dict(os.environ)  # that of a fork is the fork server's
+        place = (self.store.root, self.store.storage_options)
         try:
             return self.own_process(
-                _run, environment, self.store.root, self.folder, said, run_id, examples, given, stage
+                _run, environment, place, self.folder, said, run_id, services, examples, given, stage
             )
         finally:
             found = [parse_line(line) for line in said.read_text().split("\n")]
@@ -73,22 +77,27 @@ class Trainings:
 
 def _run(
     environment: dict[str, str],
-    root: str,
+    place: tuple[str, Mapping[str, Any]],
     folder: Path,
     said: Path,
     run_id: str | None,
+    services: Mapping[str, str] | None,
     examples: Artifact,
     given: dict[str, Any],
     stage: Any,
 ) -> Artifact:
     from airflow_hops.contract.artifacts import HopsError
+    from airflow_hops.runtime.step.context import RecordHandler
     from airflow_hops.runtime.train import run
     from tests.ml.conftest import step_context
 
     os.environ |= environment
     with said.open("w") as output:
         os.dup2(output.fileno(), 1)
-    context = step_context(ArtifactStore(root), folder, kind="model", params=given, run_id=run_id, examples=examples)
+    logging.basicConfig(handlers=[RecordHandler()], force=True)
+    store = ArtifactStore(place[0], storage_options=place[1])
+    of = {"run_id": run_id, "services": services, "code_paths": (str(STEPS),)}
+    context = step_context(store, folder, kind="model", params=given, **of, examples=examples)
     try:
         return (stage or run)(context, **given)
     except HopsError:
