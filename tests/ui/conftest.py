@@ -87,6 +87,7 @@ class SiteStack(Stack):
         return {
             **super().airflow_environment(port),
             "FLIGHTS_DATA": str(self.data),
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",  # few tests run a DAG, and none waits for long
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{user}" for user in PASSWORDS),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
