@@ -3,8 +3,9 @@
 AIRFLOW_BIN := .venv/bin
 UV := $(CURDIR)/.uv/bin/uv
 SIDE_BY_SIDE := --no-print-directory --output-sync=target --keep-going
-PYTEST := $(AIRFLOW_BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
-PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml
+WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(AIRFLOW_BIN)/python -m pytest $(WORKERS)
+PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml $(WORKERS)
 QUICK := not (airflow or browser or faults or server or spark)
 COMPILE := pip compile --quiet --no-emit-index-url --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -17,6 +18,7 @@ from waiting import wait_for
 
 from airflow_hops.contract.protocol import STEP_ID_VARIABLE
 from airflow_hops.launchers.process import StepProcess, describe_exit
+from airflow_hops.processes.ending import descendants
 
 KILL_S = 5.0
 
@@ -172,6 +174,14 @@ def test_kill_ends_every_descendant_within_five_seconds(tmp_path: Path, started:
     assert process.wait() == -signal.SIGKILL
     assert len(processes_of(bystander)) == 1
     process.kill()  # what has ended can be killed again
+
+
+def test_processes_that_end_while_they_are_listed_are_no_fault() -> None:
+    """Without the mend, some tens of the listings were enough."""
+    with subprocess.Popen(["bash", "-c", "while :; do /bin/true & done"]) as restless:
+        for _ in range(1000):
+            list(descendants(os.getpid()))
+        restless.kill()
 
 
 def test_kill_ends_a_reader_that_waits_for_lines(tmp_path: Path, started: list[StepProcess]) -> None:

@@ -24,7 +24,10 @@ def descendants(pid: int) -> Iterator[int]:
 
 def children(pid: int) -> Iterator[int]:
     """The processes that a process has started or adopted."""
-    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+    listings: list[Path] = []
+    with contextlib.suppress(OSError):  # it ends while its threads are listed
+        listings += Path(f"/proc/{pid}/task").glob("*/children")
+    for listing in listings:
         with contextlib.suppress(OSError):
             yield from map(int, listing.read_text().split())
 

@@ -93,7 +93,7 @@ def _follow(process: subprocess.Popen[str], with_memory: bool) -> Timed:
     used = cpu_seconds(trees(root)) - before
     _say(process.stdin, "end")
     seconds = answer.pop("seconds")
-    return Timed(seconds, used, answer, idle, sampler.peak_pss_mib if sampler else 0.0)
+    return Timed(seconds, used, answer, idle, max(idle, sampler.peak_pss_mib) if sampler else 0.0)
 
 
 def _say(to: IO[str], word: str) -> None:

@@ -1,6 +1,7 @@
 import { Button, CloseButton, HStack, Input, InputGroup, Menu, Portal, Text } from "@chakra-ui/react";
 import { type ReactNode, useEffect, useState } from "react";
 import { LuChevronDown, LuSearch } from "react-icons/lu";
+import { follow, type Search } from "src/components/search";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 
 const SETTLE_MS = 200;
@@ -22,19 +23,19 @@ export function FilterBar({ children, summary }: { children: ReactNode; summary?
 /** Text to search for, kept in the query under `name`; it takes effect when the typing pauses. */
 export function SearchInput({ name = "search", placeholder = "Search" }: { name?: string; placeholder?: string }) {
   const [value, setValue] = useQueryParam(name);
-  const [typed, setTyped] = useState(value);
-  const [settled, setSettled] = useState(value);
-  if (value !== settled) {
-    // Changed from outside: the back button, or a link.
-    setSettled(value);
-    setTyped(value);
+  const [search, setSearch] = useState<Search>({ typed: value, known: value, asked: [] });
+  const { typed } = search;
+  const setTyped = (text: string) => setSearch((before) => ({ ...before, typed: text }));
+  const followed = follow(search, value);
+  if (followed !== search) {
+    setSearch(followed);
   }
   useEffect(() => {
     if (typed === value) {
       return;
     }
     const timer = window.setTimeout(() => {
-      setSettled(typed);
+      setSearch((before) => ({ ...before, asked: [...before.asked, typed] }));
       setValue(typed);
     }, SETTLE_MS);
     return () => window.clearTimeout(timer);
