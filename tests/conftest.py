@@ -44,6 +44,7 @@ MARKERS = {
     "shown_demo": ("airflow", "server"),
     "site": ("airflow", "browser", "server"),
     "spark_launcher": ("spark",),
+    "start_ssh_server": ("server",),
     "starting_server": ("server",),
     "warm_launcher": ("server",),
 }

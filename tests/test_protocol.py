@@ -32,7 +32,7 @@ KILL_S = 5.0
 Step = Callable[..., Any]
 
 
-@pytest.fixture(params=["cold", "warm"])
+@pytest.fixture(params=["cold", pytest.param("warm", marks=pytest.mark.server)])
 def launcher(request: pytest.FixtureRequest, runtime: Path) -> LocalLauncher:
     if request.param == "cold":
         return LocalLauncher(runtime)

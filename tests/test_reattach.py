@@ -128,7 +128,9 @@ def nothing_is_left(job: Job, tmp_path: Path) -> bool:
     return not job.path.exists() and not list((tmp_path / "store").rglob(f"{job.id}*"))
 
 
-@pytest.mark.parametrize("start", ["cold", "warm", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(
+    "start", ["cold", pytest.param("warm", marks=pytest.mark.server), pytest.param("spark", marks=pytest.mark.spark)]
+)
 def test_a_retry_follows_the_job_of_a_worker_that_was_killed(tries, tmp_path, start, request):
     given = {"spark": {"spark_conn_id": "spark_local"}}.get(start, {})
     if start == "warm":

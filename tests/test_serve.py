@@ -96,6 +96,7 @@ def test_storage_options_reach_the_servers_fsspec(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.runtime
+@pytest.mark.server
 def test_the_command_becomes_the_server(tmp_path: Path) -> None:
     extra = {"serving_config_file": str(tmp_path / "models.config")}
     connection = json.dumps({"conn_type": "hops", "port": 9500, "extra": extra})

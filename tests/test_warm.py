@@ -72,6 +72,7 @@ def test_step_does_not_begin_before_its_client_says_so(tmp_path, runtime, warm_l
     assert marker.exists()
 
 
+@pytest.mark.server
 def test_first_step_starts_the_warm_process_for_those_that_follow(tmp_path, runtime):
     marker = tmp_path / "ran"
     spec_path = spec_in(tmp_path, marker)

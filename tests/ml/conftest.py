@@ -36,16 +36,31 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore::FutureWarning:google")
 
 
+LONG = (
+    "spark",
+    "ranks",
+    "tests/ml/train/test_train.py",
+    "tests/ml/train/test_train_resume.py",
+    "tests/ml/statistics/test_statistics.py",
+    "tests/ml/skew/test_skew_significance.py",
+    "tests/ml/train/test_horovod_scripts.py",
+    "tests/ml/statistics/test_lift.py",
+)
+"""Groups that take long: those begin first."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests by what they use; has one worker of pytest-xdist run a module's tests, one all on a Spark session."""
     for item in items:
-        for fixture, marker in (("spark", "spark"), ("trainings", "server")):
+        for fixture, marker in (("spark", "spark"), ("start_ssh_server", "server"), ("trainings", "server")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
         if item.get_closest_marker("xdist_group") is None:
             shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
             item.add_marker(pytest.mark.xdist_group(shared))
+    places = {group: place for place, group in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.get_closest_marker("xdist_group").args[0], len(places)))
 
 
 @pytest.hookimpl(wrapper=True)
