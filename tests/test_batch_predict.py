@@ -27,7 +27,7 @@ def predict(pipeline: Pipeline) -> Callable[..., Artifact]:
     """Runs the step on Spark, forked from the warm process."""
     launcher = SparkLauncher(pipeline.runner.runtime, "spark_local", {}, pipeline.launcher.warm)
 
-    def run(examples: Artifact, model: Artifact | None = None, **params: Any) -> Artifact:
+    def run(examples: Artifact, model: Artifact | None = None, launcher: Any = launcher, **params: Any) -> Artifact:
         artifact: Artifact = pipeline.runner(
             "airflow_hops.runtime.batch_predict.stage:run",
             params=params,
@@ -96,17 +96,22 @@ def test_every_row_is_predicted_once_beside_the_columns_asked_for(
 
 def test_what_does_not_go_together_is_named(pipeline: Pipeline, predict: Callable[..., Artifact]) -> None:
     examples = write_examples(pipeline)
+    early = {"launcher": pipeline.launcher}  # before Spark is started
     cases = [
         ({"signature": "classify"}, "there is no signature 'classify'; there are serving_default"),
         ({"columns": ["plane"]}, "there is no column 'plane', which columns name"),
-        ({"columns": ["late", "late"]}, "columns is ['late', 'late']; expected a list of names, each once"),
-        ({"splits": []}, "splits is []; expected at least one, or None for all"),
-        ({"splits": "train"}, "splits is 'train'; expected a list of names, each once"),
-        ({"batch_rows": -5}, "batch_rows is -5; expected a whole number from 1 on, or None"),
+        (
+            {"columns": ["late", "late"], **early},
+            "columns is ['late', 'late']; expected a list of names, each once",
+        ),
+        ({"splits": [], **early}, "splits is []; expected at least one, or None for all"),
+        ({"splits": "train", **early}, "splits is 'train'; expected a list of names, each once"),
+        ({"batch_rows": -5, **early}, "batch_rows is -5; expected a whole number from 1 on, or None"),
     ]
+    model = pipeline.model("first")
     for params, message in cases:
         with pytest.raises(StepFailed) as caught:
-            predict(examples, pipeline.model("first"), **params)
+            predict(examples, model, **params)
         assert message in str(caught.value)
         assert not caught.value.retryable
         assert not pipeline.store.exists(pipeline.runner.last_uri)

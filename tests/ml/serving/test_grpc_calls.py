@@ -113,14 +113,14 @@ def test_a_drain_answers_what_has_its_message_and_lets_the_rest_go(echo: Echo) -
     begun = echo.begin()
     while echo.ask.future(b"quick").code() is not grpc.StatusCode.UNAVAILABLE:
         pass
-    stopped = echo.server.stop(2)
+    stopped = echo.server.stop(5)
     with grpc.insecure_channel(f"127.0.0.1:{echo.port}") as late, pytest.raises(grpc.RpcError) as refused:
         late.unary_unary(PATH)(b"quick", timeout=10)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     echo.may_end.set()
     assert (runs.result(), waits.result()) == (b"wait", b"wait")
     assert begun.code() is not grpc.StatusCode.OK
-    assert stopped.wait(30)
+    assert stopped.wait(60)
 
 
 def test_an_exception_and_what_it_says_reach_the_client_and_the_server_goes_on(echo: Echo) -> None:
