@@ -125,12 +125,6 @@ def check_files(path: Path) -> None:
             raise HopsError(f"{path / name}: damaged: its CRC-32 is {found:08x}, expected {crc:08x}")
 
 
-def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The checkpoint of the most steps in a folder, or None."""
-    whole = sorted(path.parent for path in folder.glob(f"{CHECKPOINT_GLOB}/{CHECKPOINT_NAME}"))
-    return read_checkpoint(whole[-1]) if whole else None
-
-
 def copy_variables(model: Any, optimizer: Any = None) -> dict[str, np.ndarray[Any, Any]]:
     """Copies of the variables of a model and its optimizer.
 

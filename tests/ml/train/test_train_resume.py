@@ -21,7 +21,7 @@ from trainings import Trainings
 from waiting import wait_for
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.hops.checkpoints import CheckpointWriter, Position, Snapshot, copy_variables, latest_checkpoint
+from airflow_hops.hops.checkpoints import CheckpointWriter, Position, Snapshot, copy_variables, read_checkpoint
 from airflow_hops.hops.context import TrainContext
 from airflow_hops.hops.keras import DistributedGradientTape, DistributedOptimizer
 
@@ -302,7 +302,7 @@ def _befall(folder: Path, small: Path) -> None:
         examples_dir=folder,
         checkpoint_dir=folder,
         tensorboard_dir=folder,
-        resumed_from=latest_checkpoint(checkpoints),
+        resumed_from=read_checkpoint(max(checkpoints.glob("step-*/checkpoint.json")).parent),
     )
     position = training.restore(model)
     assert (position.step, position.epoch, position.batch) == (14, 1, 0), "of two ranks: the epoch begins anew"
