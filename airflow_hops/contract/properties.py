@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Manifest
 from airflow_hops.contract.json_fields import JsonFields, where_told
+from airflow_hops.contract.target import Target, problem_of
 
 Mode = Literal["champion", "canary"]
 """How a model was deployed: with all the traffic, or with a share of it."""
+
+ModelFormat = Literal["saved_model", "onnx", "skops"]
+"""What a model artifact holds, in a folder of this name: TensorFlow's SavedModel, an ONNX graph, or an estimator."""
 
 Window = tuple[str | None, str | None]
 """Start and end, ISO 8601 UTC, None where it is open; the end is not within it."""
@@ -70,6 +74,9 @@ class ExamplesProperties(Properties):
         time: Name of the time's column; None where the data has none.
         window: The span of the snapshot.
         splits: Their names.
+        problem: What the label asks for; None in what was written before there were several kinds.
+        classes: Names of the classes in the order of their numbers, where they have any.
+        weight: Name of the column of the rows' weights.
     """
 
     label: str | None = None
@@ -77,6 +84,18 @@ class ExamplesProperties(Properties):
     time: str | None = None
     window: Window | None = None
     splits: tuple[str, ...] = ()
+    problem: str | None = where_told()
+    classes: tuple[str, ...] | None = where_told()
+    weight: str | None = where_told()
+
+    @property
+    def target(self) -> Target:
+        """What a model of these examples is to predict.
+
+        Raises:
+            BadInput: there is no label, or the properties contradict each other.
+        """
+        return Target(self.label_column, problem_of(self.problem, self.classes), self.classes, self.weight)
 
     @property
     def label_column(self) -> str:
@@ -108,13 +127,11 @@ class TransformedExamplesProperties(ExamplesProperties):
     Attributes:
         features: Raw features, in the schema's order.
         outputs: What the preprocessing function returns, by name: dtype, width, vocabulary size.
-        classes: Of images: the classes' names by number.
         by_class: Of images: counts by split and class.
     """
 
     features: tuple[str, ...] = ()
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    classes: tuple[str, ...] | None = where_told()
     by_class: Mapping[str, Any] | None = where_told()
 
 
@@ -201,6 +218,11 @@ class ModelProperties(Properties):
         statistics: URI of the statistics that the constants come from.
         statistics_fingerprint: Their fingerprint.
         schema: URI of the schema.
+        problem: What it predicts; None of a model without examples, or from before there were several kinds.
+        classes: Names of the classes in the order of its outputs, where they have any.
+        format: How the model is stored; None for a SavedModel.
+        framework: What it was trained with (``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, ``torch``).
+        library_versions: Of the framework and the converter, by distribution.
     """
 
     signature: str | None = None
@@ -216,6 +238,34 @@ class ModelProperties(Properties):
     statistics: str | None = None
     statistics_fingerprint: str | None = None
     schema: str | None = None
+    problem: str | None = where_told()
+    classes: tuple[str, ...] | None = where_told()
+    format: str | None = where_told()
+    framework: str | None = where_told()
+    library_versions: Mapping[str, str] | None = where_told()
+
+    @property
+    def folder(self) -> ModelFormat:
+        """Name of the folder that holds the model in the artifact: that of its format.
+
+        Raises:
+            BadInput: this version knows no such format.
+        """
+        for known in get_args(ModelFormat):
+            if known == (self.format or "saved_model"):
+                return known  # type: ignore[no-any-return]
+        raise BadInput(f"the model's format is {self.format!r}; this version knows {', '.join(get_args(ModelFormat))}")
+
+    @property
+    def target(self) -> Target:
+        """What the model predicts.
+
+        Raises:
+            BadInput: there is no label, or the properties contradict each other.
+        """
+        if self.label is None:
+            raise BadInput("the model's properties name no label; expected the name of its column")
+        return Target(self.label, problem_of(self.problem, self.classes), self.classes)
 
 
 @dataclass(frozen=True)
