@@ -5,16 +5,12 @@ Standard library only: in a fresh checkout it runs before anything is installed.
 
 from __future__ import annotations
 
-import configparser
-import contextlib
 import hashlib
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +18,7 @@ from pathlib import Path
 from airflow_hops.class_archive import lacks_archive, make_archive
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.java import find_java, own_java
-from airflow_hops.processes.temporary_folders import temporary_folder
+from airflow_hops.uv_program import Say, package_name, run_uv, uv_environment
 
 STAMP_NAME = "hops-pins.sha256"
 """File in an environment, written last: the fingerprint of its pins, and the folder that it was made in."""
@@ -36,9 +32,8 @@ PYTHON_VERSION = (3, 11)
 AIRFLOW_PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
 """The Pythons that this package runs on beside Airflow: what ``requires-python`` says."""
 
-_UNFINISHED = "unfinished"
-
-Say = Callable[[str], None]
+UNFINISHED = "unfinished"
+"""What a stamp says of an environment whose installation has begun."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +74,6 @@ def fingerprint(pins: Path) -> str:
     return hashlib.sha256(pins.read_bytes()).hexdigest()
 
 
-def runtime_fingerprint(path: Path) -> str:
-    """What tells the libraries of an environment made from our pins: their fingerprint, and what was added to them."""
-    added = added_requirements(path)
-    return "\n".join([pins_fingerprint(), *added])
-
-
 def added_requirements(path: Path) -> list[str]:
     """The requirements that :func:`add_requirements` has added to the environment in a folder."""
     try:
@@ -111,10 +100,10 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
     except FileNotFoundError:
         if any(path.glob("lib/python3*/site-packages/*.dist-info")):
             return EnvironmentState("unmanaged", f"{path} was not made by airflow-hops (it has no {STAMP_NAME})")
-        made_of, made_in = _UNFINISHED, ""
+        made_of, made_in = UNFINISHED, ""
     if made_in and made_in != str(path.resolve()):
         return EnvironmentState("moved", f"{path} was made in {made_in}")
-    if made_of in ("", _UNFINISHED):
+    if made_of in ("", UNFINISHED):
         return EnvironmentState("unfinished", f"the installation into {path} did not finish")
     if made_of != expected:
         return EnvironmentState("stale", f"{path} holds pins {made_of[:12]}, expected {expected[:12]}")
@@ -165,27 +154,22 @@ def create_environment(
         raise BadInput(
             f"{state.detail}, and all but the pins would be removed from it; delete it, or use --force, if so meant"
         )
-    environment, settings = uv_environment(os.environ), pins.with_name("uv.toml")
+    settings = pins.with_name("uv.toml")
     added = added_requirements(path)
     if force or state.name not in ("unfinished", "stale", "good"):
         interpreter = find_python(uv, python, version, say)
         say(f"new environment on {interpreter}")
-        _run(
-            [uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(path)],
-            environment,
-            settings,
-            say,
-        )
+        run_uv([uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(path)], settings, say)
     stamp = path / STAMP_NAME
-    stamp.write_text(f"{_UNFINISHED}\n{path}\n")
-    _write_added(path, added)
+    stamp.write_text(f"{UNFINISHED}\n{path}\n")
+    write_added(path, added)
     files = [str(pins.resolve())]
     if wants_java and java is not None:
         say(f"no Java that Spark runs on was found on this machine: one comes along ({java.name})")
         files.append(str(java.resolve()))
     target = ["--python", str(path / "bin" / "python")]
     try:
-        _run([uv, "pip", "sync", *target, "--compile-bytecode", *files], environment, settings, say)
+        run_uv([uv, "pip", "sync", *target, "--compile-bytecode", *files], settings, say)
     except HopsError as error:
         missing = build_tools_missing(str(path / "bin" / "python"))
         needed = f"{error}; packages that are built here need: apt-get install {' '.join(missing)}"
@@ -216,28 +200,21 @@ def add_requirements(path: Path, pins: Path, requirements: Sequence[str], *, uv:
     state = environment_state(path, fingerprint(pins))
     if state.name not in ("good", "unmanaged"):
         raise BadInput(f"{path}: {state.detail}; run 'airflow hops runtime create {path}' first")
-    added = {_package(requirement): requirement for requirement in [*added_requirements(path), *requirements]}
+    added = {package_name(requirement): requirement for requirement in [*added_requirements(path), *requirements]}
     _install_added(path, pins, list(added.values()), uv, say)
-    _write_added(path, list(added.values()))
+    write_added(path, list(added.values()))
 
 
 def _install_added(path: Path, pins: Path, requirements: Sequence[str], uv: str, say: Say) -> None:
     target = ["--python", str(path / "bin" / "python"), "--constraint", str(pins.resolve())]
     command = [uv, "pip", "install", *target, "--compile-bytecode", "--", *requirements]
-    _run(command, uv_environment(os.environ), pins.with_name("uv.toml"), say)
+    run_uv(command, pins.with_name("uv.toml"), say)
 
 
-def _write_added(path: Path, requirements: Sequence[str]) -> None:
-    if requirements:
+def write_added(path: Path, requirements: Sequence[str]) -> None:
+    """Remembers what was added to an environment."""
+    if requirements or (path / ADDED_NAME).exists():
         (path / ADDED_NAME).write_text("".join(f"{requirement}\n" for requirement in requirements))
-
-
-def _package(requirement: str) -> str:
-    """The name of a requirement's package, as indexes compare it."""
-    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
-    if found is None:
-        raise BadInput(f"{requirement!r}: expected a package's name, and a version if need be, as in 'shap==0.46'")
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
 def find_python(uv: str, given: str | None, version: tuple[int, int], say: Say = print) -> str:
@@ -309,89 +286,7 @@ def build_tools_missing(python: str, environment: Mapping[str, str] | None = Non
     return missing if (Path(headers) / "Python.h").exists() else [*missing, "python3-dev"]
 
 
-def nccl_build_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What has Horovod built with NCCL, where this machine has CUDA's and NCCL's headers; else nothing.
-
-    Args:
-        environment: ``CUDA_HOME`` and ``NCCL_HOME`` say where they are, if not in the usual places.
-    """
-    nvcc = shutil.which("nvcc", path=environment.get("PATH"))
-    cuda_homes = [environment.get("CUDA_HOME"), "/usr/local/cuda", nvcc and str(Path(nvcc).resolve().parent.parent)]
-    cuda = next((home for home in cuda_homes if home and (Path(home) / "include" / "cuda_runtime.h").exists()), None)
-    nccl_homes = [environment.get("NCCL_HOME"), cuda, "/usr", "/usr/local"]
-    nccl = next((home for home in nccl_homes if home and (Path(home) / "include" / "nccl.h").exists()), None)
-    if cuda is None or nccl is None:
-        return {}
-    return {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": cuda, "HOROVOD_NCCL_HOME": nccl}
-
-
 def _machine_has_java() -> bool:
     """Whether there is a Java for Spark outside the environment."""
     java = find_java()
     return java is not None and java.supported
-
-
-def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for uv: the caller's, less what would change what is installed."""
-    dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
-    kept = {name: value for name, value in environment.items() if name not in dropped}
-    # Started by make, Horovod's build would take make's flags for its own, and compile on one core.
-    return {**_pip_settings(environment), **kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
-
-
-def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Package index and certificates that pip was told of and uv was not: uv does not read pip's configuration."""
-    home = Path(environment.get("HOME") or "~").expanduser()
-    user_folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-    settings = configparser.ConfigParser(interpolation=None, strict=False)
-    files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", user_folder / "pip" / "pip.conf"]
-    if named := environment.get("PIP_CONFIG_FILE"):
-        files.append(Path(named))
-    with contextlib.suppress(configparser.Error, UnicodeDecodeError):
-        settings.read(files)
-    index = environment.get("PIP_INDEX_URL") or settings.get("global", "index-url", fallback="")
-    certificates = environment.get("PIP_CERT") or settings.get("global", "cert", fallback="")
-    found = {}
-    told = any((folder / "uv" / "uv.toml").exists() for folder in (Path("/etc"), user_folder))
-    if index and not told and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & environment.keys():
-        found["UV_DEFAULT_INDEX"] = index
-    if certificates:
-        found["SSL_CERT_FILE"] = certificates
-    return found
-
-
-def _run(command: list[str], environment: Mapping[str, str], settings: Path, say: Say) -> None:
-    # uv reads the settings of its working directory, or of the project around it where there is one (and an installed
-    # package is often inside of one); --config-file would hide the user's own settings, such as the package index.
-    with temporary_folder("uv") as folder:
-        if settings.exists():
-            # As settings, not in the environment: uv keeps builds of other settings apart.
-            variables = nccl_build_variables(environment)
-            added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
-            text = settings.read_text().replace("horovod = { ", "horovod = { " + added)
-            (folder / settings.name).write_text(text)
-        process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                # The list of every package says nothing that the pins do not; nor does that of Horovod's files.
-                if not line.startswith((" + ", " - ", " ~ ")) and not line.lstrip().startswith(
-                    ("copying ", "creating ")
-                ):
-                    say(line.rstrip())
-            code = process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-    if code:
-        raise HopsError(f"'{' '.join(command[:3])}' ended with exit code {code}; run it again to continue")

@@ -101,7 +101,7 @@ def test_empty_fields_come_from_the_configuration_and_then_from_airflow_home(
         ({"extra": {"store": "artifacts"}}, "field 'store' is 'artifacts', expected a URI or an absolute path"),
         ({"extra": {"store": "s3://bucket/hops/../other"}}, "'s3://bucket/hops/../other' has a part '..'"),
         ({"extra": {"store": "file:///srv/%2e%2e/other"}}, "'file:///srv/%2e%2e/other' has a part '..'"),
-        ({"extra": {"runtime": "venv"}}, "field 'runtime' is 'venv', expected an absolute path"),
+        ({"extra": {"runtime": "venv"}}, "runtime 'venv': there is no such environment beside"),
         ({"port": "http"}, "AIRFLOW_CONN_HOPS_OTHER cannot be read; expected"),
         ("{not json", "AIRFLOW_CONN_HOPS_OTHER cannot be read; expected"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -26,11 +27,12 @@ from airflow_hops.environments import (
     environment_state,
     fingerprint,
     pins_file,
-    runtime_fingerprint,
 )
+from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
 from airflow_hops.java import find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.overlays import make_overlay, runtime_fingerprint
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
@@ -170,6 +172,85 @@ def test_added_packages_leave_the_pins_alone_and_stay_when_these_change(tmp_path
     pins.write_text("tiny==1.0\n")
     with pytest.raises(BadInput, match=f"run 'airflow hops runtime create {environment}' first"):
         add(environment, pins, "extra")
+
+
+@pytest.fixture
+def churn(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runtime environment of one small package, which passes for one of our pins, and an overlay over it."""
+    base = tmp_path / "runtime"
+    make(base, pins)
+    (base / STAMP_NAME).write_text(f"{fingerprint(pins_file())}\n{base}\n")
+    monkeypatch.setenv("AIRFLOW__HOPS__RUNTIME", str(base))
+    monkeypatch.setenv("UV_FIND_LINKS", str(pins.parent))
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    write_wheel(pins.parent, "extra", "1.0", requires="tiny")
+    write_wheel(pins.parent, "more", "1.0", requires="extra")
+    write_wheel(pins.parent, "newer", "1.0", requires="tiny>=2")
+    make_overlay(base, "churn", ["extra"], pins_file(), uv=find_uv_bin(), say=lambda line: None)
+    return tmp_path / "runtime-churn"
+
+
+def test_an_overlay_adds_packages_to_its_base_and_a_task_or_a_connection_names_it(
+    churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = churn.with_name("runtime")
+    assert (installed(churn), installed(churn, "extra")) == ("1.0", "1.0")
+    assert not list(churn.glob("lib/*/site-packages/tiny*")), "what the base has is not copied"
+    assert runtime_python(churn) == churn / "bin" / "python"
+    assert step_environment(churn)["PATH"].split(":")[:2] == [f"{churn}/bin", f"{base}/bin"]
+    # What was cached, or is warm, in the one environment does not count in the other.
+    assert runtime_fingerprint(churn) != runtime_fingerprint(base)
+    assert warm_socket(churn) != warm_socket(base)
+
+    assert RuntimeHook().settings.runtime == base
+    assert RuntimeHook(runtime="churn").settings.runtime == churn
+    monkeypatch.setenv("AIRFLOW_CONN_NAMED", '{"conn_type": "hops", "extra": {"runtime": "churn"}}')
+    assert RuntimeHook("named").settings.runtime == churn
+    with pytest.raises(BadInput, match=r"runtime 'chrun': there is no such.*\(there are: churn\).*create --name chrun"):
+        _ = RuntimeHook("named", runtime="chrun").settings
+
+    (base / STAMP_NAME).write_text(f"older\n{base}\n")
+    with pytest.raises(BadInput, match=f"{base}'.* holds pins older.*create {base}'"):
+        runtime_python(churn)
+    shutil.rmtree(base)
+    with pytest.raises(BadInput, match=f"there is nothing at {base}"):
+        runtime_python(churn)
+
+
+def test_the_commands_change_an_overlay_and_leave_it_as_it_was_where_packages_do_not_go_together(
+    churn: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    def runtime(*arguments: str) -> str:
+        capsys.readouterr()
+        given = get_parser().parse_args(["hops", "runtime", *arguments])
+        given.func(given)
+        return capsys.readouterr().out
+
+    assert "extra==1.0" in runtime("create", "--name", "churn"), "what it has stays"
+    found = runtime("search", "more", "tiny").splitlines()
+    assert found == ["more==1.0", "tiny==1.0  (in the runtime environment already)", "  extra==1.0"]
+    assert "more==1.0" in runtime("install", "more", "--name", "churn")
+    assert (installed(churn, "more"), added_requirements(churn)) == ("1.0", ["extra", "more"])
+    listed = runtime("list", "--output", "json")
+    assert [(each["name"], each["state"], each["packages"]) for each in json.loads(listed)] == [("churn", "good", "2")]
+
+    with pytest.raises(SystemExit, match="exit code 1"):
+        runtime("install", "newer", "--name", "churn")
+    assert "tiny" in capsys.readouterr().out, "uv's own words say what does not go together"
+    assert runtime_python(churn).exists() and added_requirements(churn) == ["extra", "more"]
+    with pytest.raises(SystemExit, match="'newer' was not added to 'churn', which has extra, more"):
+        runtime("remove", "newer", "--name", "churn")
+
+    runtime("remove", "extra", "more", "--name", "churn")
+    assert runtime("freeze", "--name", "churn").split() == ["tiny==1.0"]
+    runtime("create", "--name", "churn", "--with", "extra==1.0", "--force")
+    assert runtime("freeze", "--name", "churn").split() == ["extra==1.0", "tiny==1.0"]
+    runtime("remove", "--name", "churn")
+    assert not churn.exists() and json.loads(runtime("list", "--output", "json")) == []
+    with pytest.raises(SystemExit, match="--with: expected --name, too"):
+        runtime("create", "--with", "extra")
 
 
 def test_a_missing_environment_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
@@ -319,7 +400,7 @@ def test_a_spark_step_without_java_says_what_to_install(
 
 
 def test_horovod_is_built_with_nccl_where_its_headers_are(tmp_path: Path) -> None:
-    from airflow_hops.environments import nccl_build_variables
+    from airflow_hops.uv_program import nccl_build_variables
 
     cuda, nccl = tmp_path / "cuda", tmp_path / "nccl"
     given = {"CUDA_HOME": str(cuda), "NCCL_HOME": str(nccl), "PATH": str(tmp_path)}

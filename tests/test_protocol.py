@@ -185,7 +185,7 @@ def test_a_missing_module_is_told_with_the_environment_and_the_command_that_adds
     assert "No module named 'nowhere'" in str(caught.value)
     assert (
         f"runtime environment {runtime}, where there is no module 'nowhere': add its package with 'airflow hops "
-        f"runtime add PACKAGE --path {runtime}'" in str(caught.value)
+        f"runtime install PACKAGE --path {runtime}'" in str(caught.value)
     )
 
 

@@ -35,24 +35,66 @@ _SERVER_CONNECTION = Arg(
 _FLAGS = Arg(("flags",), nargs="*", help="Further flags of the server, behind --")
 _SPARK_CONNECTION = Arg(("--spark-conn-id",), default="spark_default", help="Spark connection to check")
 
+_RUNTIME_PATH = Arg(("--path",), help="Folder of the runtime environment (default: as for 'create')")
+_RUNTIME_NAME = Arg(("--name",), help="An environment of one's own, which adds packages to the runtime environment's")
+_REQUIREMENT = Arg(("requirement",), nargs="+", help="As pip takes it: scikit-image, shap==0.46")
+
 _RUNTIME_COMMANDS = (
     ActionCommand(
         name="create",
-        help="Make the runtime environment from the pins that this package carries",
+        help="Make the runtime environment from the pins that this package carries, or one of your own over it",
         description="Installs TensorFlow, TFDV, Horovod, Spark and MLflow into an environment of their own. What is "
-        "good already stays; an interrupted installation is completed.",
+        "good already stays; an interrupted installation is completed. With --name, makes an environment that adds "
+        "packages to it, none of which changes one of its own; a task runs in it by runtime=NAME.",
         func=lazy_load_command("airflow_hops.cli.runtime.create"),
-        args=(_PATH, _PYTHON, _FORCE),
+        args=(
+            _PATH,
+            _RUNTIME_NAME,
+            Arg(
+                ("--with",),
+                dest="requirement",
+                action="append",
+                default=[],
+                help="A package that the named environment adds, as pip takes it (can be given again)",
+            ),
+            _PYTHON,
+            _FORCE,
+        ),
     ),
     ActionCommand(
-        name="add",
+        name="list",
+        help="List the environments of your own",
+        func=lazy_load_command("airflow_hops.cli.runtime.show"),
+        args=(_RUNTIME_PATH, ARG_OUTPUT, ARG_VERBOSE),
+    ),
+    ActionCommand(
+        name="install",
         help="Install packages of your own beside those of the pins, none of which changes",
         description="What user code imports in a step, on every machine that runs steps. 'create' keeps them.",
-        func=lazy_load_command("airflow_hops.cli.runtime.add"),
+        func=lazy_load_command("airflow_hops.cli.runtime.install"),
+        args=(_REQUIREMENT, _RUNTIME_NAME, _RUNTIME_PATH),
+    ),
+    ActionCommand(
+        name="remove",
+        help="Remove an environment of your own, or packages from it",
+        func=lazy_load_command("airflow_hops.cli.runtime.remove"),
         args=(
-            Arg(("requirement",), nargs="+", help="As pip takes it: scikit-image, shap==0.46"),
-            Arg(("--path",), help="Folder of the runtime environment (default: as for 'create')"),
+            Arg(("package",), nargs="*", help="Packages to remove (default: the environment)"),
+            Arg(("--name",), required=True, help="The environment"),
+            _RUNTIME_PATH,
         ),
+    ),
+    ActionCommand(
+        name="search",
+        help="Say which versions of packages go together with the runtime environment's, and what they bring along",
+        func=lazy_load_command("airflow_hops.cli.runtime.search"),
+        args=(_REQUIREMENT, _RUNTIME_PATH),
+    ),
+    ActionCommand(
+        name="freeze",
+        help="Print the packages of an environment with their versions",
+        func=lazy_load_command("airflow_hops.cli.runtime.freeze"),
+        args=(_RUNTIME_NAME, _RUNTIME_PATH),
     ),
     ActionCommand(
         name="path",

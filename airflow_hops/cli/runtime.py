@@ -1,59 +1,121 @@
-"""``airflow hops runtime``: makes the runtime environment, and says where it is."""
+"""``airflow hops runtime``: makes the runtime environment and those of one's own, and says where they are."""
 
 from __future__ import annotations
 
 import os
 import time
 from argparse import Namespace
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 
+from airflow.cli.simple_table import AirflowConsole
 from airflow.configuration import conf
 
-from airflow_hops.contract.artifacts import HopsError
-from airflow_hops.environments import add_requirements, create_environment, pins_file
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.overlay import base_of, locked_packages
+from airflow_hops.environments import add_requirements, added_requirements, create_environment, pins_file
+from airflow_hops.overlays import find_overlay, list_overlays, make_overlay, overlay_folder, remove_overlay, resolve
+from airflow_hops.overlays import installed_packages as installed
+from airflow_hops.uv_program import package_name
 
 
+def _command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+    """Ends the program with an error's message alone."""
+
+    @wraps(function)
+    def run(args: Namespace) -> None:
+        try:
+            function(args)
+        except HopsError as error:
+            raise SystemExit(str(error)) from None
+
+    return run
+
+
+@_command
 def create(args: Namespace) -> None:
-    """Makes the runtime environment from the pins, or completes or updates the one that is there.
-
-    Raises:
-        SystemExit: it could not be made; the message says why.
-    """
-    folder = Path(args.path).expanduser().absolute() if args.path else runtime_folder()
+    """Makes the runtime environment from the pins, or completes or updates the one that is there; or an overlay."""
+    begun, base = time.monotonic(), _folder(args)
+    if args.name:
+        folder = overlay_folder(base, args.name)
+        _make(args, [*added_requirements(folder), *args.requirement], begun, force=args.force)
+        return
+    if args.requirement:
+        raise BadInput("--with: expected --name, too: packages of your own make an environment of their own")
     pins = pins_file()
-    begun = time.monotonic()
-    print(f"Runtime environment {folder} from {pins}", flush=True)
-    try:
-        made = create_environment(
-            folder,
-            pins,
-            uv=_uv(),
-            python=args.python,
-            java=pins.with_name("java.txt"),
-            force=args.force,
-            say=lambda line: print(f"  {line}", flush=True),
-        )
-    except HopsError as error:
-        raise SystemExit(str(error)) from None
+    print(f"Runtime environment {base} from {pins}", flush=True)
+    java = pins.with_name("java.txt")
+    made = create_environment(base, pins, uv=_uv(), python=args.python, java=java, force=args.force, say=_say)
     print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It is there already, with these very pins.")
-    if folder != runtime_folder():
-        print(f"Make it known: AIRFLOW__HOPS__RUNTIME={folder}, or the field 'runtime' of the connection.")
+    if base != runtime_folder():
+        print(f"Make it known: AIRFLOW__HOPS__RUNTIME={base}, or the field 'runtime' of the connection.")
 
 
-def add(args: Namespace) -> None:
-    """Installs packages into the runtime environment, beside those of the pins.
+@_command
+def install(args: Namespace) -> None:
+    """Installs packages into an overlay, or into the runtime environment, beside those of the pins."""
+    begun, base = time.monotonic(), _folder(args)
+    if args.name:
+        folder = find_overlay(base, args.name)
+        _make(args, [*added_requirements(folder), *args.requirement], begun)
+        return
+    add_requirements(base, pins_file(), args.requirement, uv=_uv(), say=_say)
+    print(f"{', '.join(args.requirement)}: in {base}. Other machines that run steps need the same command.")
 
-    Raises:
-        SystemExit: they could not be installed; the message says why.
-    """
-    folder = Path(args.path).expanduser().absolute() if args.path else runtime_folder()
-    try:
-        add_requirements(
-            folder, pins_file(), args.requirement, uv=_uv(), say=lambda line: print(f"  {line}", flush=True)
-        )
-    except HopsError as error:
-        raise SystemExit(str(error)) from None
-    print(f"{', '.join(args.requirement)}: in {folder}. Other machines that run steps need the same command.")
+
+@_command
+def remove(args: Namespace) -> None:
+    """Removes an overlay, or some of its packages."""
+    begun, base = time.monotonic(), _folder(args)
+    if not args.package:
+        print(f"{remove_overlay(base, args.name)}: removed.")
+        return
+    there = {package_name(line): line for line in added_requirements(find_overlay(base, args.name))}
+    for package in map(package_name, args.package):
+        if package not in there:
+            raise BadInput(f"{package!r} was not added to {args.name!r}, which has {', '.join(there) or 'nothing'}")
+        del there[package]
+    _make(args, list(there.values()), begun)
+
+
+def show(args: Namespace) -> None:
+    """Lists the overlays of the runtime environment."""
+    AirflowConsole().print_as(
+        data=[
+            {
+                "name": overlay.name,
+                "added": ", ".join(overlay.requirements),
+                "packages": str(len(locked_packages(overlay.folder))),
+                "state": overlay.state.name,
+                "folder": str(overlay.folder),
+            }
+            for overlay in list_overlays(_folder(args))
+        ],
+        output=args.output,
+    )
+
+
+@_command
+def search(args: Namespace) -> None:
+    """Says which versions of packages go together with the runtime environment's, and what they bring along."""
+    base = _folder(args)
+    found = {package_name(line): line for line in resolve(base, args.requirement, pins_file(), uv=_uv(), say=_say)}
+    there = installed(base)
+    for name in map(package_name, args.requirement):
+        line = found.pop(name, None)
+        print(line or f"{name}=={there[name]}  (in the runtime environment already)")
+    for line in found.values():
+        print(f"  {line}")
+
+
+@_command
+def freeze(args: Namespace) -> None:
+    """Prints the packages of an environment with their versions."""
+    base = _folder(args)
+    own = locked_packages(find_overlay(base, args.name)) if args.name else []
+    for line in sorted([*(f"{name}=={version}" for name, version in installed(base).items()), *own]):
+        print(line)
 
 
 def path(args: Namespace) -> None:
@@ -66,6 +128,25 @@ def runtime_folder() -> Path:
     configured = conf.get("hops", "runtime", fallback="")
     home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow")
     return Path(configured or home / "hops-runtime").expanduser().absolute()
+
+
+def _make(args: Namespace, requirements: list[str], begun: float, *, force: bool = False) -> None:
+    base, pins = _folder(args), pins_file()
+    python = getattr(args, "python", None)
+    made = make_overlay(base, args.name, requirements, pins, uv=_uv(), python=python, force=force, say=_say)
+    for line in locked_packages(overlay_folder(base, args.name)):
+        print(f"  {line}")
+    seconds = f" ({time.monotonic() - begun:.1f} s)" if made else ""
+    print(f"Ready{seconds}: runtime={args.name!r} of a task, or in the connection's field 'runtime'.")
+    print("Other machines that run steps need the same command.")
+
+
+def _folder(args: Namespace) -> Path:
+    return base_of(Path(args.path).expanduser().absolute() if args.path else runtime_folder())
+
+
+def _say(line: str) -> None:
+    print(f"  {line}", flush=True)
 
 
 def _uv() -> str:

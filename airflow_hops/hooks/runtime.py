@@ -20,14 +20,15 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.overlay import base_of
 from airflow_hops.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
 from airflow_hops.contract.redaction import without_password
-from airflow_hops.environments import runtime_fingerprint
 from airflow_hops.hooks.code import package_fingerprint, user_code_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
+from airflow_hops.overlays import find_overlay, is_name, runtime_fingerprint
 from airflow_hops.processes.ending import GRACE_S
 from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.store import ArtifactStore
@@ -76,6 +77,8 @@ class RuntimeHook(BaseHook):
 
     Args:
         hops_conn_id: The connection; a missing one means the defaults of the ``[hops]`` section.
+        runtime: Name of an environment that was made with ``airflow hops runtime create --name``; None for the
+            connection's.
 
     Attributes:
         progress: Where the progress of the steps that it runs is written; None for nowhere.
@@ -86,9 +89,9 @@ class RuntimeHook(BaseHook):
     conn_type = "hops"
     hook_name = "Hops"
 
-    def __init__(self, hops_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+    def __init__(self, hops_conn_id: str = default_conn_name, *, runtime: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.hops_conn_id = hops_conn_id
+        self.hops_conn_id, self.runtime = hops_conn_id, runtime
         self.progress: ProgressWriter | None = None
         self._process: StepProcess | None = None
         self._killed = False
@@ -116,9 +119,7 @@ class RuntimeHook(BaseHook):
         store = setting("store", str(home / "hops"))
         if "://" not in store and not Path(store).expanduser().is_absolute():
             raise self._bad_field("store", store, "a URI or an absolute path")
-        runtime = Path(setting("runtime", str(home / "hops-runtime"))).expanduser()
-        if not runtime.is_absolute():
-            raise self._bad_field("runtime", str(runtime), "an absolute path")
+        runtime = self._runtime_folder(str(extra.get("runtime") or ""), home / "hops-runtime")
         tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
         storage_options = self._json_object("storage_options", extra.get("storage_options"))
         opened = ArtifactStore(store, storage_options=storage_options)
@@ -133,6 +134,16 @@ class RuntimeHook(BaseHook):
             storage_options=opened.storage_options,
             services={"tracking_uri": tracking_uri, **services},
         )
+
+    def _runtime_folder(self, given: str, default: Path) -> Path:
+        """The environment of this hook: that of its name, or of the connection, which has a path or a name, too."""
+        configured = Path(conf.get("hops", "runtime", fallback="") or default).expanduser()
+        name = self.runtime or (given if is_name(given) else None)
+        if given and not is_name(given):
+            configured = Path(given).expanduser()
+        if not configured.is_absolute():
+            raise self._bad_field("runtime", str(configured), "an absolute path, or the name of an environment")
+        return configured if name is None else find_overlay(base_of(configured), name)
 
     @property
     def store(self) -> ArtifactStore:

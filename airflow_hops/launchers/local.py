@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.overlay import base_of, overlay_name
 from airflow_hops.contract.protocol import WORKER_VARIABLE
 from airflow_hops.environments import environment_state, pins_fingerprint
 from airflow_hops.java import find_java
@@ -69,11 +70,15 @@ def runtime_python(runtime: Path) -> Path:
             f"'airflow hops runtime create {runtime}', or name another in the connection's field 'runtime' or in "
             "[hops] runtime"
         )
-    state = environment_state(runtime, pins_fingerprint())
-    if state.name in ("unfinished", "stale"):
-        raise BadInput(
-            f"runtime environment {str(runtime)!r}: {state.detail}; run 'airflow hops runtime create {runtime}'"
-        )
+    base = base_of(runtime)
+    for folder in (base, runtime):  # an overlay is as good as what it lies upon
+        state = environment_state(folder, pins_fingerprint())
+        if state.name in ("absent", "unfinished", "stale"):
+            name = overlay_name(folder)
+            raise BadInput(
+                f"runtime environment {str(folder)!r}: {state.detail}; run 'airflow hops runtime create {base}"
+                f"{f' --name {name}' if name else ''}'"
+            )
     return python
 
 
@@ -87,7 +92,8 @@ def runtime_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[s
     # The worker's secrets and settings are Airflow's; TensorFlow's and Spark's Python must find only their own.
     dropped = ("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return {**with_package(kept, code_paths), "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}"}
+    programs = dict.fromkeys([str(runtime / "bin"), str(base_of(runtime) / "bin"), kept.get("PATH", os.defpath)])
+    return {**with_package(kept, code_paths), "PATH": ":".join(programs)}
 
 
 def step_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
@@ -98,7 +104,7 @@ def step_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str,
         code_paths: Folders of user code, which come after the package.
     """
     kept = runtime_environment(runtime, code_paths)
-    java = find_java(runtime, kept)
+    java = find_java(base_of(runtime), kept)
     if java is not None:
         kept["JAVA_HOME"] = str(java.home)
     return {

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 import airflow_hops
 from airflow_hops.class_archive import jvm_options
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.overlay import base_of
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.process import Detached, StepProcess
@@ -78,7 +79,8 @@ class SparkLauncher:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         runtime_python(self.runtime)
-        java = find_java(self.runtime)
+        base = base_of(self.runtime)
+        java = find_java(base)
         if java is None or not java.supported:
             found = f"Java {java.version} in {java.home}" if java else "none"
             raise BadInput(
@@ -88,7 +90,7 @@ class SparkLauncher:
         conf = dict(_DEFAULTS)
         on_this_machine = self._master().startswith("local")
         if on_this_machine:
-            conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(self.runtime))}
+            conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(base))}
         conf |= self.conf
         folder = spec_path.parent
         archive = folder / "code.zip"

@@ -28,21 +28,29 @@ class HopsOperator(BaseOperator):
 
     Args:
         hops_conn_id: Connection of type ``hops``.
+        runtime: Name of the environment that the step runs in, made with ``airflow hops runtime create --name``; None
+            for the connection's. (templated)
         cache: Whether an artifact that this task made before from the same code, parameters and inputs will do; None
             means what ``[hops] cache`` says.
     """
 
     entry: ClassVar[str]
     output_kind: ClassVar[str | None] = None
-    template_fields: Sequence[str] = ("hops_conn_id",)
+    template_fields: Sequence[str] = ("hops_conn_id", "runtime")
     operator_extra_links: Collection[BaseOperatorLink] = (LineageLink(),)
     ui_color = "#dbe9f6"
 
     def __init__(
-        self, *, hops_conn_id: str = RuntimeHook.default_conn_name, cache: bool | None = None, **kwargs: Any
+        self,
+        *,
+        hops_conn_id: str = RuntimeHook.default_conn_name,
+        runtime: str | None = None,
+        cache: bool | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.hops_conn_id = hops_conn_id
+        self.runtime = runtime
         self.cache = cache
         dag = self.get_dag()
         if self.output_kind and dag is not None:
@@ -85,7 +93,7 @@ class HopsOperator(BaseOperator):
         Returns:
             An artifact's dict, with the step's ``seconds`` by phase beside it; or plain JSON.
         """
-        self._hook = hook = RuntimeHook(self.hops_conn_id)
+        self._hook = hook = RuntimeHook(self.hops_conn_id, runtime=self.runtime)
         try:
             hook.progress = ProgressWriter(hook.store, producer_of(context))
             result = self.run_step(hook, context)

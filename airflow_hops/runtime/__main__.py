@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.overlay import overlay_name
 from airflow_hops.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.contract.redaction import redacted
 from airflow_hops.jobs import Job
@@ -103,10 +104,12 @@ def _explain(error: BaseException) -> str:
     missing = re.search(r"No module named '([\w.]+)'", text)
     if missing is None or missing[1].partition(".")[0] in _NEVER_ADDED:
         return text
+    name = overlay_name(Path(sys.prefix))
+    where = f"--name {name}" if name else f"--path {sys.prefix}"
     return (
         f"{text}\nSteps run in the runtime environment {sys.prefix}, where there is no module {missing[1]!r}: add its "
-        f"package with 'airflow hops runtime add PACKAGE --path {sys.prefix}' on every machine that runs steps; a "
-        "module of your own lives beside the DAG file"
+        f"package with 'airflow hops runtime install PACKAGE {where}' on every machine that runs steps; a module of "
+        "your own lives beside the DAG file"
     )
 
 

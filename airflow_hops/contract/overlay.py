@@ -1,0 +1,35 @@
+"""The files of an overlay: an environment of one's own, which adds packages to those of the runtime environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BASE_NAME = "hops-base.txt"
+"""File in an overlay: the folder of the environment whose packages it has, too."""
+
+LOCK_NAME = "hops-lock.txt"
+"""File in an overlay: the packages that it adds, and their versions, one a line as ``name==version``."""
+
+
+def base_of(runtime: Path) -> Path:
+    """The environment below an overlay; of any other, itself."""
+    found = _lines(runtime / BASE_NAME)
+    return Path(found[0]) if found else runtime
+
+
+def overlay_name(runtime: Path) -> str | None:
+    """The name of an overlay; None for any other environment."""
+    base = base_of(runtime)
+    return None if base == runtime else runtime.name.removeprefix(f"{base.name}-")
+
+
+def locked_packages(runtime: Path) -> list[str]:
+    """What an overlay adds, as it was locked; empty for any other environment."""
+    return _lines(runtime / LOCK_NAME)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,127 @@
+"""uv, as this package runs it: with the user's own settings, pip's where uv has none, and what Horovod's build needs.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.processes.temporary_folders import temporary_folder
+
+Say = Callable[[str], None]
+
+
+def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for uv: the caller's, less what would change what is installed."""
+    dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
+    kept = {name: value for name, value in environment.items() if name not in dropped}
+    # Started by make, Horovod's build would take make's flags for its own, and compile on one core.
+    return {**_pip_settings(environment), **kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
+
+
+def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Package index, links and certificates that pip was told of: uv does not read pip's configuration."""
+    home = Path(environment.get("HOME") or "~").expanduser()
+    user_folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    settings = configparser.ConfigParser(interpolation=None, strict=False)
+    files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", user_folder / "pip" / "pip.conf"]
+    if named := environment.get("PIP_CONFIG_FILE"):
+        files.append(Path(named))
+    with contextlib.suppress(configparser.Error, UnicodeDecodeError):
+        settings.read(files)
+    index = environment.get("PIP_INDEX_URL") or settings.get("global", "index-url", fallback="")
+    certificates = environment.get("PIP_CERT") or settings.get("global", "cert", fallback="")
+    found = {}
+    told = any((folder / "uv" / "uv.toml").exists() for folder in (Path("/etc"), user_folder))
+    if index and not told and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & environment.keys():
+        found["UV_DEFAULT_INDEX"] = index
+    links = environment.get("PIP_FIND_LINKS") or settings.get("global", "find-links", fallback="") or ""
+    # Of a folder that is not there, pip says a word, and uv gives up.
+    found_links = [link for link in links.split() if "://" in link or Path(link).expanduser().exists()]
+    if found_links and "UV_FIND_LINKS" not in environment:
+        found["UV_FIND_LINKS"] = ",".join(found_links)
+    if certificates:
+        found["SSL_CERT_FILE"] = certificates
+    return found
+
+
+def run_uv(command: list[str], settings: Path, say: Say) -> None:
+    """Runs uv to its end.
+
+    Args:
+        command: The program and its arguments.
+        settings: A ``uv.toml`` that holds besides the user's own; it need not be there.
+        say: Called with each line of what it says.
+
+    Raises:
+        HopsError: it failed.
+    """
+    environment = uv_environment(os.environ)
+    # uv reads the settings of its working directory, or of the project around it where there is one (and an installed
+    # package is often inside of one); --config-file would hide the user's own settings, such as the package index.
+    with temporary_folder("uv") as folder:
+        if settings.exists():
+            # As settings, not in the environment: uv keeps builds of other settings apart.
+            variables = nccl_build_variables(environment)
+            added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
+            text = settings.read_text().replace("horovod = { ", "horovod = { " + added)
+            (folder / settings.name).write_text(text)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                # The list of every package says nothing that the pins do not; nor does that of Horovod's files.
+                if not line.startswith((" + ", " - ", " ~ ")) and not line.lstrip().startswith(
+                    ("copying ", "creating ")
+                ):
+                    say(line.rstrip())
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if code:
+        raise HopsError(f"'{' '.join(command[:3])}' ended with exit code {code}; run it again to continue")
+
+
+def nccl_build_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What has Horovod built with NCCL, where this machine has CUDA's and NCCL's headers; else nothing.
+
+    Args:
+        environment: ``CUDA_HOME`` and ``NCCL_HOME`` say where they are, if not in the usual places.
+    """
+    nvcc = shutil.which("nvcc", path=environment.get("PATH"))
+    cuda_homes = [environment.get("CUDA_HOME"), "/usr/local/cuda", nvcc and str(Path(nvcc).resolve().parent.parent)]
+    cuda = next((home for home in cuda_homes if home and (Path(home) / "include" / "cuda_runtime.h").exists()), None)
+    nccl_homes = [environment.get("NCCL_HOME"), cuda, "/usr", "/usr/local"]
+    nccl = next((home for home in nccl_homes if home and (Path(home) / "include" / "nccl.h").exists()), None)
+    if cuda is None or nccl is None:
+        return {}
+    return {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": cuda, "HOROVOD_NCCL_HOME": nccl}
+
+
+def package_name(requirement: str) -> str:
+    """The name of a requirement's package, as indexes compare it."""
+    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
+    if found is None:
+        raise BadInput(f"{requirement!r}: expected a package's name, and a version if need be, as in 'shap==0.46'")
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
