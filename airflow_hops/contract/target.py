@@ -13,6 +13,10 @@ Problem = Literal["binary", "multiclass", "regression"]
 PROBLEMS: tuple[Problem, ...] = get_args(Problem)
 BINARY, MULTICLASS, REGRESSION = PROBLEMS
 
+OUTPUTS: dict[Problem, str] = {BINARY: "probability", MULTICLASS: "probabilities", REGRESSION: "prediction"}
+"""The output of a served model that is its prediction: float32 of shape ``[batch]``; of several classes, a probability
+for each, ``[batch, classes]``."""
+
 
 @dataclass(frozen=True)
 class Target:

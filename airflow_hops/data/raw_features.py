@@ -76,11 +76,11 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
 
     Args:
         batch: An Arrow record batch or table.
-        inputs: Dtypes (int64, float32, string) by name.
+        inputs: Dtypes (int64, float32, float64, string) by name.
         where: File or split, for messages.
 
     Returns:
-        By name, arrays of shape ``[rows]``: int64, float32, or bytes as objects.
+        By name, arrays of shape ``[rows]``: int64, floats, or bytes as objects.
 
     Raises:
         BadInput: an integer is missing, or a column is.
@@ -100,9 +100,9 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
                     "an integer cannot say that it is missing: cast it to double in prepare(), or fill it there"
                 )
             arrays[name] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        elif dtype == "float32":
+        elif dtype in ("float32", "float64"):
             floats = column.cast(pa.float64()) if not pa.types.is_floating(column.type) else column
-            arrays[name] = floats.to_numpy(zero_copy_only=False).astype(np.float32)
+            arrays[name] = floats.to_numpy(zero_copy_only=False).astype(dtype)
         else:
             arrays[name] = _strings(column)
     return arrays

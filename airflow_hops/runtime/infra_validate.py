@@ -267,7 +267,7 @@ def _ask(
     server: ThrowawayServer, model: ServedModel, arrays: Mapping[str, Any], load_seconds: float
 ) -> InfraValidation:
     rows = len(next(iter(arrays.values())))
-    expected = model.probabilities(arrays)
+    expected = model.predict(arrays)
     shape = (rows,) if model.classes is None else (rows, model.classes)
     _check_probabilities("the model", expected, shape)
     singles = [{name: values[row : row + 1] for name, values in arrays.items()} for row in range(rows)]

@@ -1,4 +1,4 @@
-"""Scores rows of examples with exported models, as a server would: raw features in, probabilities out."""
+"""Scores rows of examples with exported models, as a server would: raw features in, predictions out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import MULTICLASS, OUTPUTS, REGRESSION, Problem
 from airflow_hops.data.raw_features import check_columns, dense_arrays
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-from airflow_hops.runtime.transform.graph import PROBABILITIES, PROBABILITY, SIGNATURE
+from airflow_hops.runtime.transform.graph import SIGNATURE
 from airflow_hops.runtime.transform.signature_inputs import LoadedSignature
 
 BATCH_ROWS = 8192
@@ -32,8 +33,9 @@ class ServedModel:
 
     Attributes:
         inputs: Dtypes of the raw features by name.
-        output: ``probability``, or, of several classes, ``probabilities``.
-        classes: How many classes there are; None for a label of 0 or 1.
+        problem: What it predicts, by its outputs.
+        output: The output that is its prediction: ``probability``, ``probabilities`` or ``prediction``.
+        classes: How many classes ``probabilities`` has; None of the others.
 
     Raises:
         BadInput: it does not load, or its signature is another.
@@ -51,23 +53,26 @@ class ServedModel:
             raise BadInput(f"{path}: there is no signature {SIGNATURE!r}; there are {', '.join(signatures)}")
         self._signature = LoadedSignature(path, self._loaded, SIGNATURE)
         outputs = self._signature.outputs
-        if PROBABILITY not in outputs and PROBABILITIES not in outputs:
-            found = ", ".join(outputs)
+        known = [problem for problem, output in OUTPUTS.items() if output in outputs]
+        if not known:
+            expected = ", ".join(map(repr, OUTPUTS.values()))
             raise BadInput(
-                f"{path}: {SIGNATURE} has no output {PROBABILITY!r} or {PROBABILITIES!r}; its outputs are {found}"
+                f"{path}: {SIGNATURE} has none of the outputs {expected}; its outputs are {', '.join(outputs)}"
             )
-        self.output = PROBABILITY if PROBABILITY in outputs else PROBABILITIES
-        self.classes: int | None = None if self.output == PROBABILITY else int(outputs[PROBABILITIES].shape[1])
+        self.problem: Problem = known[0]
+        self.output = OUTPUTS[self.problem]
+        self.classes: int | None = int(outputs[self.output].shape[1]) if self.problem == MULTICLASS else None
         self.inputs: dict[str, str] = {name: spec.dtype.name for name, spec in self._signature.inputs.items()}
 
-    def probabilities(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """Probabilities of rows.
+    def predict(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        """What the model predicts of rows.
 
         Args:
             arrays: Raw features of shape ``[rows]`` by name.
 
         Returns:
-            float32 of shape ``[rows]``; of several classes ``[rows, classes]``.
+            float32 of shape ``[rows]``: the probability of the second class, or the predicted number; of several
+            classes the probability of each, ``[rows, classes]``.
         """
         tf = import_tensorflow()
         tensors = {name: tf.constant(arrays[name], dtype) for name, dtype in self.inputs.items()}
@@ -80,13 +85,13 @@ class ScoredRows:
     """Rows with their labels and what each model says of them.
 
     Attributes:
-        labels: 0 or 1, or the class's number; shape ``[rows]``.
-        probabilities: By model, shape ``[rows]``, or of several classes ``[rows, classes]``.
+        labels: 0 or 1, or the class's number, int64; of a regression the number, float64; shape ``[rows]``.
+        predictions: By model, shape ``[rows]``, or of several classes ``[rows, classes]``.
         slices: Values of the slicing columns as text, shape ``[rows]``.
     """
 
     labels: np.ndarray[Any, Any]
-    probabilities: Mapping[str, np.ndarray[Any, Any]]
+    predictions: Mapping[str, np.ndarray[Any, Any]]
     slices: Mapping[str, np.ndarray[Any, Any]]
 
 
@@ -98,43 +103,47 @@ def score(
     Args:
         models: Models by name.
         files: Parquet files of examples.
-        label: Name of the label column: 0 or 1, or the number of one of the models' classes.
+        label: Name of the label column: 0 or 1, the number of one of the models' classes, or any number.
         slices: Columns by whose values the rows are to be told apart.
         split: For messages.
 
     Raises:
-        BadInput: a column is missing or of another type, a label is no class, or a probability is not finite.
+        BadInput: a column is missing or of another type, a label is no class or not finite, or a prediction is not.
     """
+    first = next(iter(models.values()))
+    dtype = "float64" if first.problem == REGRESSION else "int64"
     labels: list[Any] = []
-    probabilities: dict[str, list[Any]] = {name: [] for name in models}
+    predictions: dict[str, list[Any]] = {name: [] for name in models}
     values: dict[str, list[Any]] = {name: [] for name in slices}
     where = f"split {split!r}" if split else "the examples"
     for path in files:
         for name, model in models.items():
-            check_columns(path, model.inputs, label=label, of=f"the {name} model's signature")
+            check_columns(path, {**model.inputs, label: dtype}, of=f"the {name} model's signature")
         columns = list(dict.fromkeys([*(c for model in models.values() for c in model.inputs), label, *slices]))
         _check_slices(path, slices)
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=batch_rows(file.schema_arrow, columns), columns=columns):
                 if not batch.num_rows:
                     continue
-                labels.append(dense_arrays(batch, {label: "int64"}, str(path))[label])
+                labels.append(dense_arrays(batch, {label: dtype}, str(path))[label])
                 for name, model in models.items():
-                    probabilities[name].append(model.probabilities(dense_arrays(batch, model.inputs, str(path))))
+                    predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
                 for name in slices:
                     values[name].append(_as_text(batch.column(batch.schema.get_field_index(name))))
-    joined = np.concatenate(labels) if labels else np.zeros(0, np.int64)
-    classes = next(iter(models.values())).classes
-    wrong = joined[(joined < 0) | (joined >= (classes or 2))]
+    joined = np.concatenate(labels) if labels else np.zeros(0, dtype)
+    if first.problem == REGRESSION:
+        wrong, expected = joined[~np.isfinite(joined)], "a finite number"
+    else:
+        wrong = joined[(joined < 0) | (joined >= (first.classes or 2))]
+        expected = "0 or 1" if first.classes is None else f"a class's number, 0 to {first.classes - 1}"
     if len(wrong):
-        expected = "0 or 1" if classes is None else f"a class's number, 0 to {classes - 1}"
-        raise BadInput(f"{where}: label {label!r} is {int(wrong[0])} in a row, expected {expected}")
-    scored = {name: np.concatenate(p) if p else _no_rows(models[name]) for name, p in probabilities.items()}
+        raise BadInput(f"{where}: label {label!r} is {wrong[0]} in a row, expected {expected}")
+    scored = {name: np.concatenate(p) if p else _no_rows(models[name]) for name, p in predictions.items()}
     for name, p in scored.items():
         bad = int((~np.isfinite(p).all(axis=tuple(range(1, p.ndim)))).sum())
         if bad:
             raise BadInput(
-                f"{where}: the {name} model's probability is NaN or infinite in {bad} of {len(p)} rows "
+                f"{where}: the {name} model's {models[name].output} is NaN or infinite in {bad} of {len(p)} rows "
                 f"({models[name].path})"
             )
     return ScoredRows(

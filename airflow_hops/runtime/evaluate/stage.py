@@ -15,6 +15,7 @@ from airflow_hops.contract.evaluation import REPORT_FILE, Difference, Evaluation
 from airflow_hops.contract.model_record import ServedVersion
 from airflow_hops.contract.properties import ExamplesProperties, ModelProperties, TransformedExamplesProperties
 from airflow_hops.contract.splits import TRAIN
+from airflow_hops.contract.target import REGRESSION
 from airflow_hops.data.raw_features import example_files
 from airflow_hops.runtime.evaluate.binary_metrics import Metrics, binary_metrics, compare
 from airflow_hops.runtime.evaluate.blessing import BlessingRule, bless
@@ -169,7 +170,7 @@ def describe(scored: ScoredRows, metric: str, classes: Sequence[str] | None = No
 
 def _figures(scored: ScoredRows, chosen: Any, metric: str, classes: Sequence[str] | None) -> dict[str, Any]:
     labels = scored.labels[chosen]
-    probabilities = {name: p[chosen] for name, p in scored.probabilities.items()}
+    probabilities = {name: p[chosen] for name, p in scored.predictions.items()}
     several = probabilities[CANDIDATE].ndim == 2
     metrics: dict[str, Any] = {
         name: class_metrics(labels, p, classes) if several else binary_metrics(labels, p)
@@ -211,6 +212,8 @@ def _champion_model(context: StepContext, champion: ServedVersion) -> Path:
 
 def _check_models(rule: BlessingRule, models: Mapping[str, ServedModel]) -> None:
     model = models[CANDIDATE]
+    if model.problem == REGRESSION:
+        raise BadInput(f"{model.path}: the model predicts a number; this version evaluates classifiers alone")
     if CHAMPION in models and models[CHAMPION].classes != model.classes:
         raise BadInput(
             f"the model tells {model.classes or 2} classes apart, and the champion {models[CHAMPION].classes or 2}; "
@@ -230,7 +233,7 @@ def _check_classes(scored: ScoredRows, split: str, label: str) -> None:
     rows, positives = len(scored.labels), int(scored.labels.sum())
     if not rows:
         raise BadInput(f"split {split!r}: no rows to evaluate on")
-    if scored.probabilities[CANDIDATE].ndim == 2:
+    if scored.predictions[CANDIDATE].ndim == 2:
         return
     if positives in (0, rows):
         raise BadInput(

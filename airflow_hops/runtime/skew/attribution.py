@@ -214,12 +214,12 @@ def _predict(model: ServedModel, arrays: Mapping[str, Any]) -> Any:
 
     rows = len(next(iter(arrays.values())))
     parts = [
-        model.probabilities({name: values[start : start + BATCH_ROWS] for name, values in arrays.items()})
+        model.predict({name: values[start : start + BATCH_ROWS] for name, values in arrays.items()})
         for start in range(0, rows, BATCH_ROWS)
     ]
     predicted = np.concatenate(parts).astype(np.float64)
     if not np.isfinite(predicted).all():
         raise BadInput(
-            f"{model.path}: the probability is NaN or infinite in {int((~np.isfinite(predicted)).sum())} rows"
+            f"{model.path}: the {model.output} is NaN or infinite in {int((~np.isfinite(predicted)).sum())} rows"
         )
     return predicted
