@@ -6,10 +6,15 @@ import json
 import shutil
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from echo_models import write_echo_model
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.runtime import infra_validate
@@ -79,13 +84,37 @@ def test_a_damaged_saved_model_fails_with_the_servers_own_words(
 
 @pytest.mark.parametrize(
     ("flaw", "words"),
-    [("nan", "probabilities are not in \\[0, 1\\], the first is nan"), ("range", "the first is 2\\.")],
+    [("nan", "predictions are not in \\[0, 1\\], the first is nan"), ("range", "the first is 2\\.")],
 )
 def test_answers_that_are_no_probabilities_are_refused(
     validate: Validate, make_flights_model: Callable[..., Artifact], flaw: str, words: str
 ) -> None:
     with pytest.raises(BadInput, match=words):
         validate(make_flights_model(steps=1, flaw=flaw))
+
+
+def test_a_regression_serves_whatever_the_size_of_its_numbers(tmp_path: Path) -> None:
+    model = write_echo_model(tmp_path / "model", "prediction", ["price"])
+    pq.write_table(pa.table({"price": np.linspace(1e6, 3e6, 50) / 3}), tmp_path / "rows.parquet")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    found = infra_validate.validate_serving(model, [tmp_path / "rows.parquet"], scratch, requests=4)
+    assert found.blessed, found.error
+    assert found.rows == 4
+
+
+@pytest.mark.parametrize(
+    ("problem", "values", "words"),
+    [
+        ("regression", [1e9, np.inf], "REST: 1 of 2 predictions are not finite numbers, the first is inf"),
+        ("binary", [0.5, 1.5], r"REST: 1 of 2 predictions are not in \[0, 1\], the first is 1.5"),
+        ("multiclass", [[0.5, 0.5], [0.9, 0.7]], "REST: the probabilities of 1 of 2 rows do not add up to 1, .* 1.6;"),
+        ("multiclass", [0.5, 0.5], r"REST: predictions of shape \[2\] for 2 rows, expected \[2, 2\]"),
+    ],
+)
+def test_answers_that_cannot_be_predictions_are_refused(problem: Any, values: list[Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        infra_validate.check_predictions("REST", np.array(values), (2, 2) if problem == "multiclass" else (2,), problem)
 
 
 def test_arguments_at_fault_are_named(validate: Validate, flights_model: Artifact) -> None:
