@@ -106,11 +106,15 @@ class EvaluationReport(EvaluationProperties):
         model_name: Name under which the model is served.
         rule: What was asked of the candidate; ``metric`` is what the two are compared by.
         splits: What was found on each split, in the order in which they were given.
+        problem: What the model predicts; None in what was written before there were several kinds.
+        label: Name of the label's column.
     """
 
     model_name: str = ""
     rule: Mapping[str, Any] = field(default_factory=dict)
     splits: Mapping[str, Figures] = field(default_factory=dict)
+    problem: str | None = where_told()
+    label: str | None = where_told()
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:

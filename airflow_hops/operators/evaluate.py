@@ -25,14 +25,20 @@ class EvaluateOperator(HopsOperator):
         examples: The output of ``PrepareOperator``, or of ``PrepareImagesOperator`` (templated).
         model_name: Name under which the model is served, whose champion it is compared with (templated).
         splits: Splits to evaluate on; None for all of the examples but ``train``, which are ``eval`` and, where there
-            is one, ``newest``. The first must have labels of both classes (templated).
+            is one, ``newest``. The first must have labels that differ (templated).
         slices: Columns by whose values the figures are given too (templated).
-        metric: By which candidate and champion are compared: ``auc``, ``log_loss``, ``brier`` or ``accuracy``; of
-            several classes not ``auc``.
-        minimum: Worst figure allowed by metric, on every split; for a loss the greatest.
+        metric: By which candidate and champion are compared: of two classes ``auc``, ``accuracy``, ``log_loss`` or
+            ``brier``; of several also ``balanced_accuracy``, ``macro_f1`` or ``weighted_f1``; of a regression ``rmse``,
+            ``mae``, ``r2`` or ``median_absolute_error``; or one of ``metrics``. None for the problem's own: ``auc``,
+            ``log_loss``, ``rmse``.
+        minimum: Worst figure allowed by metric, on every split; for a loss the greatest. None for
+            ``{"auc": 0.6}``, of a regression ``{"r2": 0}``.
         max_regression: How much worse than the champion the model may be on a split, beyond chance: the lower end of
-            the 95% interval of its gain must not lie below minus this. One figure, or one by split.
+            the 95% interval of its gain must not lie below minus this. One figure, or one by split; None for 0.01, and
+            of a metric in the label's units, or of ``metrics``, for a hundredth of the champion's figure.
         min_improvement: How much better it must be on at least one split, beyond chance; None asks for no improvement.
+        metrics: Metrics of your own: by name ``module:function`` of labels, predictions and weights, beside the DAG
+            file, and whether ``"lower"`` or ``"higher"`` is better.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
@@ -56,10 +62,11 @@ class EvaluateOperator(HopsOperator):
         model_name: str,
         splits: Sequence[str] | None = None,
         slices: Sequence[str] = (),
-        metric: str = "auc",
+        metric: str | None = None,
         minimum: Mapping[str, float] | None = None,
-        max_regression: float | Mapping[str, float] = 0.01,
+        max_regression: float | Mapping[str, float] | None = None,
         min_improvement: float | None = 0.0,
+        metrics: Mapping[str, tuple[str, str]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -69,9 +76,10 @@ class EvaluateOperator(HopsOperator):
         self.splits = splits
         self.slices = slices
         self.metric = metric
-        self.minimum = {"auc": 0.6} if minimum is None else minimum
+        self.minimum = minimum
         self.max_regression = max_regression
         self.min_improvement = min_improvement
+        self.metrics = metrics
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Model and examples."""
@@ -84,9 +92,10 @@ class EvaluateOperator(HopsOperator):
             "splits": None if self.splits is None else list(self.splits),
             "slices": list(self.slices),
             "metric": self.metric,
-            "minimum": dict(self.minimum),
+            "minimum": None if self.minimum is None else dict(self.minimum),
             "max_regression": self.max_regression,
             "min_improvement": self.min_improvement,
+            "metrics": None if self.metrics is None else {name: list(of) for name, of in self.metrics.items()},
         }
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:

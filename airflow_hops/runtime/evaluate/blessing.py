@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.evaluation import Difference
-from airflow_hops.runtime.evaluate.binary_metrics import HIGHER_IS_BETTER, Metrics
-from airflow_hops.runtime.evaluate.class_metrics import ClassMetrics
+from airflow_hops.contract.target import BINARY, Problem
+from airflow_hops.runtime.evaluate.custom_metrics import CustomMetric
+from airflow_hops.runtime.evaluate.judging import METRICS
+from airflow_hops.runtime.evaluate.metrics import Metrics
+
+MAX_REGRESSION = 0.01
+"""What is tolerated unless it is said; of a metric in the label's units, and of one of the user's own, as a share of
+the champion's figure."""
 
 
 @dataclass(frozen=True)
@@ -20,36 +26,86 @@ class BlessingRule:
         metric: The metric by which candidate and champion are compared.
         minimum: Worst figure allowed of a metric, on every split (for a loss, the greatest).
         max_regression: How much worse than the champion a candidate may be on a split, beyond chance: the lower end of
-            the 95% interval of its gain must not lie below minus this. By split, or one figure for all.
+            the 95% interval of its gain must not lie below minus this. By split, or one figure for all; None for
+            :data:`MAX_REGRESSION`.
         min_improvement: How much better it must be on at least one split, beyond chance: the lower end of the interval
             must lie above this. None asks for no improvement.
+        higher_is_better: The metrics that there are, and in which direction they improve.
+        relative: Those of which :data:`MAX_REGRESSION` is a share of the champion's figure.
     """
 
     metric: str = "auc"
-    minimum: Mapping[str, float] | None = None
-    max_regression: float | Mapping[str, float] = 0.01
+    minimum: Mapping[str, float] = field(default_factory=dict)
+    max_regression: float | Mapping[str, float] | None = None
     min_improvement: float | None = 0.0
+    higher_is_better: Mapping[str, bool] = field(default_factory=lambda: METRICS[BINARY].higher_is_better)
+    relative: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        for name in [self.metric, *(self.minimum or {})]:
-            if name not in HIGHER_IS_BETTER:
-                raise BadInput(f"metric {name!r} is unknown; expected one of {', '.join(HIGHER_IS_BETTER)}")
+        for name in [self.metric, *self.minimum]:
+            if name not in self.higher_is_better:
+                raise BadInput(f"metric {name!r} is unknown; expected one of {', '.join(self.higher_is_better)}")
         margins = self.max_regression if isinstance(self.max_regression, Mapping) else {"all": self.max_regression}
         for split, margin in margins.items():
-            if not margin >= 0:
+            if margin is not None and not margin >= 0:
                 raise BadInput(f"max_regression is {margin} for {split!r}, expected 0 or more")
 
-    def margin(self, split: str) -> float:
-        """The regression that is allowed on a split; a split that the mapping leaves out has none allowed."""
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        custom: Mapping[str, CustomMetric],
+        metric: str | None,
+        minimum: Mapping[str, float] | None,
+        max_regression: float | Mapping[str, float] | None,
+        min_improvement: float | None,
+    ) -> BlessingRule:
+        """The rule for models of a problem; what is None is as the problem has it.
+
+        Raises:
+            BadInput: a metric is none of the problem's, or a margin is below 0.
+        """
+        known = METRICS[problem]
+        higher = {**known.higher_is_better, **{name: own.higher_is_better for name, own in custom.items()}}
+        asked = known.minimum if minimum is None else minimum
+        for name in [metric or known.metric, *asked]:
+            if name not in higher:
+                raise BadInput(
+                    f"metric {name!r} is not of the problem {problem!r}; expected one of {', '.join(higher)}"
+                )
+        relative = [*known.relative, *custom]
+        return cls(metric or known.metric, asked, max_regression, min_improvement, higher, relative)
+
+    def margin(self, split: str, champion: Metrics | None = None) -> float:
+        """The regression that is allowed on a split; a split that the mapping leaves out has none allowed.
+
+        Args:
+            split: The split.
+            champion: The champion's figures on it.
+        """
         if isinstance(self.max_regression, Mapping):
             return float(self.max_regression.get(split, 0.0))
-        return float(self.max_regression)
+        if self.max_regression is not None:
+            return float(self.max_regression)
+        figure = champion.value(self.metric) if champion is not None and self.metric in self.relative else 1.0
+        return MAX_REGRESSION * abs(figure or 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value."""
+        return {
+            "metric": self.metric,
+            "minimum": dict(self.minimum),
+            "max_regression": self.max_regression,
+            "min_improvement": self.min_improvement,
+            "higher_is_better": dict(self.higher_is_better),
+        }
 
 
 def bless(
     rule: BlessingRule,
-    candidate: Mapping[str, Metrics | ClassMetrics],
+    candidate: Mapping[str, Metrics],
     gains: Mapping[str, Difference | None] | None,
+    champion: Mapping[str, Metrics] | None = None,
 ) -> tuple[bool, list[str]]:
     """Applies the rule.
 
@@ -64,6 +120,7 @@ def bless(
         rule: What is asked.
         candidate: Its metrics by split.
         gains: Its gain over the champion by split; None where there is no champion.
+        champion: The champion's metrics by split.
 
     Returns:
         Whether it is blessed, and a sentence for every check.
@@ -71,8 +128,8 @@ def bless(
     reasons: list[str] = []
     blessed = True
     for split, metrics in candidate.items():
-        for name, bound in (rule.minimum or {}).items():
-            ok, sentence = _check_minimum(split, name, bound, metrics)
+        for name, bound in rule.minimum.items():
+            ok, sentence = _check_minimum(rule, split, name, bound, metrics)
             blessed &= ok
             reasons.append(sentence)
     if gains is None:
@@ -81,9 +138,9 @@ def bless(
     improved = False
     for split, gain in gains.items():
         if gain is None:
-            reasons.append(f"{split}: not compared with the champion: {candidate[split].reason}")
+            reasons.append(f"{split}: not compared with the champion: {_why(rule.metric, candidate[split])}")
             continue
-        margin = rule.margin(split)
+        margin = rule.margin(split, champion[split] if champion else None)
         enough = gain.low >= -margin
         blessed &= enough
         improved |= rule.min_improvement is not None and gain.low > rule.min_improvement
@@ -102,15 +159,26 @@ def bless(
     return blessed, reasons
 
 
-def _check_minimum(split: str, name: str, bound: float, metrics: Metrics | ClassMetrics) -> tuple[bool, str]:
-    value: Any = getattr(metrics, name)
+def _check_minimum(rule: BlessingRule, split: str, name: str, bound: float, metrics: Metrics) -> tuple[bool, str]:
+    value = metrics.value(name)
     if value is None:
-        return True, f"{split}: {name} cannot be judged: {metrics.reason}"
-    higher = HIGHER_IS_BETTER[name]
+        return True, f"{split}: {name} cannot be judged: {_why(name, metrics)}"
+    higher = rule.higher_is_better[name]
     ok = value >= bound if higher else value <= bound
     word = ("at least" if higher else "at most") if ok else ("below" if higher else "above")
-    return ok, f"{split}: {name} {value:.4f} is {word} {bound:g}"
+    return ok, f"{split}: {name} {_number(value)} is {word} {bound:g}"
+
+
+def _why(name: str, metrics: Metrics) -> str:
+    """Why a figure is not there."""
+    return metrics.reason or f"{name} is not defined on its rows"
+
+
+def _number(value: float, sign: str = "") -> str:
+    """Four decimals; of great numbers six digits."""
+    return f"{value:{sign}.4f}" if abs(value) < 100 else f"{value:{sign}.6g}"
 
 
 def _gain(gain: Difference) -> str:
-    return f"{gain.difference:+.4f} (95% interval {gain.low:+.4f} to {gain.high:+.4f})"
+    difference, low, high = (_number(value, "+") for value in (gain.difference, gain.low, gain.high))
+    return f"{difference} (95% interval {low} to {high})"

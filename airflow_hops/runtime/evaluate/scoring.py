@@ -88,57 +88,67 @@ class ScoredRows:
         labels: 0 or 1, or the class's number, int64; of a regression the number, float64; shape ``[rows]``.
         predictions: By model, shape ``[rows]``, or of several classes ``[rows, classes]``.
         slices: Values of the slicing columns as text, shape ``[rows]``.
+        weights: Of the rows, shape ``[rows]``; None where they have none.
     """
 
     labels: np.ndarray[Any, Any]
     predictions: Mapping[str, np.ndarray[Any, Any]]
     slices: Mapping[str, np.ndarray[Any, Any]]
+    weights: np.ndarray[Any, Any] | None = None
 
 
 def score(
-    models: Mapping[str, ServedModel], files: Sequence[Path], label: str, *, slices: Sequence[str] = (), split: str = ""
+    models: Mapping[str, ServedModel],
+    files: Sequence[Path],
+    label: str,
+    *,
+    classes: int | None = None,
+    weight: str | None = None,
+    slices: Sequence[str] = (),
+    split: str = "",
 ) -> ScoredRows:
     """Scores the rows of Parquet files with several models, each file read once.
 
     Args:
-        models: Models by name.
+        models: Models of one problem by name.
         files: Parquet files of examples.
-        label: Name of the label column: 0 or 1, the number of one of the models' classes, or any number.
+        label: Name of the label column: 0 or 1, the number of a class, or any number.
+        classes: How many classes the labels are of; None for as many as the models tell apart.
+        weight: Name of the column of the rows' weights, or None.
         slices: Columns by whose values the rows are to be told apart.
         split: For messages.
 
     Raises:
-        BadInput: a column is missing or of another type, a label is no class or not finite, or a prediction is not.
+        BadInput: a column is missing or of another type, a label is no class or not finite, a weight is not above 0, or
+            a prediction is not finite.
     """
     first = next(iter(models.values()))
-    dtype = "float64" if first.problem == REGRESSION else "int64"
-    labels: list[Any] = []
+    known = {label: "float64" if first.problem == REGRESSION else "int64", **({weight: "float64"} if weight else {})}
+    facts: dict[str, list[Any]] = {name: [] for name in known}
+    sliced: dict[str, list[Any]] = {name: [] for name in slices}
     predictions: dict[str, list[Any]] = {name: [] for name in models}
-    values: dict[str, list[Any]] = {name: [] for name in slices}
     where = f"split {split!r}" if split else "the examples"
     for path in files:
         for name, model in models.items():
-            check_columns(path, {**model.inputs, label: dtype}, of=f"the {name} model's signature")
-        columns = list(dict.fromkeys([*(c for model in models.values() for c in model.inputs), label, *slices]))
+            check_columns(path, {**model.inputs, **known}, of=f"the {name} model's signature")
+        wanted = list(dict.fromkeys([*(c for model in models.values() for c in model.inputs), *known, *slices]))
         _check_slices(path, slices)
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=batch_rows(file.schema_arrow, columns), columns=columns):
+            for batch in file.iter_batches(batch_size=batch_rows(file.schema_arrow, wanted), columns=wanted):
                 if not batch.num_rows:
                     continue
-                labels.append(dense_arrays(batch, {label: dtype}, str(path))[label])
+                for name, values in dense_arrays(batch, known, str(path)).items():
+                    facts[name].append(values)
                 for name, model in models.items():
                     predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
                 for name in slices:
-                    values[name].append(_as_text(batch.column(batch.schema.get_field_index(name))))
-    joined = np.concatenate(labels) if labels else np.zeros(0, dtype)
-    if first.problem == REGRESSION:
-        wrong, expected = joined[~np.isfinite(joined)], "a finite number"
-    else:
-        wrong = joined[(joined < 0) | (joined >= (first.classes or 2))]
-        expected = "0 or 1" if first.classes is None else f"a class's number, 0 to {first.classes - 1}"
-    if len(wrong):
-        raise BadInput(f"{where}: label {label!r} is {wrong[0]} in a row, expected {expected}")
+                    sliced[name].append(_as_text(batch.column(batch.schema.get_field_index(name))))
+    joined = {name: np.concatenate(v) if v else np.zeros(0, known[name]) for name, v in facts.items()}
     scored = {name: np.concatenate(p) if p else _no_rows(models[name]) for name, p in predictions.items()}
+    _check_labels(joined[label], label, first, classes, where)
+    weights = joined[weight] if weight else None
+    if weights is not None and len(wrong := weights[~(np.isfinite(weights) & (weights > 0))]):
+        raise BadInput(f"{where}: weight {weight!r} is {wrong[0]} in a row, expected a finite number above 0")
     for name, p in scored.items():
         bad = int((~np.isfinite(p).all(axis=tuple(range(1, p.ndim)))).sum())
         if bad:
@@ -146,9 +156,8 @@ def score(
                 f"{where}: the {name} model's {models[name].output} is NaN or infinite in {bad} of {len(p)} rows "
                 f"({models[name].path})"
             )
-    return ScoredRows(
-        joined, scored, {name: np.concatenate(v) if v else np.zeros(0, object) for name, v in values.items()}
-    )
+    by = {name: np.concatenate(v) if v else np.zeros(0, object) for name, v in sliced.items()}
+    return ScoredRows(joined[label], scored, by, weights)
 
 
 def batch_rows(schema: pa.Schema, columns: Sequence[str]) -> int:
@@ -159,6 +168,17 @@ def batch_rows(schema: pa.Schema, columns: Sequence[str]) -> int:
 
 def _no_rows(model: ServedModel) -> np.ndarray[Any, Any]:
     return np.zeros(0 if model.classes is None else (0, model.classes), np.float32)
+
+
+def _check_labels(labels: np.ndarray[Any, Any], name: str, model: ServedModel, classes: int | None, where: str) -> None:
+    if model.problem == REGRESSION:
+        wrong, expected = labels[~np.isfinite(labels)], "a finite number"
+    else:
+        count = classes or model.classes or 2
+        wrong = labels[(labels < 0) | (labels >= count)]
+        expected = "0 or 1" if count == 2 else f"a class's number, 0 to {count - 1}"
+    if len(wrong):
+        raise BadInput(f"{where}: label {name!r} is {wrong[0]} in a row, expected {expected}")
 
 
 def _check_slices(path: Path, slices: Sequence[str]) -> None:

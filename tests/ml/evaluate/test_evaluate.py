@@ -271,8 +271,11 @@ def test_the_splits_that_there_are_are_evaluated(
         ({"splits": ["eval", "test"]}, "no Parquet files of split 'test'; there are the splits eval, newest, train"),
         ({"splits": []}, "splits is empty"),
         ({"slices": ["month"]}, "there is no column 'month' to slice by; the columns are "),
-        ({"metric": "f1"}, "metric 'f1' is unknown"),
-        ({"minimum": {"recall": 0.5}}, "metric 'recall' is unknown"),
+        (
+            {"metric": "f1"},
+            "metric 'f1' is not of the problem 'binary'; expected one of auc, accuracy, log_loss, brier",
+        ),
+        ({"minimum": {"recall": 0.5}}, "metric 'recall' is not of the problem 'binary'"),
     ],
 )
 def test_arguments_at_fault_are_named(evaluate: Evaluate, flights_model: Artifact, params: Any, words: str) -> None:

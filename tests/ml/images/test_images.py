@@ -25,8 +25,8 @@ from airflow_hops.data.images import decode_image, decode_pixels, fit_pixels, no
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime import infra_validate
 from airflow_hops.runtime.evaluate import stage as evaluate
-from airflow_hops.runtime.evaluate.binary_metrics import paired_difference
 from airflow_hops.runtime.evaluate.class_metrics import class_metrics, compare_classifiers
+from airflow_hops.runtime.evaluate.metrics import paired_difference
 from airflow_hops.runtime.images.plan import plan_images
 from airflow_hops.runtime.images.stage import run
 from airflow_hops.runtime.images.task import ImagePreparation, prepare_task
@@ -536,8 +536,8 @@ def test_a_model_of_several_classes_is_judged_and_asked_over_the_wire(
     assert np.sum(figures["confusion"]) == figures["rows"] == len(prepared("idx")["splits"]["train"])
     assert np.trace(figures["confusion"]) / figures["rows"] == pytest.approx(figures["accuracy"])
     assert judge(guess, minimum={"accuracy": 0.9}).properties["blessed"] is False
-    with pytest.raises(BadInput, match="metric 'auc' is of two classes, and the model tells 4 apart"):
-        judge(model, metric="auc")
+    with pytest.raises(BadInput, match="metric 'rmse' is not of the problem 'multiclass'"):
+        judge(model, metric="rmse")
     infra = run_shared_stage(
         infra_validate.run,
         kind="infra_blessing",
@@ -562,10 +562,7 @@ def test_figures_of_classes_are_what_their_definitions_say() -> None:
         ("c", 1, 1.0, 1.0),
     ]
     # Wilson's interval of 3 in 4.
-    assert (found.accuracy_low, found.accuracy_high) == (
-        pytest.approx(0.3006, abs=1e-4),
-        pytest.approx(0.9544, abs=1e-4),
-    )
+    assert found.intervals["accuracy"] == pytest.approx((0.3006, 0.9544), abs=1e-4)
     nothing = class_metrics(labels[:0], p[:0])
     assert nothing.accuracy is None and nothing.reason == "no rows"
     gain = compare_classifiers("accuracy", labels, p, np.roll(p, 1, axis=1))

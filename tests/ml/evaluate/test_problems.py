@@ -1,0 +1,328 @@
+"""Evaluation of each problem: figures as scikit-learn has them, classes by name, weights, metrics of one's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from echo_models import write_echo_model
+from sklearn import metrics as sklearn
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.runtime.evaluate import stage
+from airflow_hops.runtime.evaluate.binary_metrics import binary_metrics
+from airflow_hops.runtime.evaluate.class_metrics import class_metrics, compare_classifiers
+from airflow_hops.runtime.evaluate.metrics import calibration, resampled_difference
+from airflow_hops.runtime.evaluate.regression_metrics import compare_regressions, regression_metrics
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import write_record
+
+pytestmark = pytest.mark.runtime
+
+ROWS = 600
+random = np.random.default_rng(5)
+WEIGHTS = random.uniform(0.2, 3.0, ROWS)
+NUMBERS = random.normal(100.0, 30.0, ROWS)
+GUESSES = NUMBERS + random.normal(2.0, 10.0, ROWS)
+CLASSES = random.integers(0, 3, ROWS)
+SHARES = random.dirichlet([1, 1, 1], ROWS) * 0.6 + 0.4 * np.eye(3)[CLASSES]
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["even", "weighted"])
+def test_figures_are_those_of_scikit_learn(weights: Any) -> None:
+    of = {"sample_weight": weights}
+    found = regression_metrics(NUMBERS, GUESSES, weights)
+    assert found.rmse == pytest.approx(sklearn.mean_squared_error(NUMBERS, GUESSES, **of) ** 0.5)
+    assert found.mae == pytest.approx(sklearn.mean_absolute_error(NUMBERS, GUESSES, **of))
+    assert found.r2 == pytest.approx(sklearn.r2_score(NUMBERS, GUESSES, **of))
+    assert found.median_absolute_error == pytest.approx(sklearn.median_absolute_error(NUMBERS, GUESSES, **of))
+    chosen, several = SHARES.argmax(axis=1), class_metrics(CLASSES, SHARES, "abc", weights)
+    assert several.auc == pytest.approx(sklearn.roc_auc_score(CLASSES, SHARES, multi_class="ovr", **of))
+    assert several.macro_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="macro", **of))
+    assert several.weighted_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="weighted", **of))
+    assert several.balanced_accuracy == pytest.approx(sklearn.balanced_accuracy_score(CLASSES, chosen, **of))
+    assert several.log_loss == pytest.approx(sklearn.log_loss(CLASSES, SHARES, **of))
+    by_class = [(each.precision, each.recall, each.f1) for each in several.classes]
+    assert np.transpose(by_class) == pytest.approx(
+        np.stack(sklearn.precision_recall_fscore_support(CLASSES, chosen, **of)[:3])
+    )
+    labels, p = (CLASSES == 1).astype(int), SHARES[:, 1]
+    two = binary_metrics(labels, p, weights)
+    assert two.auc == pytest.approx(sklearn.roc_auc_score(labels, p, **of))
+    assert two.log_loss == pytest.approx(sklearn.log_loss(labels, p, **of))
+    assert two.brier == pytest.approx(sklearn.brier_score_loss(labels, p, **of))
+    assert two.accuracy == pytest.approx(sklearn.accuracy_score(labels, p >= 0.5, **of))
+
+
+def test_residuals_and_labels_that_do_not_differ() -> None:
+    found = regression_metrics(np.arange(101.0), np.zeros(101))
+    assert found.residual_quantiles == {"5": 5.0, "25": 25.0, "50": 50.0, "75": 75.0, "95": 95.0}
+    same = regression_metrics(np.full(4, 2.0), np.array([1.0, 2.0, 3.0, 2.0]))
+    assert same.r2 is None and same.reason == "all 4 labels are 2; R² needs labels that differ"
+    assert compare_regressions("r2", np.full(4, 2.0), np.ones(4), np.zeros(4)) is None
+    assert regression_metrics(np.zeros(0), np.zeros(0)).reason == "no rows"
+    perfect = regression_metrics(NUMBERS, NUMBERS)
+    assert (perfect.rmse, perfect.r2, perfect.intervals["rmse"]) == (0.0, 1.0, (0.0, 0.0))
+
+
+def test_calibration_has_bins_of_as_many_rows_and_keeps_equal_predictions_together() -> None:
+    bins = calibration(np.arange(1000.0), np.arange(1000.0) * 2, None)
+    assert [each.rows for each in bins] == [100] * 10
+    assert [each.observed for each in bins] == [2 * each.predicted for each in bins]
+    tied = calibration(np.array([0.1] * 90 + [0.9] * 10), np.arange(100.0), None)
+    assert [(each.rows, each.predicted) for each in tied] == [(90, pytest.approx(0.1)), (10, pytest.approx(0.9))]
+    weighted = calibration(np.array([0.5, 0.5]), np.array([0.0, 1.0]), np.array([1.0, 3.0]))
+    assert weighted[0].observed == 0.75
+    assert calibration(np.zeros(0), np.zeros(0), None) == ()
+
+
+@pytest.mark.parametrize("metric", ["rmse", "mae", "r2"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
+def test_intervals_of_a_regressions_gain_hold_the_truth_19_times_in_20(metric: str, weighted: bool) -> None:
+    def sample(seed: int, rows: int) -> Any:
+        generator = np.random.default_rng(seed)
+        labels = generator.gamma(2.0, 3.0, rows)
+        both = (labels + generator.normal(0.0, scale, rows) for scale in (1.0, 1.1))
+        return labels, *both, generator.uniform(0.5, 2.0, rows) if weighted else None
+
+    truth = compare_regressions(metric, *sample(0, 1_000_000))
+    assert truth is not None and truth.difference > 0
+    found = [compare_regressions(metric, *sample(seed, 1000)) for seed in range(1, 401)]
+    covered = np.mean([gain is not None and gain.low <= truth.difference <= gain.high for gain in found])
+    assert 0.92 <= covered <= 0.98
+
+
+def test_intervals_of_resampled_rows_are_as_wide_as_those_that_can_be_computed() -> None:
+    other = GUESSES + random.normal(0.0, 4.0, ROWS)
+    computed = compare_regressions("mae", NUMBERS, GUESSES, other, WEIGHTS)
+    drawn = resampled_difference(
+        "mae",
+        lambda y, ours, theirs, w: float(np.average(np.abs(y - theirs) - np.abs(y - ours), weights=w)),
+        NUMBERS, GUESSES, other, WEIGHTS,
+    )  # fmt: skip
+    assert computed is not None and drawn.difference == pytest.approx(computed.difference)
+    assert drawn.high - drawn.low == pytest.approx(computed.high - computed.low, rel=0.2)
+    uniform = np.full_like(SHARES, 1 / 3)
+    gains = {m: compare_classifiers(m, CLASSES, SHARES, uniform) for m in ("auc", "macro_f1", "balanced_accuracy")}
+    assert all(gain is not None and 0 < gain.low < gain.difference < gain.high for gain in gains.values())
+    assert gains["auc"].difference == pytest.approx(class_metrics(CLASSES, SHARES).auc - 0.5)
+
+
+class Bench:
+    """Writes examples and models of the columns of a table, and evaluates."""
+
+    def __init__(self, store: ArtifactStore, run_stage: Callable[..., Any], folder: Path) -> None:
+        self.store, self.run_stage, self.folder = store, run_stage, folder
+
+    def examples(self, columns: dict[str, Any], **properties: Any) -> Artifact:
+        of = ExamplesProperties(label="label", splits=("eval",), **properties)
+        with self.store.create(self.store.uri("tests", "run", "prepare", "examples"), "examples", Producer()) as writer:
+            (writer.path / "eval").mkdir()
+            table = pa.table(columns)
+            pq.write_table(table, writer.path / "eval" / "part-0.parquet")
+            return writer.commit(rows={"eval": RowCounts(len(table), len(table))}, properties=of.to_dict())
+
+    def model(
+        self, name: str, output: str, columns: list[str], *, champion: bool = False, **properties: Any
+    ) -> Artifact:
+        of = ModelProperties(label="label", synchronized=True, **properties)
+        with self.store.create(self.store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
+            write_echo_model(writer.path / "saved_model", output, columns)
+            model = writer.commit(properties=of.to_dict())
+        if champion:
+            write_record(self.store, "served", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
+        return model
+
+    def evaluate(self, model: Artifact, examples: Artifact, **params: Any) -> tuple[Artifact, Any]:
+        inputs = {"model": model, "examples": examples}
+        params = {"model_name": "served", **params}
+        found = self.run_stage(stage.run, kind="evaluation", inputs=inputs, **params)
+        return found, json.loads((self.store.local(found) / "evaluation.json").read_text())
+
+
+@pytest.fixture
+def bench(store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path) -> Bench:
+    return Bench(store, run_stage, tmp_path)
+
+
+def test_a_regression_is_judged_in_the_units_of_its_label(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hangar_costs.py").write_text(
+        "import numpy as np\n\n\ndef cost(labels, predictions, weights):\n"
+        "    late = np.maximum(labels - predictions, 0)\n    return np.average(late, weights=weights)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    far = GUESSES + random.normal(0.0, 20.0, ROWS)
+    site = np.where(np.arange(ROWS) % 3 == 0, "north", "south")
+    columns = {"label": NUMBERS, "near": GUESSES, "far": far, "site": site, "heavy": WEIGHTS}
+    examples = bench.examples(columns, problem="regression", weight="heavy")
+    bench.model("old", "prediction", ["far"], champion=True, problem="regression")
+    candidate = bench.model("new", "prediction", ["near"], problem="regression")
+    metrics = {"cost": ["hangar_costs:cost", "lower"]}
+    found, report = bench.evaluate(candidate, examples, slices=["site"], metrics=metrics, minimum={"cost": 20, "r2": 0})
+    assert found.properties["blessed"] is True, report["reasons"]
+    assert (report["rule"]["metric"], report["problem"], report["label"]) == ("rmse", "regression", "label")
+    assert report["rule"]["higher_is_better"]["cost"] is False
+    overall = report["splits"]["eval"]
+    expected = np.sqrt(np.average(np.square(NUMBERS - np.float32(GUESSES)), weights=WEIGHTS))
+    assert overall["candidate"]["rmse"] == pytest.approx(expected) == found.metrics["eval_rmse"]
+    assert overall["gain"]["difference"] == pytest.approx(overall["champion"]["rmse"] - overall["candidate"]["rmse"])
+    assert overall["candidate"]["rmse_low"] < expected < overall["candidate"]["rmse_high"]
+    assert overall["candidate"]["cost"] == found.metrics["eval_cost"] < overall["champion"]["cost"]
+    assert len(overall["candidate"]["calibration"]) == 10
+    assert [entry["rows"] for entry in overall["slices"]["site"]] == [400, 200]
+    # What may be lost is a hundredth of the champion's figure, in whatever unit that is.
+    margin = f"not worse by more than {overall['champion']['rmse'] / 100:g}"
+    assert any(margin in reason for reason in report["reasons"]), report["reasons"]
+    assert "eval: r2 0.8" in " ".join(report["reasons"])
+    by_cost, report = bench.evaluate(candidate, examples, metrics=metrics, metric="cost")
+    assert by_cost.properties["blessed"] is True and report["splits"]["eval"]["gain"]["low"] > 0
+    sys.modules.pop("hangar_costs")
+
+
+def test_classes_are_compared_by_name_whatever_their_order(bench: Bench) -> None:
+    """The candidate has a class that the champion never saw, and both have orders of their own."""
+    names = ["a", "b", "c"]
+    p = {name: SHARES[:, number] for number, name in enumerate(names)}
+    pair = SHARES[:, :2] / SHARES[:, :2].sum(axis=1, keepdims=True)
+    columns = {"label": CLASSES, **p, "a_or": 0.7 * pair[:, 0] + 0.15, "or_b": 0.7 * pair[:, 1] + 0.15}
+    examples = bench.examples(columns, problem="multiclass", classes=tuple(names))
+    bench.model("old", "probabilities", ["or_b", "a_or"], champion=True, problem="multiclass", classes=("b", "a"))
+    candidate = bench.model("new", "probabilities", ["c", "a", "b"], problem="multiclass", classes=("c", "a", "b"))
+    _, report = bench.evaluate(candidate, examples, min_improvement=None, max_regression=1.0)
+    overall = report["splits"]["eval"]
+    assert overall["candidate"]["log_loss"] == pytest.approx(sklearn.log_loss(CLASSES, SHARES), rel=1e-5)
+    assert [found["name"] for found in overall["candidate"]["classes"]] == ["c", "a", "b"]
+    known = CLASSES < 2
+    assert overall["champion"]["rows"] == known.sum() < overall["candidate"]["rows"] == ROWS
+    theirs = np.stack([columns["a_or"], columns["or_b"]], axis=1)[known]
+    mine = -np.log(SHARES[known, CLASSES[known]])
+    assert overall["gain"]["difference"] == pytest.approx(
+        np.mean(-np.log(theirs[np.arange(len(theirs)), CLASSES[known]]) - mine), rel=1e-5
+    )
+    words = f"eval: {(~known).sum()} rows of 'c', which the champion does not know, are not compared"
+    assert words in report["reasons"]
+
+
+def test_the_second_class_of_two_is_the_positive_one_by_its_name(bench: Bench) -> None:
+    labels, p = (CLASSES == 1).astype(int), SHARES[:, 1]
+    examples = bench.examples({"label": labels, "p": p, "q": 1 - p}, problem="binary", classes=("no", "yes"))
+    bench.model("old", "probability", ["q"], champion=True, problem="binary", classes=("yes", "no"))
+    candidate = bench.model("new", "probability", ["p"], problem="binary", classes=("no", "yes"))
+    figures = bench.evaluate(candidate, examples)[1]["splits"]["eval"]
+    assert figures["candidate"]["auc"] == pytest.approx(sklearn.roc_auc_score(labels, p))
+    assert figures["gain"]["difference"] == pytest.approx(0.0, abs=1e-6)
+
+
+BINARY = {"problem": "binary", "classes": None}
+SEVERAL = {"problem": "multiclass", "classes": ("a", "b", "c")}
+
+
+@pytest.mark.parametrize(
+    ("examples", "candidate", "champion", "params", "words"),
+    [
+        (BINARY, ("prediction", {}), None, {}, "the model answers 'prediction', which is of the problem 'regression'"),
+        (
+            SEVERAL,
+            ("probabilities", {"classes": ("a", "b", "d")}),
+            None,
+            {},
+            r"split 'eval': \d+ of 600 rows are of class 'c', which the model does not know; its classes are a, b, d",
+        ),
+        (
+            SEVERAL,
+            ("probabilities", SEVERAL),
+            ("probabilities", {"classes": ("a", "b", "c", "d")}),
+            {},
+            "the champion knows 'd', and the model does not; its classes are a, b, c. Train it on examples",
+        ),
+        (
+            SEVERAL,
+            ("probabilities", SEVERAL),
+            ("probability", {}),
+            {},
+            "the model is of the problem 'multiclass', and the champion of 'binary'; they cannot be compared: serve",
+        ),
+        (
+            SEVERAL,
+            ("probabilities", {"classes": ("a", "b")}),
+            None,
+            {},
+            "the candidate tells 3 classes apart .* but its artifact names 2: a, b",
+        ),
+        (
+            SEVERAL,
+            ("probabilities", SEVERAL),
+            None,
+            {"metric": "rmse"},
+            "metric 'rmse' is not of the problem 'multiclass'; expected one of log_loss, accuracy, ",
+        ),
+        (
+            SEVERAL,
+            ("probabilities", SEVERAL),
+            None,
+            {"metrics": {"cost": "flights.metrics:cost"}},
+            r"metrics: 'cost' is 'flights.metrics:cost'; expected its function and whether 'lower' or 'higher'",
+        ),
+        (
+            SEVERAL,
+            ("probabilities", SEVERAL),
+            None,
+            {"metrics": {"brier": ["numpy:ptp", "lower"]}},
+            "metrics: 'brier' is taken, or no plain name",
+        ),
+        (
+            SEVERAL,
+            ("probabilities", SEVERAL),
+            None,
+            {"metrics": {"cost": ["numpy:hypot", "lower"]}},
+            r"metrics: 'cost' failed on 600 rows \(TypeError|metrics: 'cost' failed on 600 rows \(ValueError",
+        ),
+        (
+            {**SEVERAL, "weight": "zero"},
+            ("probabilities", SEVERAL),
+            None,
+            {},
+            "split 'eval': weight 'zero' is 0.0 in a row, expected a finite number above 0",
+        ),
+    ],
+    ids=["problem", "class", "lost", "champion", "names", "metric", "direction", "taken", "failing", "weight"],
+)  # fmt: skip
+def test_what_does_not_go_together_is_named(
+    bench: Bench, examples: Any, candidate: Any, champion: Any, params: Any, words: str
+) -> None:
+    columns = {"label": np.minimum(CLASSES, 1) if examples is BINARY else CLASSES, "zero": np.zeros(ROWS)}
+    columns |= {name: np.full(ROWS, 0.25) for name in "pqrs"}
+
+    def write(name: str, of: Any, **more: Any) -> Artifact:
+        output, properties = of
+        count = 4 if (properties.get("classes") or "-")[-1] == "d" and name == "old" else 3
+        return bench.model(
+            name, output, list("pqrs")[: count if output == "probabilities" else 1], **properties, **more
+        )
+
+    if champion:
+        write("old", champion, champion=True)
+    with pytest.raises(BadInput, match=words):
+        bench.evaluate(write("new", candidate), bench.examples(columns, **examples), **params)
+
+
+def test_the_labels_of_a_regression_are_finite_and_differ(bench: Bench) -> None:
+    model = bench.model("new", "prediction", ["p"], problem="regression")
+    cases = (
+        (np.full(9, 3.0), "label 'label' is 3 in all 9 rows; an evaluation needs labels that differ"),
+        (np.array([1.0, np.nan]), "label 'label' is nan in a row, expected a finite number"),
+    )
+    for label, words in cases:
+        with pytest.raises(BadInput, match=words):
+            bench.evaluate(model, bench.examples({"label": label, "p": label * 0}, problem="regression"))
