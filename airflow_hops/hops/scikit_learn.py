@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, inputs_of
+from airflow_hops.serving.models.model_signature import ModelSignature
+
+
+class UntrustedTypes(Exception):
+    """An estimator holds types that skops does not trust."""
 
 
 def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted_types: Sequence[str] = ()) -> Path:
@@ -37,8 +42,6 @@ def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted
         FileExistsError: The folder is there already.
         ValueError: The estimator cannot predict the sample, or holds types that skops does not trust.
     """
-    import skops.io
-
     target = Path(folder)
     if target.exists():
         raise FileExistsError(f"{target}: exists already; a version is written once")
@@ -49,15 +52,33 @@ def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted
     staging = target.parent / f".staging-{target.name}-{uuid.uuid4().hex[:8]}"
     try:
         staging.mkdir(parents=True)
-        skops.io.dump(estimator, staging / "model.skops")
-        unknown = sorted(set(skops.io.get_untrusted_types(file=staging / "model.skops")) - set(trusted_types))
-        if unknown:
+        try:
+            write_skops(estimator, staging, trusted_types)
+        except UntrustedTypes as error:
             raise ValueError(
-                f"{type(estimator).__name__} holds types that skops does not trust: {', '.join(unknown)}; name them in "
-                "trusted_types and in the server's --trusted_skops_types"
-            )
-        (staging / SIGNATURE_FILE).write_text(inputs.to_json())
+                f"{error}; name them in trusted_types and in the server's --trusted_skops_types"
+            ) from error
+        (staging / SIGNATURE_FILE).write_text(ModelSignature(inputs, inputs).to_json())
         staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return target
+
+
+def write_skops(estimator: Any, folder: Path, trusted_types: Sequence[str] = ()) -> None:
+    """Writes ``model.skops`` to a folder.
+
+    Args:
+        estimator: A fitted estimator.
+        folder: Where to.
+        trusted_types: Types that it may hold beyond those that skops trusts by itself.
+
+    Raises:
+        UntrustedTypes: It holds others.
+    """
+    import skops.io
+
+    skops.io.dump(estimator, folder / "model.skops")
+    unknown = sorted(set(skops.io.get_untrusted_types(file=folder / "model.skops")) - set(trusted_types))
+    if unknown:
+        raise UntrustedTypes(f"{type(estimator).__name__} holds types that skops does not trust: {', '.join(unknown)}")

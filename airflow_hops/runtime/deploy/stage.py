@@ -16,7 +16,7 @@ from airflow_hops.contract.model_record import ModelRecord, ServedVersion, by_wh
 from airflow_hops.contract.properties import BlessingProperties, DeploymentProperties, Mode, ModelProperties
 from airflow_hops.contract.rollout.counts import snapshot_of
 from airflow_hops.contract.times import now
-from airflow_hops.runtime.model_server import ModelServer, check_saved_model
+from airflow_hops.runtime.model_server import ModelServer, check_model
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import ModelRegistry, read_training
 from airflow_hops.serving_api.config import ConfigError
@@ -75,7 +75,7 @@ def run(
     for role in ("evaluation", "infra_blessing"):
         if context.has_input(role):
             _check_blessing(context, role, model)
-    check_saved_model(context.store.local(model) / "saved_model")
+    check_model(context.store.local(model) / "saved_model")
     server = ModelServer.of(context.spec.services, context.store)
     context.progress(0.0, f"model server {server.address}")
     server.check_reachable(model_name)

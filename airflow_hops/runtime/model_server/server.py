@@ -28,7 +28,7 @@ from airflow_hops.runtime.model_server.steering import (
 from airflow_hops.runtime.model_server.version_folders import (
     LocalFolders,
     VersionFolders,
-    check_saved_model,
+    check_model,
     version_folders,
 )
 from airflow_hops.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
@@ -138,11 +138,11 @@ class ModelServer:
         """Path or URI of a version's folder."""
         return self.folders.uri(model_name, version)
 
-    def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
-        """Copies a SavedModel to its version's folder, which appears whole or not at all.
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Copies a model to its version's folder, which appears whole or not at all.
 
         Args:
-            saved_model: The SavedModel.
+            model: Folder of the model, of any format.
             model_name: Model name.
             version: Version number.
             fingerprint: The model artifact's, left in the folder.
@@ -151,10 +151,10 @@ class ModelServer:
             False where the folder was there already, with this very model.
 
         Raises:
-            BadInput: there is no SavedModel, or the folder holds another model.
+            BadInput: there is no model, or the folder holds another model.
         """
-        check_saved_model(saved_model)
-        return self.folders.publish(saved_model, model_name, version, fingerprint)
+        check_model(model)
+        return self.folders.publish(model, model_name, version, fingerprint)
 
     def unpublish(self, model_name: str, version: int) -> None:
         """Removes a version's folder; it is no version from the first moment on."""

@@ -1,8 +1,8 @@
 """Folders of versions, in which a model appears whole or not at all.
 
-On a local file system a finished copy is renamed into place. An object store has no rename of folders: there
-``saved_model.pb``, the file by which TensorFlow Serving knows a SavedModel, comes last when a version is published, and
-goes first when it is removed.
+On a local file system a finished copy is renamed into place. An object store has no rename of folders: there the file
+by which the server knows a model, as ``saved_model.pb``, comes last when a version is published, and goes first when it
+is removed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from typing import Any, Protocol
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.processes.remote_files import RemoteFiles
+from airflow_hops.serving.models.formats import MODEL_FILES
 
 _MARKER = "assets.extra/hops.json"
 """Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
-
-_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "model.tflite", "model.skops", "model.pkl", "model.joblib")
-"""What the bundled server knows a model by; ``tensorflow_model_server`` loads SavedModels and TensorFlow Lite's."""
 
 
 class VersionFolders(Protocol):
@@ -36,7 +34,7 @@ class VersionFolders(Protocol):
         """Whether a whole version is there."""
         ...
 
-    def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """As :meth:`airflow_hops.runtime.model_server.server.ModelServer.publish`."""
         ...
 
@@ -69,10 +67,10 @@ class LocalFolders:
     def has(self, model_name: str, version: int) -> bool:
         """Whether a version is there."""
         folder = Path(self.uri(model_name, version))
-        return any((folder / name).is_file() for name in _MODEL_FILES)
+        return any((folder / name).is_file() for name in MODEL_FILES)
 
-    def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
-        """Copies a SavedModel beside its place, and renames it into it."""
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Copies a model beside its place, and renames it into it."""
         target = Path(self.uri(model_name, version))
         if target.exists():
             marker = target / _MARKER
@@ -83,7 +81,7 @@ class LocalFolders:
             shutil.rmtree(rubbish, ignore_errors=True)
         staging = target.parent / f".staging-{version}-{uuid.uuid4().hex[:8]}"
         try:
-            shutil.copytree(saved_model, staging)
+            shutil.copytree(model, staging)
             (staging / _MARKER).parent.mkdir(exist_ok=True)
             (staging / _MARKER).write_text(_marker(version, fingerprint))
             staging.rename(target)
@@ -122,27 +120,27 @@ class RemoteFolders:
 
     def has(self, model_name: str, version: int) -> bool:
         """Whether a whole version is there."""
-        return any(self._files.exists(f"{self.uri(model_name, version)}/{name}") for name in _MODEL_FILES)
+        return any(self._files.exists(f"{self.uri(model_name, version)}/{name}") for name in MODEL_FILES)
 
-    def publish(self, saved_model: Path, model_name: str, version: int, fingerprint: str) -> bool:
-        """Uploads a SavedModel, the file that makes it one last."""
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Uploads a model, the file that makes it one last."""
         folder = self.uri(model_name, version)
         whole, found = self.has(model_name, version), self._marker(folder)
         if whole:
             _check_same(folder, found, fingerprint)
             return False
         marker = _marker(version, fingerprint)
-        files = {p.relative_to(saved_model).as_posix(): p for p in sorted(saved_model.rglob("*")) if p.is_file()}
+        files = {p.relative_to(model).as_posix(): p for p in sorted(model.rglob("*")) if p.is_file()}
         self._files.clear(folder, kept=() if found != marker else {*files, _MARKER})  # what another try left
         self._files.fs.makedirs(folder, exist_ok=True)  # and the bucket, where there is none
         self._files.write(f"{folder}/{_MARKER}", marker.encode())
         files.pop(_MARKER, None)
-        self._files.publish(files, folder, last=_MODEL_FILES)
+        self._files.publish(files, folder, last=MODEL_FILES)
         return True
 
     def unpublish(self, model_name: str, version: int) -> None:
         """Removes the file that makes it a version, then the others."""
-        self._files.clear(self.uri(model_name, version), first=_MODEL_FILES)
+        self._files.clear(self.uri(model_name, version), first=MODEL_FILES)
 
     def _marker(self, folder: str) -> str | None:
         with contextlib.suppress(FileNotFoundError):
@@ -150,14 +148,14 @@ class RemoteFolders:
         return None
 
 
-def check_saved_model(folder: Path) -> None:
+def check_model(folder: Path) -> None:
     """Checks that a folder holds a file that makes it a model's; whether it loads is for the server to say.
 
     Raises:
         BadInput: it does not.
     """
-    if not any((folder / name).is_file() for name in _MODEL_FILES):
-        raise BadInput(f"{folder}: not a SavedModel, nor another model (none of {', '.join(_MODEL_FILES)} is in it)")
+    if not any((folder / name).is_file() for name in MODEL_FILES):
+        raise BadInput(f"{folder}: no model (none of {', '.join(MODEL_FILES)} is in it)")
 
 
 def _marker(version: int, fingerprint: str) -> str:

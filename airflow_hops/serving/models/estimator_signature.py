@@ -74,13 +74,26 @@ class EstimatorInputs:
             raise ValueError(f"inputs differ in their 0th dimension: {found}")
         return pd.DataFrame(columns)
 
-    def to_json(self) -> str:
-        """Returns the content of a signature file."""
+    def to_document(self) -> dict[str, Any]:
+        """Returns the JSON value that a signature file has of it."""
         if self.width is not None:
             (tensor_type,) = self.columns.values()
-            return json.dumps({"matrix": {"type": tensor_type.name, "width": self.width}}, indent=1) + "\n"
-        columns = [{"name": name, "type": tensor_type.name} for name, tensor_type in self.columns.items()]
-        return json.dumps({"columns": columns}, indent=1) + "\n"
+            return {"matrix": {"type": tensor_type.name, "width": self.width}}
+        return {"columns": [{"name": name, "type": tensor_type.name} for name, tensor_type in self.columns.items()]}
+
+    @classmethod
+    def from_document(cls, document: Any) -> EstimatorInputs:
+        """The inverse of :meth:`to_document`.
+
+        Raises:
+            ValueError: A type is none that can be served, or there is no column.
+            KeyError: Something is not there.
+            TypeError: Something is of another kind.
+        """
+        if "matrix" in document:
+            matrix = document["matrix"]
+            return cls({MATRIX_INPUT: _type_named(matrix["type"])}, int(matrix["width"]))
+        return _with_columns({column["name"]: _type_named(column["type"]) for column in document["columns"]})
 
 
 def _column(name: str, values: np.ndarray) -> Any:
@@ -105,7 +118,7 @@ def read_inputs(folder: Path) -> EstimatorInputs:
     path = folder / SIGNATURE_FILE
     try:
         if path.is_file():
-            return _from_document(json.loads(path.read_text()))
+            return EstimatorInputs.from_document(json.loads(path.read_text()))
         path = folder / MLFLOW_FILE
         if path.is_file():
             return _from_mlflow(path.read_text())
@@ -143,13 +156,6 @@ def _type_of_column(name: str, column: Any) -> tensors.TensorType:
         return tensors.type_of(values)
     except tensors.TensorError as error:
         raise ValueError(f"column {name!r} of the sample: {error}") from None
-
-
-def _from_document(document: Any) -> EstimatorInputs:
-    if "matrix" in document:
-        matrix = document["matrix"]
-        return EstimatorInputs({MATRIX_INPUT: _type_named(matrix["type"])}, int(matrix["width"]))
-    return _with_columns({column["name"]: _type_named(column["type"]) for column in document["columns"]})
 
 
 def _from_mlflow(text: str) -> EstimatorInputs:

@@ -44,6 +44,12 @@ def _open_tflite(model: str, version: int, folder: Path, options: ModelOptions) 
     return TfLiteServable(model, version, folder, options)
 
 
+def _open_onnx(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
+    from airflow_hops.serving.models.onnx import OnnxServable
+
+    return OnnxServable(model, version, folder, options)
+
+
 def _open_estimator(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
     from airflow_hops.serving.models.scikit_learn import EstimatorServable
 
@@ -52,11 +58,12 @@ def _open_estimator(model: str, version: int, folder: Path, options: ModelOption
 
 SAVED_MODEL = ModelFormat("SavedModel", ("saved_model.pb", "saved_model.pbtxt"), _open_saved_model)
 TFLITE = ModelFormat("TensorFlow Lite", ("model.tflite",), _open_tflite)
+ONNX = ModelFormat("ONNX", ("model.onnx",), _open_onnx)
 SCIKIT_LEARN = ModelFormat("scikit-learn", ("model.skops", "model.pkl", "model.joblib"), _open_estimator)
 
-FORMATS = (SAVED_MODEL, TFLITE, SCIKIT_LEARN)
+FORMATS = (SAVED_MODEL, TFLITE, ONNX, SCIKIT_LEARN)
 
-MODEL_FILES = frozenset(name for known in FORMATS for name in known.files)
+MODEL_FILES = tuple(name for known in FORMATS for name in known.files)
 """A version folder with one of these files holds a model."""
 
 

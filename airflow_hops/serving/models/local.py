@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from airflow_hops.serving.models import inference
 from airflow_hops.serving.models.batching import Batcher
 from airflow_hops.serving.models.known_requests import Known, KnownRequests
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
+from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply, Servable, Signature
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import (
     ClassificationResponse,
@@ -80,6 +81,20 @@ class LocalServable(Servable):
         Raises:
             ServingError: The model refuses the inputs.
         """
+
+    def predict(self, inputs: Mapping[str, np.ndarray], signature: str = DEFAULT_SIGNATURE) -> dict[str, np.ndarray]:
+        """Answers arrays with arrays, as a Predict request is answered, in a process that serves nobody.
+
+        Args:
+            inputs: Of the types that the signature names, by alias.
+            signature: Its key.
+
+        Raises:
+            ServingError: The inputs are not the signature's, or the model refuses them.
+        """
+        asked = self.signature(signature)
+        aliases = tuple(asked.outputs)
+        return dict(zip(aliases, self._run_one(asked, _feeds(asked, inputs), aliases, math.inf), strict=True))
 
     def answer(self, call: Call) -> Reply:
         """Answers a request."""

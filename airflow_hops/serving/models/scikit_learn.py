@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import grpc
 import numpy as np
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.models.estimator_examples import read_columns
-from airflow_hops.serving.models.estimator_signature import EstimatorInputs, SignatureFileError, read_inputs
+from airflow_hops.serving.models.described import DescribedServable, request_definitions
+from airflow_hops.serving.models.estimator_signature import SignatureFileError
 from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
-from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.model_signature import ModelSignature, read_signature
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
+from airflow_hops.serving.models.signature_defs import (
+    LABELS,
+    REGRESSION,
+    SCORES,
+    VALUES,
+    add_example_signature,
+    fill_info,
+)
 from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import SignatureDefMap
 
 PREDICTIONS = "predictions"
 PROBABILITIES = "probabilities"
 CLASSES = "classes"
 
-CLASSIFY_SIGNATURE = "classify"
-REGRESS_SIGNATURE = "regress"
 
-# Names of tensors; those of serving_default are its aliases.
-_EXAMPLES = "tf_example"
-_LABELS = "classify/classes"
-_SCORES = "classify/scores"
-_VALUES = "regress/outputs"
-
-
-class EstimatorServable(LocalServable):
+class EstimatorServable(DescribedServable):
     """The estimator of a version folder.
 
     The folder holds the estimator (``model.skops``; where pickles are allowed, also ``model.pkl`` or ``model.joblib``)
-    and what it takes (``signature.json``, or MLflow's ``MLmodel``). Its signature ``serving_default`` gives
+    and what it takes (``signature.json``, or MLflow's ``MLmodel``). Where the signature file names the problem, the
+    outputs are :class:`~airflow_hops.serving.models.signature_defs.ProblemOutputs`. Else ``serving_default`` gives
     ``predictions``; of a classifier also ``probabilities`` and ``classes``, both ``[batch, classes]``, as far as it has
     ``predict_proba``. A classifier has a signature ``classify`` and a regressor ``regress``, too, which take
     ``tf.Example`` messages: those of Classify and Regress.
@@ -58,18 +55,16 @@ class EstimatorServable(LocalServable):
             their names).
     """
 
-    signature_by_method = MappingProxyType({CLASSIFY: CLASSIFY_SIGNATURE, REGRESS: REGRESS_SIGNATURE})
-
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
         started_s = time.monotonic()
         try:
-            self._inputs = read_inputs(folder)
+            signature = read_signature(folder)
         except SignatureFileError as error:
             raise invalid_argument(str(error)) from error
         self._estimator = _load(folder, options)
         self._labels = _class_labels(self._estimator)
-        definitions = _signature_defs(self._inputs, self._estimator, self._labels)
-        super().__init__(model, version, os.fspath(folder), definitions.SerializeToString(), options)
+        definitions = _signature_defs(signature, self._estimator, self._labels)
+        super().__init__(model, version, folder, options, signature, definitions)
         self._output_types = {
             info.name: tensors.BY_NUMBER[info.dtype]
             for definition in definitions.signature_def.values()
@@ -78,27 +73,32 @@ class EstimatorServable(LocalServable):
         self.load_s = time.monotonic() - started_s
 
     def _free(self) -> None:
+        super()._free()
         self._estimator = None
 
     def _run(
         self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
     ) -> Sequence[np.ndarray]:
         try:
-            if signature.name == DEFAULT_SIGNATURE:
-                columns = dict(zip(signature.inputs, feeds, strict=True))
+            given = self._signature.model.arrange(self._arranged(signature, feeds, deadline_s))
+            names = [signature.outputs[alias] for alias in aliases]
+            if (outputs := self._signature.outputs) is None:
+                return [self._output(name, given) for name in names]
+            if outputs.problem == REGRESSION:
+                found = self._estimator.predict(given)
             else:
-                columns = read_columns(feeds[0].ravel().tolist(), self._inputs)
-            given = self._inputs.arrange(columns)
-            return [self._output(signature.outputs[alias], given) for alias in aliases]
+                found = self._estimator.predict_proba(given)
+            scores = outputs.scores(np.asarray(found), len(given))
+            return [outputs.array(name, scores) for name in names]
         except (ValueError, TypeError, KeyError) as error:
             raise invalid_argument(f"{type(self._estimator).__name__}: {error}") from error
 
     def _output(self, tensor: str, given: Any) -> np.ndarray:
-        if tensor in (PREDICTIONS, _VALUES):
+        if tensor in (PREDICTIONS, VALUES):
             values = self._estimator.predict(given)
-        elif tensor in (PROBABILITIES, _SCORES):
+        elif tensor in (PROBABILITIES, SCORES):
             values = self._estimator.predict_proba(given)
-        elif tensor == _LABELS and _SCORES not in self._output_types:
+        elif tensor == LABELS and SCORES not in self._output_types:
             values = np.asarray(self._estimator.predict(given))[:, np.newaxis]
         else:
             assert self._labels is not None
@@ -162,14 +162,19 @@ def _class_labels(estimator: Any) -> np.ndarray | None:
     return labels if isinstance(labels, np.ndarray) and labels.ndim == 1 else None
 
 
-def _signature_defs(inputs: EstimatorInputs, estimator: Any, labels: np.ndarray | None) -> Any:
+def _signature_defs(signature: ModelSignature, estimator: Any, labels: np.ndarray | None) -> Any:
     from sklearn.base import is_regressor
 
-    definitions = SignatureDefMap()
+    definitions = request_definitions(signature)
+    if signature.outputs is not None:
+        if signature.outputs.problem != REGRESSION and not hasattr(estimator, "predict_proba"):
+            raise invalid_argument(
+                f"{type(estimator).__name__} has no method predict_proba, and its signature says that it is "
+                f"{signature.outputs.problem}"
+            )
+        signature.outputs.fill(definitions)
+        return definitions
     definition = definitions.signature_def[DEFAULT_SIGNATURE]
-    definition.method_name = "tensorflow/serving/predict"
-    for name, tensor_type, shape in inputs.specs():
-        _fill_info(definition.inputs[name], name, tensor_type, shape)
     if labels is not None:
         predictions = _type_of_labels(labels)
     elif isinstance(classes := getattr(estimator, "classes_", None), list):
@@ -177,35 +182,19 @@ def _signature_defs(inputs: EstimatorInputs, estimator: Any, labels: np.ndarray 
         predictions = _type_of_labels(np.concatenate([np.asarray(of_target) for of_target in classes]))
     else:
         predictions = tensors.BY_NAME["double" if is_regressor(estimator) else "int64"]
-    _fill_info(definition.outputs[PREDICTIONS], PREDICTIONS, predictions, None if labels is None else (-1,))
+    fill_info(definition.outputs[PREDICTIONS], PREDICTIONS, predictions, None if labels is None else (-1,))
     if labels is not None:
-        classify = _example_signature(definitions, CLASSIFY_SIGNATURE, CLASSIFY)
+        classify = add_example_signature(definitions, CLASSIFY)
         shape = (-1, len(labels)) if hasattr(estimator, "predict_proba") else (-1, 1)
-        _fill_info(classify.outputs["classes"], _LABELS, tensors.STRING, shape)
+        fill_info(classify.outputs["classes"], LABELS, tensors.STRING, shape)
         if hasattr(estimator, "predict_proba"):
-            _fill_info(classify.outputs["scores"], _SCORES, tensors.BY_NAME["float"], shape)
-            _fill_info(definition.outputs[PROBABILITIES], PROBABILITIES, tensors.BY_NAME["double"], shape)
-            _fill_info(definition.outputs[CLASSES], CLASSES, predictions, shape)
+            fill_info(classify.outputs["scores"], SCORES, tensors.BY_NAME["float"], shape)
+            fill_info(definition.outputs[PROBABILITIES], PROBABILITIES, tensors.BY_NAME["double"], shape)
+            fill_info(definition.outputs[CLASSES], CLASSES, predictions, shape)
     elif is_regressor(estimator):
-        regress = _example_signature(definitions, REGRESS_SIGNATURE, REGRESS)
-        _fill_info(regress.outputs["outputs"], _VALUES, tensors.BY_NAME["float"], None)
+        regress = add_example_signature(definitions, REGRESS)
+        fill_info(regress.outputs["outputs"], VALUES, tensors.BY_NAME["float"], None)
     return definitions
-
-
-def _example_signature(definitions: Any, name: str, method_name: str) -> Any:
-    definition = definitions.signature_def[name]
-    definition.method_name = method_name
-    _fill_info(definition.inputs["inputs"], _EXAMPLES, tensors.STRING, (-1,))
-    return definition
-
-
-def _fill_info(info: Any, name: str, tensor_type: tensors.TensorType, shape: tuple[int, ...] | None) -> None:
-    info.name = name
-    info.dtype = tensor_type.number
-    info.tensor_shape.SetInParent()
-    info.tensor_shape.unknown_rank = shape is None
-    for size in shape or ():
-        info.tensor_shape.dim.add(size=size)
 
 
 def _type_of_labels(labels: np.ndarray) -> tensors.TensorType:

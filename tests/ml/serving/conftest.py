@@ -95,6 +95,7 @@ def formats_server(
     models = "".join(
         f'config {{ name: "{path.name}" base_path: "{path}" model_platform: "tensorflow" }}\n'
         for path in sorted(format_models.iterdir())
+        if path.is_dir()
     )
     config.write_text(f"model_config_list {{\n{models}}}\n")
     flags = {

@@ -13,11 +13,13 @@ import flatbuffers
 import keras
 import mlflow.sklearn
 import numpy as np
+import onnx
 import pandas as pd
 import tensorflow as tf
 import tf_keras
 from flatbuffers import flexbuffers
 from mlflow.models import infer_signature
+from onnx import helper
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
@@ -25,7 +27,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from tensorflow.lite.python import schema_py_generated as schema
 
+from airflow_hops.contract.target import Target
 from airflow_hops.hops import scikit_learn
+from airflow_hops.hops.export import export_model
 
 v1 = tf.compat.v1
 
@@ -212,6 +216,50 @@ def write_estimators(folder: Path) -> None:
     (unsigned / "model.skops").write_bytes((folder / "matrix" / "1" / "model.skops").read_bytes())
 
 
+def write_onnx(folder: Path, version: int = 1, *, shift: float = 0.0) -> None:
+    """``wine`` has three classes, ``litres`` is a regression, both of named columns; their two features are numbers."""
+    numbers = np.stack([np.linspace(0, 1, 60), np.tile([0.0, 1.0], 30)], axis=1).astype(np.float32)
+    given = {"framework": "sklearn", "sample": numbers, "order": ["alcohol", "hue"]}
+    classes = (numbers[:, 0] * 3).astype(int).clip(0, 2)
+    wine = LogisticRegression(max_iter=1000).fit(numbers, classes)
+    litres = LinearRegression().fit(numbers, 2 * numbers[:, 0] + shift)
+    for name, model, target in (
+        ("wine", wine, Target("kind", "multiclass", ("barolo", "grignolino", "barbera"))),
+        ("litres", litres, Target("litres", "regression")),
+    ):
+        export_model(model, folder / f"{name}-export", target=target, **given)
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}-export" / "onnx").rename(folder / name / str(version))
+        (folder / f"{name}-export").rmdir()
+
+
+def write_onnx_graphs(folder: Path) -> None:
+    """Graphs without a signature file: ``graph`` is served by its own names; others do not load."""
+    numbers, words = onnx.TensorProto.FLOAT, onnx.TensorProto.STRING
+    info = helper.make_tensor_value_info
+    x, y = info("x", numbers, ["batch", 2]), info("y", numbers, ["batch", 2])
+    said, heard = info("said", words, ["batch"]), info("heard", words, ["batch"])
+    outside = onnx.TensorProto(name="w", data_type=numbers, dims=[2], data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", "../../secret.bin"), ("offset", "0"), ("length", "8")):
+        outside.external_data.add(key=key, value=value)
+    (folder / "secret.bin").write_bytes(b"secret!!")
+    echo, opsets = helper.make_node("Identity", ["said"], ["heard"]), {"": 18}
+    for name, node, inputs, outputs, held, opset in (
+        ("graph", helper.make_node("Abs", ["x"], ["y"]), [x, said], [y, heard], [], opsets),
+        ("outside", helper.make_node("Add", ["x", "w"], ["y"]), [x, said], [y, heard], [outside], opsets),
+        ("future", helper.make_node("Abs", ["x"], ["y"]), [x, said], [y, heard], [], {"": 99}),
+        ("unknown_operator", helper.make_node("Fold", ["x"], ["y"]), [x, said], [y, heard], [], opsets),
+    ):
+        graph = helper.make_graph([node, echo], name, inputs, outputs, held)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid(*each) for each in opset.items()], ir_version=9
+        )
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.onnx").write_bytes(model.SerializeToString())
+    (folder / "no_graph" / "1").mkdir(parents=True)
+    (folder / "no_graph" / "1" / "model.onnx").write_bytes(b"no graph")
+
+
 def main(folder: Path) -> None:
     write_tf1_examples(folder / "examples" / "1")
     native = Native()
@@ -227,6 +275,8 @@ def main(folder: Path) -> None:
     write_keras(folder / "tf_keras" / "1", tf_keras)
     write_lite(folder)
     write_estimators(folder)
+    write_onnx(folder)
+    write_onnx_graphs(folder)
 
 
 if __name__ == "__main__":

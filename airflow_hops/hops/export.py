@@ -1,0 +1,245 @@
+"""Exports a trained model of any framework to a folder that the model server serves, and proves it on held-out rows.
+
+Example::
+
+    from airflow_hops.hops.export import export_model
+
+    exported = export_model(estimator, output, framework="sklearn", target=context.target, sample=eval_rows)
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.properties import ModelFormat
+from airflow_hops.contract.target import BINARY, MULTICLASS, REGRESSION, Target
+from airflow_hops.data.feature_specs import FeatureSpecs
+from airflow_hops.hops.onnx_converters import NotConvertible, convert
+from airflow_hops.hops.scikit_learn import UntrustedTypes, write_skops
+from airflow_hops.hops.trained_models import FRAMEWORKS, Sample, scores_of
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
+from airflow_hops.serving.models.local import LocalServable
+from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature
+from airflow_hops.serving.models.signature_defs import ProblemOutputs
+from airflow_hops.serving_api import tensors
+
+TOLERANCE = 1e-3
+_NAMED_ROWS = 5
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """What came of an export.
+
+    Attributes:
+        format: ``onnx`` or ``skops``; the folder in the artifact is called the same.
+        framework: What the model was trained with.
+        versions: Of the framework and of what converted it, by distribution.
+        largest_difference: Between the model and what is served, of any row of the sample: of a probability, or, in a
+            regression, in standard deviations of the predictions.
+        inputs: What requests hold: dtypes (int64, float32, string, …) by name.
+        not_converted: Why the model is no ONNX graph, where it is not.
+    """
+
+    format: ModelFormat
+    framework: str
+    versions: Mapping[str, str]
+    largest_difference: float
+    inputs: Mapping[str, str]
+    not_converted: str | None = None
+
+
+def export_model(
+    model: Any,
+    folder: Path,
+    *,
+    framework: str,
+    target: Target,
+    sample: Any,
+    transform_graph: Path | None = None,
+    order: Sequence[str] | None = None,
+    tolerance: float = TOLERANCE,
+    fall_back: bool = False,
+) -> ExportedModel:
+    """Writes ``<folder>/onnx`` (or ``<folder>/skops``), which the model server serves; it appears whole or not at all.
+
+    What is served is asked for each row of the sample, and compared with the model itself: features are float32 there
+    and the graph computes in float32, which can take a tree to another leaf.
+
+    Args:
+        model: A fitted estimator of scikit-learn (a Pipeline, too), XGBoost or LightGBM (a Booster, too), or a
+            ``torch.nn.Module``, which gives probabilities where there are classes. Its classes are their numbers.
+        folder: The artifact's folder.
+        framework: ``sklearn``, ``xgboost``, ``lightgbm`` or ``torch``.
+        target: What it predicts.
+        sample: Held-out rows as the model takes them: a data frame, or a matrix ``[rows, width]``.
+        transform_graph: The pipeline's transform graph, where the model takes its outputs: it is put before the model,
+            so that requests hold raw features; its ``features.json`` lies beside it. None where the model takes raw
+            features.
+        order: Names of the raw features, or of the graph's outputs, that a matrix's columns are; an output of several
+            values takes as many. None for the columns of the data frame.
+        tolerance: Greatest difference allowed.
+        fall_back: Whether an estimator of scikit-learn that has no converter is stored with skops.
+
+    Returns:
+        What came of it.
+
+    Raises:
+        BadInput: the model cannot be served as the target says, has no converter (the message names the step of its
+            Pipeline), differs from what would be served (the message names rows), or a package is missing.
+        FileExistsError: The folder of the format is there already.
+    """
+    if framework not in FRAMEWORKS:
+        raise BadInput(f"framework is {framework!r}; expected one of {', '.join(FRAMEWORKS)}")
+    rows = Sample.of(sample, order)
+    expected = scores_of(model, rows, framework, target)
+    signature = _signature(rows, target, transform_graph)
+    staging = folder / f".staging-export-{uuid.uuid4().hex[:8]}"
+    staging.mkdir(parents=True)
+    try:
+        reason = None
+        form: ModelFormat = "onnx"
+        try:
+            graph = convert(model, rows, framework, target)
+            (staging / "model.onnx").write_bytes(graph.content)
+            signature = _with_model(signature, graph.inputs, rows, graph.output)
+        except NotConvertible as error:
+            if framework != "sklearn" or not fall_back:
+                raise BadInput(f"{error}{_advice(framework)}") from error
+            reason, form = str(error), "skops"
+            signature = _with_model(signature, rows.inputs, rows, None)
+            try:
+                write_skops(model, staging)
+            except UntrustedTypes as untrusted:
+                raise BadInput(f"{reason}, and {untrusted}; use another step") from error
+        largest = _prove(staging, form, signature, rows, expected, target, tolerance)
+        if transform_graph is not None:
+            shutil.copytree(transform_graph, staging / TRANSFORM_GRAPH)
+        (staging / SIGNATURE_FILE).write_text(signature.to_json())
+        _open(staging, form).close()
+        final = folder / form
+        if final.exists():
+            raise FileExistsError(f"{final}: exists already; a model is written once")
+        staging.rename(final)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    inputs = {name: _dtype(kind) for name, kind in signature.requests.columns.items()}
+    return ExportedModel(form, framework, _versions(framework, form), largest, inputs, reason)
+
+
+def _signature(rows: Sample, target: Target, transform_graph: Path | None) -> ModelSignature:
+    """What requests hold, and what is predicted."""
+    outputs = ProblemOutputs(target.problem, target.classes)
+    if transform_graph is None:
+        requests = rows.columns_of_requests
+        return ModelSignature(requests, requests, None, outputs)
+    if rows.order is None:
+        raise BadInput(
+            "the sample is a matrix, and order is None; expected the names of the transform's outputs that its columns "
+            "are"
+        )
+    specs = FeatureSpecs.read(transform_graph.parent / "features.json")
+    missing = [name for name in rows.order if name not in specs.outputs]
+    if missing:
+        raise BadInput(
+            f"the model takes {', '.join(map(repr, missing))}, which are not among the transform's outputs: "
+            f"{', '.join(specs.outputs)}"
+        )
+    raw = {name: tensors.BY_NAME[_TYPES[dtype]] for name, dtype in specs.inputs_of(rows.order).items()}
+    return ModelSignature(EstimatorInputs(raw), rows.inputs, None, outputs)
+
+
+_TYPES = {"int64": "int64", "float32": "float", "string": "string"}
+
+
+def _dtype(kind: tensors.TensorType) -> str:
+    return {"float": "float32", "double": "float64"}.get(kind.name, kind.name)
+
+
+def _with_model(signature: ModelSignature, taken: EstimatorInputs, rows: Sample, output: str | None) -> ModelSignature:
+    """The signature of what was stored: by names, or a matrix whose columns are those of the order."""
+    is_asked_by_name = signature.requests.width is None
+    order = rows.order if taken.width is not None and is_asked_by_name else None
+    return ModelSignature(signature.requests, taken, order, signature.outputs, output)
+
+
+def _prove(
+    folder: Path,
+    form: ModelFormat,
+    signature: ModelSignature,
+    rows: Sample,
+    expected: np.ndarray[Any, Any],
+    target: Target,
+    tolerance: float,
+) -> float:
+    """Asks what will be served for the rows of the sample, without the transform graph."""
+    alone = ModelSignature(signature.model, signature.model, None, signature.outputs, signature.output)
+    (folder / SIGNATURE_FILE).write_text(alone.to_json())
+    servable = _open(folder, form)
+    try:
+        found = servable.predict(rows.arrays(signature.model))
+    except ServingError as error:
+        raise BadInput(f"the exported model refuses the rows of the sample: {error}") from error
+    finally:
+        servable.close()
+    output = {BINARY: "probability", MULTICLASS: "probabilities", REGRESSION: "prediction"}[target.problem]
+    differences = np.abs(found[output].astype(np.float64) - expected)
+    if target.problem == REGRESSION:
+        differences /= float(expected.std()) or float(np.abs(expected).max()) or 1.0
+    by_row = differences if differences.ndim == 1 else differences.max(axis=1)
+    largest = float(by_row.max())
+    if not largest <= tolerance:
+        beyond = np.flatnonzero(~(by_row <= tolerance))
+        named = "; ".join(
+            f"row {rows.labels[row]}: {_shown(found[output][row])} and not {_shown(expected[row])}"
+            for row in beyond[np.argsort(-by_row[beyond], kind="stable")][:_NAMED_ROWS]
+        )
+        raise BadInput(
+            f"the exported model ({form}) differs from the trained one by more than {tolerance:g} in {len(beyond)} of "
+            f"{len(by_row)} rows of the sample: {named}. Features are float32 when it serves: train on float32 "
+            "values, so that no threshold lies between a value and its float32; or set tolerance"
+        )
+    return largest
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.7g}" if np.ndim(value) == 0 else f"[{', '.join(f'{each:.4g}' for each in value)}]"
+
+
+def _open(folder: Path, form: ModelFormat) -> LocalServable:
+    try:
+        if form == "skops":
+            from airflow_hops.serving.models.scikit_learn import EstimatorServable
+
+            return EstimatorServable("export", 1, folder, ModelOptions())
+        from airflow_hops.serving.models.onnx import OnnxServable
+
+        return OnnxServable("export", 1, folder, ModelOptions())
+    except ServingError as error:
+        raise BadInput(f"the exported model does not load: {error}".replace(f"{folder}/", "")) from error
+
+
+def _advice(framework: str) -> str:
+    return "; set fall_back=True to store it with skops, or use another step" if framework == "sklearn" else ""
+
+
+def _versions(framework: str, form: ModelFormat) -> dict[str, str]:
+    names = [*FRAMEWORKS[framework], *(("skops",) if form == "skops" else ("onnx", "onnxruntime"))]
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

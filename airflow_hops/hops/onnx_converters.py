@@ -1,0 +1,226 @@
+"""Trained models as ONNX graphs: by skl2onnx, onnxmltools, or PyTorch's own exporter."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import REGRESSION, Target
+from airflow_hops.hops.trained_models import Sample, rows_for_torch
+from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+from airflow_hops.serving_api import tensors
+
+_OPSET = 18
+"""Of the graphs: onnxruntime has known it since 2023."""
+
+
+class NotConvertible(Exception):
+    """There is no converter for the model, or for a step of it."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An ONNX graph.
+
+    Attributes:
+        content: The file.
+        inputs: What it takes: columns by name, or one matrix.
+        output: Name of the output that is the prediction.
+    """
+
+    content: bytes
+    inputs: EstimatorInputs
+    output: str
+
+
+def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph:
+    """Converts a model.
+
+    Args:
+        model: The model.
+        sample: Rows as it takes them.
+        framework: ``sklearn``, ``xgboost``, ``lightgbm`` or ``torch``.
+        target: What it predicts.
+
+    Raises:
+        NotConvertible: There is no converter for it.
+        BadInput: A package is missing.
+    """
+    with _quiet():
+        if framework == "torch":
+            return _of_torch(model, sample)
+        if framework == "sklearn" or hasattr(model, "steps"):
+            return _of_scikit_learn(model, sample, target)
+        return _of_booster(model, sample, framework, target)
+
+
+def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
+    skl2onnx = _imported("skl2onnx", "sklearn")
+    types = importlib.import_module("skl2onnx.common.data_types")
+    _register_boosters(model)
+    inputs = _inputs_of(model, sample)
+    by_type = {"float": types.FloatTensorType, "int64": types.Int64TensorType, "string": types.StringTensorType}
+    given = [(name, by_type[kind.name]([None, inputs.width or 1])) for name, kind in inputs.columns.items()]
+    options = {} if target.problem == REGRESSION else {"zipmap": False}
+    try:
+        graph = skl2onnx.convert_sklearn(
+            model, initial_types=given, options=options, target_opset={"": _OPSET, "ai.onnx.ml": 3}
+        )
+    except Exception as error:  # a converter can fail in any way
+        raise NotConvertible(
+            f"{_step_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
+        ) from error
+    return Graph(graph.SerializeToString(), inputs, _output(graph))
+
+
+def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
+    """Columns by name where the model picks them by name; else one matrix, of numbers or of strings."""
+    first = model
+    while hasattr(first, "steps"):
+        first = first.steps[0][1]
+    kinds = set(sample.inputs.columns.values())
+    is_text = kinds == {tensors.STRING}
+    if sample.inputs.width is not None or hasattr(first, "transformers") or (tensors.STRING in kinds and not is_text):
+        return sample.inputs
+    kind = tensors.STRING if is_text else tensors.BY_NAME["float"]
+    return EstimatorInputs({MATRIX_INPUT: kind}, len(sample.inputs.columns))
+
+
+def _step_that_failed(model: Any, error: Exception) -> str:
+    """Names the step of a pipeline that the error speaks of, by its type, or else the model."""
+    for path, step in _steps(model, ""):
+        if path and type(step).__name__ in str(error):
+            return f"step {path!r} ({type(step).__name__})"
+    return type(model).__name__
+
+
+def _steps(model: Any, path: str) -> Iterator[tuple[str, Any]]:
+    inner = getattr(model, "steps", None) or getattr(model, "transformers_", None) or ()
+    for name, step, *_ in inner:
+        if not isinstance(step, str):
+            yield from _steps(step, f"{path}.{name}" if path else name)
+    if not inner:
+        yield path, model
+
+
+def _register_boosters(model: Any) -> None:
+    """Teaches skl2onnx the boosted trees that stand in a pipeline."""
+    families = {type(step).__module__.partition(".")[0] for _, step in _steps(model, "")}
+    for family in families & {"lightgbm", "xgboost"}:
+        _imported("onnxmltools", family)
+        operators = importlib.import_module(f"onnxmltools.convert.{family}.operator_converters")
+        skl2onnx = importlib.import_module("skl2onnx")
+        shapes = importlib.import_module("skl2onnx.common.shape_calculator")
+        module = importlib.import_module(family)
+        of = {
+            "lightgbm": ("LightGbm", "LGBMClassifier", "LGBMRegressor"),
+            "xgboost": ("XGBoost", "XGBClassifier", "XGBRegressor"),
+        }[family]
+        converter = getattr(operators, of[0]).__dict__.get(f"convert_{family}")
+        for name in of[1:]:
+            is_classifier = name.endswith("Classifier")
+            calculate = "linear_classifier" if is_classifier else "linear_regressor"
+            skl2onnx.update_registered_converter(
+                getattr(module, name),
+                f"{of[0]}{name}",
+                getattr(shapes, f"calculate_{calculate}_output_shapes"),
+                converter,
+                options={"nocl": [True, False], "zipmap": [True, False, "columns"]} if is_classifier else None,
+            )
+
+
+def _of_booster(model: Any, sample: Sample, framework: str, target: Target) -> Graph:
+    onnxmltools = _imported("onnxmltools", framework)
+    types = importlib.import_module("onnxmltools.convert.common.data_types")
+    width = sample.matrix.shape[1]
+    given = [(MATRIX_INPUT, types.FloatTensorType([None, width]))]
+    options: dict[str, Any] = {"target_opset": 15}
+    if framework == "lightgbm":
+        options["zipmap"] = False
+    try:
+        with _numbered_features(model, framework, width):
+            graph = getattr(onnxmltools, f"convert_{framework}")(model, initial_types=given, **options)
+    except Exception as error:  # a converter can fail in any way
+        raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
+    inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
+    return Graph(graph.SerializeToString(), inputs, _output(graph))
+
+
+@contextlib.contextmanager
+def _numbered_features(model: Any, framework: str, width: int) -> Iterator[None]:
+    """Has the features of an XGBoost model be called ``f0``, ``f1``, …, the only names that its converter reads."""
+    if framework != "xgboost":
+        yield
+        return
+    booster = model.get_booster() if hasattr(model, "get_booster") else model
+    names = booster.feature_names
+    booster.feature_names = [f"f{number}" for number in range(width)]
+    try:
+        yield
+    finally:
+        booster.feature_names = names
+
+
+def _of_torch(model: Any, sample: Sample) -> Graph:
+    import torch
+
+    content = io.BytesIO()
+    rows = rows_for_torch(model, sample.matrix[:2])
+    axes = {MATRIX_INPUT: {0: "batch"}, "output": {0: "batch"}}
+    try:
+        torch.onnx.export(
+            model,
+            (rows,),
+            content,
+            input_names=[MATRIX_INPUT],
+            output_names=["output"],
+            dynamic_axes=axes,
+            opset_version=_OPSET,
+            dynamo=False,
+        )
+    except Exception as error:  # an exporter can fail in any way
+        raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
+    inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, sample.matrix.shape[1])
+    return Graph(content.getvalue(), inputs, "output")
+
+
+def _output(graph: Any) -> str:
+    """The output that is the prediction: the last, after the label of a classifier."""
+    return str(graph.graph.output[-1].name)
+
+
+def _imported(name: str, framework: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BadInput(
+            f"a model of {framework} is converted with {name}, which is not installed in this runtime environment "
+            f"({error}); airflow hops runtime install {name}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the converters' remarks on versions and deprecations, which nobody can act on."""
+    loggers = [logging.getLogger(name) for name in ("skl2onnx", "onnxmltools", "torch.onnx")]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)

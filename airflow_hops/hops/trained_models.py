@@ -1,0 +1,216 @@
+"""Trained models of any framework, asked for rows: what the exported one must give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import BINARY, MULTICLASS, REGRESSION, Target
+from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+from airflow_hops.serving_api import tensors
+
+FRAMEWORKS = {
+    "sklearn": ("scikit-learn", "skl2onnx"),
+    "lightgbm": ("lightgbm", "onnxmltools"),
+    "xgboost": ("xgboost-cpu", "xgboost", "onnxmltools"),
+    "torch": ("torch",),
+}
+"""By framework, the distributions that its models were trained and are converted with."""
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows as a model takes them.
+
+    Attributes:
+        rows: A data frame, or a matrix.
+        inputs: The same as the model server calls it: columns with their types, or a matrix.
+        order: Names of what stands in the columns; None for a matrix whose columns have none.
+        labels: What messages call the rows.
+    """
+
+    rows: Any
+    inputs: EstimatorInputs
+    order: tuple[str, ...] | None
+    labels: Sequence[Any]
+
+    @classmethod
+    def of(cls, rows: Any, order: Sequence[str] | None) -> Sample:
+        """Of a data frame or a matrix.
+
+        Raises:
+            BadInput: it is neither, there are no rows, or a column has a type that requests cannot hold.
+        """
+        if hasattr(rows, "columns"):
+            inputs = EstimatorInputs({str(name): _column_type(str(name), rows[name]) for name in rows.columns})
+            names = tuple(inputs.columns)
+            if order is not None and tuple(order) != names:
+                raise BadInput(f"order is {', '.join(order)}, but the sample's columns are {', '.join(names)}")
+            sample = cls(rows, inputs, names, list(rows.index))
+        else:
+            matrix = np.asarray(rows)
+            if matrix.ndim != 2 or matrix.dtype.kind not in "fiub":
+                raise BadInput(
+                    f"the sample is {matrix.dtype} of shape {list(matrix.shape)}; expected a data frame, or numbers "
+                    "[rows, width]"
+                )
+            inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, matrix.shape[1])
+            sample = cls(matrix, inputs, None if order is None else tuple(order), range(len(matrix)))
+        if not len(rows):
+            raise BadInput("the sample has no rows; expected held-out rows, on which the exported model is proved")
+        return sample
+
+    @property
+    def columns_of_requests(self) -> EstimatorInputs:
+        """What requests hold where no transform graph stands before the model.
+
+        Raises:
+            BadInput: the order is not as long as the matrix is wide.
+        """
+        if self.inputs.width is None or self.order is None:
+            return self.inputs
+        if len(self.order) != self.inputs.width:
+            raise BadInput(f"order has {len(self.order)} names, and the sample {self.inputs.width} columns")
+        return EstimatorInputs(dict.fromkeys(self.order, tensors.BY_NAME["float"]))
+
+    @property
+    def matrix(self) -> Array:
+        """The rows as numbers, float32.
+
+        Raises:
+            BadInput: a column holds strings.
+        """
+        if self.inputs.width is None:
+            for name, kind in self.inputs.columns.items():
+                if kind is tensors.STRING:
+                    raise BadInput(f"column {name!r} of the sample holds strings; expected numbers alone")
+        return np.asarray(self.rows, dtype=np.float32)
+
+    def arrays(self, inputs: EstimatorInputs) -> dict[str, Array]:
+        """The rows as a request holds them."""
+        if inputs.width is not None:
+            ((name, kind),) = inputs.columns.items()
+            return {name: _as_texts(np.asarray(self.rows)) if kind is tensors.STRING else self.matrix}
+        return {
+            name: _as_texts(self.rows[name].to_numpy())
+            if kind is tensors.STRING
+            else self.rows[name].to_numpy().astype(kind.numpy)
+            for name, kind in inputs.columns.items()
+        }
+
+
+def scores_of(model: Any, sample: Sample, framework: str, target: Target) -> Array:
+    """What a model says of the rows, float64: the second class's probability, those of all classes, or a number.
+
+    Raises:
+        BadInput: it cannot be asked for that.
+    """
+    try:
+        if framework == "torch":
+            found = _ask_torch(model, sample)
+        elif hasattr(model, "predict_proba") or hasattr(model, "fit"):
+            found = _ask_estimator(model, sample, target)
+        else:
+            found = _ask_booster(model, sample, framework)
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"{type(model).__name__} does not predict for the rows of the sample: {error}") from error
+    scores = np.asarray(found, dtype=np.float64)
+    if scores.ndim == 2 and scores.shape[1] == 1:
+        scores = scores[:, 0]
+    if target.problem == BINARY and scores.ndim == 2 and scores.shape[1] == 2:
+        scores = scores[:, 1]
+    rows = len(sample.labels)
+    expected = (rows, len(target.classes or ())) if target.problem == MULTICLASS else (rows,)
+    if scores.shape != expected:
+        raise BadInput(
+            f"{type(model).__name__} gives {list(scores.shape)} for {rows} rows; expected {list(expected)}, since the "
+            f"problem is {target.problem}"
+        )
+    _check_values(model, scores, target)
+    return scores
+
+
+def _ask_estimator(model: Any, sample: Sample, target: Target) -> Any:
+    if target.problem == REGRESSION:
+        if hasattr(model, "predict_proba"):
+            raise BadInput(f"{type(model).__name__} is a classifier, and the problem is {REGRESSION}")
+        return model.predict(sample.rows)
+    if not hasattr(model, "predict_proba"):
+        raise BadInput(
+            f"{type(model).__name__} has no method predict_proba, and the problem is {target.problem}; wrap it in "
+            "sklearn.calibration.CalibratedClassifierCV, or choose an estimator that gives probabilities"
+        )
+    numbers = list(range(len(target.classes or ("0", "1"))))
+    found = list(np.asarray(getattr(model, "classes_", numbers)).tolist())
+    if found != numbers:
+        raise BadInput(
+            f"{type(model).__name__} knows the classes {found}; expected their numbers, {numbers}: the labels of the "
+            f"examples as they are, with every class in training"
+        )
+    return model.predict_proba(sample.rows)
+
+
+def _ask_booster(model: Any, sample: Sample, framework: str) -> Any:
+    if framework == "xgboost":
+        import xgboost
+
+        return model.predict(xgboost.DMatrix(sample.rows))
+    if not hasattr(model, "predict"):
+        raise BadInput(f"{type(model).__name__} has no method predict")
+    return model.predict(sample.rows)
+
+
+def _ask_torch(model: Any, sample: Sample) -> Any:
+    import torch
+
+    model.eval()
+    with torch.no_grad():
+        return model(rows_for_torch(model, sample.matrix)).cpu().numpy()
+
+
+def rows_for_torch(model: Any, matrix: Array) -> Any:
+    """A matrix as a tensor where the model is."""
+    import torch
+
+    return torch.from_numpy(matrix).to(next(model.parameters(), torch.empty(0)).device)
+
+
+def _check_values(model: Any, scores: Array, target: Target) -> None:
+    bad = int((~np.isfinite(scores).reshape(len(scores), -1).all(axis=1)).sum())
+    if bad:
+        raise BadInput(f"{type(model).__name__} gives NaN or infinity in {bad} of {len(scores)} rows of the sample")
+    if target.problem == REGRESSION:
+        return
+    sums = scores.sum(axis=1) if scores.ndim == 2 else np.ones(len(scores))
+    if scores.min() < -1e-6 or scores.max() > 1 + 1e-6 or np.abs(sums - 1).max() > 1e-3:
+        raise BadInput(
+            f"{type(model).__name__} gives {scores.min():.4g} to {scores.max():.4g}, which are no probabilities; end a "
+            "network with Sigmoid or Softmax, and boosted trees with an objective that gives probabilities"
+        )
+
+
+def _column_type(name: str, column: Any) -> tensors.TensorType:
+    kind = column.dtype.kind
+    if kind in "iub":
+        return tensors.BY_NAME["int64"]
+    if kind == "f":
+        return tensors.BY_NAME["float"]
+    values = column.to_numpy()
+    if all(value is None or value != value or isinstance(value, str | bytes) for value in values):
+        return tensors.STRING
+    raise BadInput(f"column {name!r} of the sample is {column.dtype}; expected numbers or strings")
+
+
+def _as_texts(values: Array) -> Array:
+    texts: Array = np.empty(values.shape, object)
+    texts.ravel()[:] = [
+        value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
+        for value in values.ravel().tolist()
+    ]
+    return texts

@@ -1,0 +1,153 @@
+"""A model that ``signature.json`` describes, whatever runs it: a transform graph may stand before it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.models.estimator_examples import read_columns
+from airflow_hops.serving.models.local import LocalServable
+from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature
+from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
+from airflow_hops.serving.models.signature_defs import PREDICT, SIGNATURE_BY_METHOD, fill_info
+from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.protocol import SignatureDefMap
+
+
+class DescribedServable(LocalServable):
+    """A model of a version folder with a signature file.
+
+    Requests hold columns or a matrix; Classify and Regress hold ``tf.Example`` messages of the same. Where the folder
+    has a ``transform_graph/``, requests hold the raw features, and what comes of the graph goes into the model.
+
+    Args:
+        model: Model name.
+        version: Version number.
+        folder: The version folder.
+        options: How to open it.
+        signature: What the signature file says.
+        definitions: The signatures, a ``SignatureDefMap``.
+
+    Raises:
+        ServingError: The transform graph does not load, or is not of that signature.
+    """
+
+    signature_by_method = MappingProxyType(SIGNATURE_BY_METHOD)
+
+    def __init__(
+        self,
+        model: str,
+        version: int,
+        folder: Path,
+        options: ModelOptions,
+        signature: ModelSignature,
+        definitions: Any,
+    ) -> None:
+        self._signature = signature
+        self._transform = None
+        if (folder / TRANSFORM_GRAPH).is_dir():
+            self._transform = _TransformGraph(model, version, folder / TRANSFORM_GRAPH, options, signature)
+        super().__init__(model, version, os.fspath(folder), definitions.SerializeToString(), options)
+        if self._transform is not None:
+            self.computes_here = self.computes_here and self._transform.computes_here
+
+    def _free(self) -> None:
+        if self._transform is not None:
+            self._transform.close()
+
+    def _arranged(
+        self, signature: Signature, feeds: Sequence[np.ndarray], deadline_s: float
+    ) -> Mapping[str, np.ndarray]:
+        """Returns what the model takes, by its own names, of what a request holds.
+
+        Raises:
+            ValueError: An example lacks something, or inputs differ in rows.
+            ServingError: The transform graph refuses the inputs.
+        """
+        if signature.name == DEFAULT_SIGNATURE:
+            given = dict(zip(signature.inputs, feeds, strict=True))
+        else:
+            given = read_columns(feeds[0].ravel().tolist(), self._signature.requests)
+        if self._transform is not None:
+            given = self._transform.run(given, deadline_s)
+        return self._signature.arrange(given)
+
+
+class _TransformGraph:
+    """The transform graph of a version: raw features to what the model takes of them."""
+
+    def __init__(
+        self, model: str, version: int, folder: Path, options: ModelOptions, signature: ModelSignature
+    ) -> None:
+        from airflow_hops.serving.models.saved_model import SavedModelServable
+
+        plain = replace(options, batching=None, tags=("serve",))
+        self._graph = SavedModelServable(model, version, folder, plain)
+        self._wanted = signature.wanted
+        try:
+            self._inputs = self._graph.signature(DEFAULT_SIGNATURE)
+            _check_graph(self._inputs, signature, folder)
+        except ServingError:
+            self._graph.close()
+            raise
+        self._types = {name: kind for name, kind in self._inputs.input_types.items() if kind is not None}
+        self.computes_here = self._graph.computes_here
+
+    def run(self, given: Mapping[str, np.ndarray], deadline_s: float) -> dict[str, np.ndarray]:
+        """Returns the outputs that the model takes; raw features that it does not need are nothing."""
+        columns = {name: _as_column(name, values) for name, values in given.items()}
+        rows = len(next(iter(columns.values())))
+        if any(len(values) != rows for values in columns.values()):
+            lengths = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
+            raise ValueError(f"inputs differ in their 0th dimension: {lengths}")
+        feeds = [
+            columns[name] if name in columns else np.full(rows, b"" if kind is tensors.STRING else 0, kind.numpy)
+            for name, kind in self._types.items()
+        ]
+        found = self._graph._run(self._inputs, feeds, self._wanted, deadline_s)
+        return dict(zip(self._wanted, found, strict=True))
+
+    def close(self) -> None:
+        self._graph.close()
+
+
+def _as_column(name: str, values: np.ndarray) -> np.ndarray:
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"input {name} has shape {list(values.shape)}; expected [batch] or [batch, 1]")
+    return values
+
+
+def _check_graph(inputs: Signature, signature: ModelSignature, folder: Path) -> None:
+    if signature.requests.width is not None:
+        raise invalid_argument(f"{folder}: requests hold a matrix; expected the graph's raw features, as columns")
+    for name, tensor_type in signature.requests.columns.items():
+        found = inputs.input_types.get(name)
+        if found is not tensor_type:
+            there = (
+                "there is none of that name" if name not in inputs.inputs else f"the graph's is {found and found.name}"
+            )
+            raise invalid_argument(f"{folder}: requests hold a column {name!r} of type {tensor_type.name}; {there}")
+    for name in signature.wanted:
+        if name not in inputs.outputs:
+            found_outputs = ", ".join(inputs.outputs)
+            raise invalid_argument(f"{folder}: the model takes {name!r}; the graph's outputs are {found_outputs}")
+
+
+def request_definitions(signature: ModelSignature) -> Any:
+    """Returns a ``SignatureDefMap`` whose ``serving_default`` has the inputs, and no outputs yet."""
+    definitions = SignatureDefMap()
+    definition = definitions.signature_def[DEFAULT_SIGNATURE]
+    definition.method_name = PREDICT
+    for name, tensor_type, shape in signature.requests.specs():
+        fill_info(definition.inputs[name], name, tensor_type, shape)
+    return definitions

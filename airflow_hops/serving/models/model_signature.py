@@ -1,0 +1,135 @@
+"""What ``signature.json`` says of a model: what requests hold, what of it the model takes, and what it predicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.serving.models.estimator_signature import (
+    SIGNATURE_FILE,
+    EstimatorInputs,
+    SignatureFileError,
+    read_inputs,
+)
+from airflow_hops.serving.models.signature_defs import ProblemOutputs
+from airflow_hops.serving_api import tensors
+
+TRANSFORM_GRAPH = "transform_graph"
+"""Folder, within a version's, of the transform graph that stands before the model."""
+
+
+@dataclass(frozen=True)
+class ModelSignature:
+    """The signature of a model.
+
+    Attributes:
+        requests: What requests hold: columns, or one matrix.
+        model: What the model takes: of the columns of a request, or of the outputs of the transform graph.
+        order: Names of the columns, or outputs, that stand beside each other in the matrix that the model takes; None
+            where it takes them by name, or requests hold the matrix.
+        outputs: What it predicts; None where it does not say.
+        output: Name of the graph's output that is the prediction; None for the only one of floats.
+    """
+
+    requests: EstimatorInputs
+    model: EstimatorInputs
+    order: tuple[str, ...] | None = None
+    outputs: ProblemOutputs | None = None
+    output: str | None = None
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Names of what the model takes: of columns, or of outputs of the transform graph."""
+        return self.order or tuple(self.model.columns)
+
+    def arrange(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns what the model takes by its own names: columns, or the matrix.
+
+        Args:
+            values: By name of :attr:`wanted`, ``[batch]`` or ``[batch, width]``.
+
+        Raises:
+            ValueError: They differ in rows, or are not as wide together as the matrix.
+        """
+        if self.order is None:
+            return {name: values[name] for name in self.model.columns}
+        ((name, tensor_type),) = self.model.columns.items()
+        parts = [values[part][:, np.newaxis] if values[part].ndim == 1 else values[part] for part in self.order]
+        if len({len(part) for part in parts}) > 1:
+            found = ", ".join(f"{part} {len(values[part])}" for part in self.order)
+            raise ValueError(f"inputs differ in their 0th dimension: {found}")
+        matrix = np.concatenate(parts, axis=1, dtype=tensor_type.numpy, casting="unsafe")
+        if matrix.shape[1] != self.model.width:
+            raise ValueError(
+                f"{', '.join(self.order)} are {matrix.shape[1]} wide together; expected {self.model.width}"
+            )
+        return {name: matrix}
+
+    def to_json(self) -> str:
+        """Returns the content of ``signature.json``."""
+        document: dict[str, Any] = self.requests.to_document()
+        if self.model != self.requests or self.order is not None:
+            document["model"] = self.model.to_document()
+            if self.order is not None:
+                document["model"]["order"] = list(self.order)
+        if self.outputs is not None:
+            document["problem"] = self.outputs.problem
+            if self.outputs.classes is not None:
+                document["classes"] = list(self.outputs.classes)
+        if self.output is not None:
+            document["output"] = self.output
+        return json.dumps(document, indent=1) + "\n"
+
+
+def read_signature(folder: Path) -> ModelSignature:
+    """Reads the signature of a version folder.
+
+    Args:
+        folder: A folder with ``signature.json``, or with an ``MLmodel`` that has a signature.
+
+    Raises:
+        SignatureFileError: There is neither, or it says what cannot be served.
+    """
+    requests = read_inputs(folder)
+    path = folder / SIGNATURE_FILE
+    if not path.is_file():
+        return ModelSignature(requests, requests)
+    document = json.loads(path.read_text())
+    try:
+        model, order = requests, None
+        if "model" in document:
+            model = EstimatorInputs.from_document(document["model"])
+            order = tuple(document["model"]["order"]) if "order" in document["model"] else None
+        elif (folder / TRANSFORM_GRAPH).is_dir():
+            raise ValueError(f"there is a {TRANSFORM_GRAPH}, but no 'model', which says what of it the model takes")
+        outputs = None
+        if "problem" in document:
+            classes = document.get("classes")
+            outputs = ProblemOutputs(document["problem"], None if classes is None else tuple(map(str, classes)))
+        signature = ModelSignature(requests, model, order, outputs, document.get("output"))
+        _check(signature, folder)
+        return signature
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SignatureFileError(f"{path}: no signature of a model ({type(error).__name__}: {error})") from error
+    except ValueError as error:
+        raise SignatureFileError(f"{path}: {error}") from error
+
+
+def _check(signature: ModelSignature, folder: Path) -> None:
+    if signature.order is not None and signature.model.width is None:
+        raise ValueError("'model' has an order, but no matrix")
+    if signature.order is None and signature.model.width is not None and signature.requests.width is None:
+        raise ValueError("'model' takes a matrix; expected 'order', the names of what stands beside each other in it")
+    if (folder / TRANSFORM_GRAPH).is_dir():
+        return
+    held = signature.requests.columns
+    for name in signature.wanted:
+        if name not in held:
+            raise ValueError(f"the model takes {name!r}, which requests do not hold; they hold {', '.join(held)}")
+        if signature.order and held[name] is tensors.STRING:
+            raise ValueError(f"the model's matrix takes {name!r}, which is a string")

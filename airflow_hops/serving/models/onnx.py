@@ -1,0 +1,283 @@
+"""An ONNX graph, run by onnxruntime behind the same API."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as states
+
+from airflow_hops.serving.errors import ServingError, check_deadline, deadline_exceeded, invalid_argument
+from airflow_hops.serving.models.described import DescribedServable, request_definitions
+from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs, SignatureFileError
+from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.model_signature import ModelSignature, read_signature
+from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
+from airflow_hops.serving.models.signature_defs import PREDICT, fill_info
+from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.protocol import SignatureDefMap
+
+onnxruntime.disable_telemetry_events()
+
+MODEL_FILE = "model.onnx"
+
+_FATAL = 4
+# Operators that can run for as long as their inputs say, as a serialized node names them: field 4, and the length.
+_LOOPS = (b'"\x04Loop', b'"\x04Scan')
+# A run that takes longer than this is one that a deadline ends, the next time.
+_LONG_S = 0.1
+_NUMBERS = "fiub"
+_LOAD_ERRORS = (
+    states.Fail,
+    states.InvalidGraph,
+    states.NotImplemented,
+    states.InvalidArgument,
+    states.RuntimeException,
+)
+
+
+class OnnxServable(DescribedServable):
+    """The ``model.onnx`` of a version folder.
+
+    Where a ``signature.json`` lies beside it, requests hold what that says, and the outputs are those of the problem
+    that it names; a ``transform_graph/`` may stand before the graph. Without it, inputs and outputs are its own.
+
+    A deadline ends the runs of a graph with loops, and of a model whose last run was a long one.
+
+    Args:
+        model: Model name.
+        version: Version number.
+        folder: The version folder.
+        options: How to open it.
+
+    Raises:
+        ServingError: The file is no ONNX model (``INVALID_ARGUMENT``), onnxruntime lacks its opset or one of its
+            operators, data of it lies outside the folder (``FAILED_PRECONDITION``), or the signature file does not go
+            with it (``INVALID_ARGUMENT``).
+    """
+
+    def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
+        started_s = time.monotonic()
+        # Data beside the file is looked for in the folder that the path resolves to.
+        path = (folder / MODEL_FILE).resolve()
+        self._session = _load(path, options)
+        self._inputs = {node.name: node for node in self._session.get_inputs()}
+        outputs = self._session.get_outputs()
+        try:
+            if (folder / SIGNATURE_FILE).is_file():
+                signature = read_signature(folder)
+                _check_inputs(signature, self._inputs)
+                definitions = request_definitions(signature)
+            else:
+                columns = {name: _type_of(node) for name, node in self._inputs.items()}
+                signature = ModelSignature(EstimatorInputs(columns), EstimatorInputs(columns))
+                definitions = _definitions_of_graph(self._inputs.values())
+            self._score = None
+            if signature.outputs is not None:
+                self._score = _output(outputs, signature.output)
+                signature.outputs.fill(definitions)
+            else:
+                of_graph = definitions.signature_def[DEFAULT_SIGNATURE].outputs
+                for node in outputs:
+                    fill_info(of_graph[node.name], node.name, _type_of(node), _shape(node))
+        except SignatureFileError as error:
+            raise invalid_argument(str(error)) from error
+        except ValueError as error:
+            raise invalid_argument(f"{path}: {error}") from error
+        self._is_described = (folder / SIGNATURE_FILE).is_file()
+        super().__init__(model, version, folder, options, signature, definitions)
+        self._has_loops = _has_loops(path)
+        self._was_long = False
+        self.computes_here = self.computes_here and not self._has_loops
+        self.load_s = time.monotonic() - started_s
+
+    def _free(self) -> None:
+        super()._free()
+        self._session = None
+
+    def _run(
+        self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
+    ) -> Sequence[np.ndarray]:
+        check_deadline(deadline_s)
+        try:
+            names = [signature.outputs[alias] for alias in aliases]
+            if not self._is_described:
+                given = {name: _as_given(feed) for name, feed in zip(signature.inputs, feeds, strict=True)}
+                return [_as_answer(value) for value in self._run_graph(names, given, deadline_s)]
+            arranged = self._arranged(signature, feeds, deadline_s)
+            given = {name: _as_input(node, arranged) for name, node in self._inputs.items()}
+            if (outputs := self._signature.outputs) is None:
+                return [_as_answer(value) for value in self._run_graph(names, given, deadline_s)]
+            (found,) = self._run_graph([self._score], given, deadline_s)
+            scores = outputs.scores(found, len(next(iter(given.values()))))
+            return [outputs.array(name, scores) for name in names]
+        except (ValueError, TypeError) as error:
+            raise invalid_argument(str(error)) from error
+
+    def _run_graph(self, names: Sequence[Any], given: Mapping[str, Any], deadline_s: float) -> list[Any]:
+        started_s = time.monotonic()
+        try:
+            if deadline_s < math.inf and (self._has_loops or self._was_long):
+                with _ended_at(deadline_s) as run_options:
+                    found: list[Any] = self._session.run(names, given, run_options)
+            else:
+                found = self._session.run(names, given)
+            return found
+        except (states.InvalidArgument, states.Fail, states.RuntimeException, states.NotImplemented) as error:
+            check_deadline(deadline_s)
+            if "terminate flag" in str(error):
+                raise deadline_exceeded() from None
+            raise invalid_argument(f"onnxruntime: {_plain(error)}") from error
+        finally:
+            self._was_long = time.monotonic() - started_s > _LONG_S
+
+
+def _load(path: Path, options: ModelOptions) -> Any:
+    wanted = onnxruntime.SessionOptions()
+    wanted.intra_op_num_threads = options.intra_op_threads
+    wanted.log_severity_level = _FATAL  # what fails raises
+    # Threads that wait for the next request in a loop would take the time of those that answer one.
+    wanted.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Patterns are kept for each shape of inputs, and rows are the client's choice.
+    wanted.enable_mem_pattern = False
+    try:
+        return onnxruntime.InferenceSession(os.fspath(path), wanted, providers=["CPUExecutionProvider"])
+    except states.InvalidProtobuf as error:
+        raise invalid_argument(f"Could not load the ONNX model at {path}: {_plain(error)}") from error
+    except states.NoSuchFile as error:
+        raise ServingError(grpc.StatusCode.NOT_FOUND, f"Could not load the ONNX model at {path}: gone") from error
+    except _LOAD_ERRORS as error:
+        raise ServingError(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"Could not load the ONNX model at {path} with onnxruntime {onnxruntime.__version__}: {_plain(error)}",
+        ) from error
+
+
+def _plain(error: Exception) -> str:
+    """The message without the name and number of its error, and without the place in the source."""
+    message = str(error).split(" : ", 3)[-1]
+    place, bracket, rest = message.partition("&) ")
+    return rest if bracket and place.startswith("/") else message
+
+
+def _has_loops(path: Path) -> bool:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(loop) >= 0 for loop in _LOOPS)
+
+
+@contextmanager
+def _ended_at(deadline_s: float) -> Iterator[Any]:
+    """Options of a run that ends when nobody waits for it any more."""
+    run_options = onnxruntime.RunOptions()
+    run_options.log_severity_level = _FATAL
+    left_s = min(max(0.0, deadline_s - time.monotonic()), threading.TIMEOUT_MAX)
+    timer = threading.Timer(left_s, setattr, (run_options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield run_options
+    finally:
+        timer.cancel()
+
+
+def _type_of(node: Any) -> tensors.TensorType:
+    """The type of an input or output, which onnxruntime names ``tensor(float)``."""
+    name = node.type.removeprefix("tensor(").removesuffix(")")
+    name = {"float16": "half"}.get(name, name)
+    if not node.type.startswith("tensor(") or name not in tensors.BY_NAME:
+        raise ValueError(
+            f"{node.name!r} of the graph is a {node.type}; expected a tensor (with skl2onnx and onnxmltools, "
+            "convert with the option zipmap=False)"
+        )
+    return tensors.BY_NAME[name]
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else -1 for size in node.shape)
+
+
+def _definitions_of_graph(inputs: Any) -> Any:
+    definitions = SignatureDefMap()
+    definition = definitions.signature_def[DEFAULT_SIGNATURE]
+    definition.method_name = PREDICT
+    for node in inputs:
+        fill_info(definition.inputs[node.name], node.name, _type_of(node), _shape(node))
+    return definitions
+
+
+def _check_inputs(signature: ModelSignature, inputs: Mapping[str, Any]) -> None:
+    """Compares what the signature file says that the graph takes with the graph."""
+    for node in inputs.values():
+        _type_of(node)
+        if len(node.shape) not in (1, 2):
+            raise ValueError(
+                f"input {node.name!r} of the graph has shape {node.shape}; expected [batch] or [batch, width]"
+            )
+    if signature.model.width is None:
+        if signature.model.columns.keys() != inputs.keys():
+            raise ValueError(
+                f"the graph takes {', '.join(inputs)}; {SIGNATURE_FILE} says {', '.join(signature.model.columns)}"
+            )
+        return
+    if len(inputs) != 1:
+        raise ValueError(f"{SIGNATURE_FILE} says that the graph takes one matrix; it takes {', '.join(inputs)}")
+    width = next(iter(inputs.values())).shape[-1]
+    if isinstance(width, int) and width != signature.model.width:
+        raise ValueError(f"the graph takes a matrix of {width}; {SIGNATURE_FILE} says {signature.model.width}")
+
+
+def _output(outputs: Sequence[Any], name: str | None) -> str:
+    """The output that is the prediction: the one of that name, or the only one of numbers that are no integers."""
+    if name is None:
+        found = [node.name for node in outputs if node.type in ("tensor(float)", "tensor(double)")]
+    else:
+        found = [node.name for node in outputs if node.name == name]
+    if len(found) != 1:
+        listed = ", ".join(f"{node.name} ({node.type})" for node in outputs)
+        raise ValueError(
+            f"the graph's outputs are {listed}; expected {repr(name) if name else 'one of floats'}: name the "
+            f"prediction in 'output' of {SIGNATURE_FILE}"
+        )
+    return str(found[0])
+
+
+def _as_input(node: Any, arranged: Mapping[str, np.ndarray]) -> Any:
+    """What an input of the graph takes: its only one the matrix, others the column of their name."""
+    values = arranged[node.name] if node.name in arranged else next(iter(arranged.values()))
+    expected = _type_of(node).numpy
+    if values.ndim != len(node.shape):
+        values = values[:, np.newaxis] if values.ndim == 1 else values[:, 0] if values.shape[1:] == (1,) else values
+    if values.dtype != expected:
+        if values.dtype.kind not in _NUMBERS or expected.kind not in _NUMBERS:
+            raise ValueError(f"input {node.name} is {values.dtype}; the graph takes {node.type}")
+        values = values.astype(expected)
+    return _as_given(values)
+
+
+def _as_given(values: np.ndarray) -> Any:
+    """An array as onnxruntime takes it: strings as text."""
+    if values.dtype != object:
+        return values
+    texts: np.ndarray = np.empty(values.shape, object)
+    texts.ravel()[:] = [
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values.ravel().tolist()
+    ]
+    return texts
+
+
+def _as_answer(values: Any) -> np.ndarray:
+    if values.dtype != object:
+        return np.asarray(values)
+    encoded: np.ndarray = np.empty(values.shape, object)
+    encoded.ravel()[:] = [str(value).encode() for value in values.ravel().tolist()]
+    return encoded

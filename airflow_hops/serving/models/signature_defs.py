@@ -1,0 +1,141 @@
+"""Signatures of models that are no SavedModels, and the outputs that have the same names in every format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
+from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE
+from airflow_hops.serving_api import tensors
+
+PREDICT = "tensorflow/serving/predict"
+CLASSIFY_SIGNATURE, REGRESS_SIGNATURE = "classify", "regress"
+SIGNATURE_BY_METHOD = {CLASSIFY: CLASSIFY_SIGNATURE, REGRESS: REGRESS_SIGNATURE}
+
+# Names of tensors; those of serving_default are its aliases.
+EXAMPLES = "tf_example"
+LABELS = "classify/classes"
+SCORES = "classify/scores"
+VALUES = "regress/outputs"
+
+BINARY, MULTICLASS, REGRESSION = "binary", "multiclass", "regression"
+
+_PROBABILITY = "probability"
+_PROBABILITIES, _CLASS = "probabilities", "class"
+_PREDICTION = "prediction"
+
+
+def fill_info(info: Any, name: str, tensor_type: tensors.TensorType, shape: tuple[int, ...] | None) -> None:
+    """Writes a ``TensorInfo``.
+
+    Args:
+        info: The empty message.
+        name: The tensor's name.
+        tensor_type: Its type.
+        shape: Its shape, -1 where it is open; None where even its rank is.
+    """
+    info.name = name
+    info.dtype = tensor_type.number
+    info.tensor_shape.SetInParent()
+    info.tensor_shape.unknown_rank = shape is None
+    for size in shape or ():
+        info.tensor_shape.dim.add(size=size)
+
+
+def add_example_signature(definitions: Any, method_name: str) -> Any:
+    """Adds the signature of Classify or Regress, which takes ``tf.Example`` messages, and returns it."""
+    definition = definitions.signature_def[SIGNATURE_BY_METHOD[method_name]]
+    definition.method_name = method_name
+    fill_info(definition.inputs["inputs"], EXAMPLES, tensors.STRING, (-1,))
+    return definition
+
+
+@dataclass(frozen=True)
+class ProblemOutputs:
+    """The outputs of a model that says what it predicts, whatever it calls them itself.
+
+    ``serving_default`` gives ``probability`` (of the second of two classes), ``probabilities`` and ``class`` (of the
+    likeliest of several), or ``prediction`` (a number); there is a signature ``classify`` or ``regress``, too.
+
+    Attributes:
+        problem: ``binary``, ``multiclass`` or ``regression``.
+        classes: Names of the classes in the order of the model's outputs; None in a regression, and where the label is
+            0 or 1 by itself.
+
+    Raises:
+        ValueError: They contradict each other.
+    """
+
+    problem: str
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        count = None if self.classes is None else len(self.classes)
+        if self.problem not in (BINARY, MULTICLASS, REGRESSION):
+            raise ValueError(f"problem is {self.problem!r}; expected {BINARY}, {MULTICLASS} or {REGRESSION}")
+        fits = {BINARY: count in (None, 2), MULTICLASS: count is not None and count > 1, REGRESSION: count is None}
+        if not fits[self.problem]:
+            raise ValueError(f"problem is {self.problem!r} and there are {count or 'no'} classes")
+
+    def fill(self, definitions: Any) -> None:
+        """Adds the outputs to a ``SignatureDefMap`` whose ``serving_default`` has its inputs."""
+        outputs = definitions.signature_def[DEFAULT_SIGNATURE].outputs
+        number = tensors.BY_NAME["float"]
+        if self.problem == REGRESSION:
+            fill_info(outputs[_PREDICTION], _PREDICTION, number, (-1,))
+            fill_info(add_example_signature(definitions, REGRESS).outputs["outputs"], VALUES, number, (-1,))
+            return
+        names = self._names
+        if self.problem == BINARY:
+            fill_info(outputs[_PROBABILITY], _PROBABILITY, number, (-1,))
+        else:
+            fill_info(outputs[_PROBABILITIES], _PROBABILITIES, number, (-1, len(names)))
+            fill_info(outputs[_CLASS], _CLASS, tensors.STRING, (-1,))
+        classify = add_example_signature(definitions, CLASSIFY)
+        fill_info(classify.outputs["classes"], LABELS, tensors.STRING, (-1, len(names)))
+        fill_info(classify.outputs["scores"], SCORES, number, (-1, len(names)))
+
+    def scores(self, found: np.ndarray, rows: int) -> np.ndarray:
+        """Returns what the outputs are made of, float32: ``[rows]``, or, of several classes, ``[rows, classes]``.
+
+        Args:
+            found: What the model gave: ``[rows]`` or ``[rows, 1]``, or probabilities of all classes.
+            rows: Rows that it was given.
+
+        Raises:
+            ValueError: It is of another shape, or is not of numbers.
+        """
+        if self.problem == BINARY and found.ndim == 2 and found.shape[1] == 2:
+            found = found[:, 1]
+        elif self.problem != MULTICLASS and found.ndim == 2 and found.shape[1] == 1:
+            found = found[:, 0]
+        expected = (rows, len(self._names)) if self.problem == MULTICLASS else (rows,)
+        if found.shape != expected or found.dtype.kind not in "fiu":
+            raise ValueError(
+                f"the model's output is {found.dtype} of shape {list(found.shape)}; expected numbers of shape "
+                f"{list(expected)}, since it is {self.problem}"
+            )
+        numbers: np.ndarray = found.astype(np.float32, copy=False)
+        return numbers
+
+    def array(self, tensor: str, scores: np.ndarray) -> np.ndarray:
+        """Returns a tensor of the signatures, by its name, made of :meth:`scores`."""
+        if tensor == _CLASS:
+            likeliest: np.ndarray = self._encoded[scores.argmax(axis=1)]
+            return likeliest
+        if tensor == LABELS:
+            return np.tile(self._encoded, (len(scores), 1))
+        if tensor == SCORES and self.problem == BINARY:
+            return np.stack([1 - scores, scores], axis=1)
+        return scores
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.classes or ("0", "1")
+
+    @property
+    def _encoded(self) -> np.ndarray:
+        return np.array([name.encode() for name in self._names], object)

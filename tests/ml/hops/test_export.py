@@ -1,0 +1,252 @@
+"""Trained models as what the model server serves: converted, proved on held-out rows, refused where they differ."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_diabetes, load_wine
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, SplineTransformer, StandardScaler
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import Target
+from airflow_hops.data.constants import Constants
+from airflow_hops.data.feature_specs import FeatureSpecs
+from airflow_hops.hops.export import export_model
+from airflow_hops.runtime.transform.graph import trace_transform
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.model_options import ModelOptions
+
+PRICE = Target("price", "regression")
+WINE = Target("wine", "multiclass", ("barolo", "grignolino", "barbera"))
+LATE = Target("late", "binary")
+
+RAW = {"carrier": "string", "distance": "float32", "hour": "int64"}
+
+
+def flights(rows: int = 60) -> tuple[pd.DataFrame, Any]:
+    table = pd.DataFrame(
+        {
+            "carrier": np.array(["AA", "UA", "DL"], object)[np.arange(rows) % 3],
+            "distance": np.linspace(0, 1, rows, dtype=np.float32),
+            "hour": np.arange(rows) % 24,
+        }
+    )
+    return table, ((table.distance > 0.4) ^ (table.carrier == "UA")).astype(int)
+
+
+def as_request(table: pd.DataFrame) -> dict[str, Any]:
+    return {
+        name: np.array([v.encode() for v in values], object) if values.dtype == object else values.to_numpy()
+        for name, values in table.items()
+    }
+
+
+def ask(folder: Path, inputs: dict[str, Any]) -> dict[str, Any]:
+    servable = open_model("m", 1, folder, ModelOptions())
+    try:
+        return servable.predict(inputs)
+    finally:
+        servable.close()
+
+
+@pytest.fixture(scope="module")
+def transform_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A transform graph of the raw flights, one of whose outputs needs no ``hour``."""
+
+    def preprocess(features: dict[str, Any], constants: Constants) -> dict[str, Any]:
+        carriers = tf.one_hot(tf.where(features["carrier"] == "UA", 1, 0), 2)
+        return {
+            "carriers": carriers,
+            "squared": features["distance"] ** 2,
+            "late_hour": tf.cast(features["hour"] > 12, tf.int64),
+        }
+
+    folder = tmp_path_factory.mktemp("transformed")
+    traced = trace_transform(preprocess, RAW, Constants(statistics_pb2.DatasetFeatureStatistics()))
+    traced.save(folder / "transform_graph")
+    (folder / "features.json").write_text(FeatureSpecs(RAW, "late", None, None, traced.outputs).to_json())
+    return folder / "transform_graph"
+
+
+def test_a_regression_is_served_as_the_estimator_predicts(tmp_path: Path) -> None:
+    x, y = load_diabetes(return_X_y=True, as_frame=True)
+    model = make_pipeline(StandardScaler(), Ridge()).fit(x, y)
+    exported = export_model(model, tmp_path, framework="sklearn", target=PRICE, sample=x)
+    assert (exported.format, exported.framework, exported.not_converted) == ("onnx", "sklearn", None)
+    assert exported.largest_difference < 1e-5
+    assert {"scikit-learn", "skl2onnx", "onnxruntime"} <= exported.versions.keys()
+    assert exported.inputs == dict.fromkeys(x.columns, "float32")
+    rows = x.iloc[:7].astype(np.float32)
+    found = ask(tmp_path / "onnx", as_request(rows))
+    assert found.keys() == {"prediction"} and found["prediction"].dtype == np.float32
+    assert found["prediction"] == pytest.approx(model.predict(x.iloc[:7]), rel=1e-5)
+    with pytest.raises(FileExistsError, match="written once"):
+        export_model(model, tmp_path, framework="sklearn", target=PRICE, sample=x)
+
+
+def test_several_classes_are_served_with_their_names_and_probabilities(tmp_path: Path) -> None:
+    x, y = load_wine(return_X_y=True)
+    model = HistGradientBoostingClassifier(max_iter=10).fit(x.astype(np.float32), y)
+    names = [f"m{number}" for number in range(x.shape[1])]
+    exported = export_model(model, tmp_path, framework="sklearn", target=WINE, sample=x, order=names)
+    assert list(exported.inputs) == names
+    rows = x[::20].astype(np.float32)
+    found = ask(tmp_path / "onnx", {name: rows[:, number] for number, name in enumerate(names)})
+    expected = model.predict_proba(rows)
+    assert found["probabilities"] == pytest.approx(expected, abs=1e-6)
+    assert found["class"].tolist() == [WINE.classes[best].encode() for best in expected.argmax(axis=1)]
+
+
+def test_columns_of_a_pipeline_go_into_its_graph_by_name(tmp_path: Path) -> None:
+    table, late = flights()
+    encoder = ColumnTransformer(
+        [("carrier", OneHotEncoder(handle_unknown="ignore"), ["carrier"])], remainder="passthrough"
+    )
+    model = make_pipeline(encoder, LogisticRegression()).fit(table, late)
+    exported = export_model(model, tmp_path, framework="sklearn", target=LATE, sample=table)
+    assert exported.inputs == RAW
+    rows = table.iloc[:5].assign(carrier=["AA", "UA", "", "never seen", "é"])
+    found = ask(tmp_path / "onnx", as_request(rows))
+    assert found["probability"] == pytest.approx(model.predict_proba(rows)[:, 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("as_frame", [True, False])
+def test_a_transform_graph_stands_before_a_model_of_any_framework(
+    tmp_path: Path, transform_graph: Path, as_frame: bool
+) -> None:
+    """The model takes a vector and a number in an order of its own; requests hold the raw features that these need."""
+    table, late = flights()
+    is_ua, squared = (table.carrier == "UA").to_numpy(), table.distance.to_numpy() ** 2
+    if as_frame:
+        taken: Any = pd.DataFrame({"late_hour": (table.hour > 12).astype(int), "squared": squared})
+        order = None
+    else:
+        taken, order = np.stack([squared, ~is_ua, is_ua], axis=1).astype(np.float32), ["squared", "carriers"]
+    model = RandomForestClassifier(10, random_state=1).fit(taken, late)
+    exported = export_model(
+        model, tmp_path, framework="sklearn", target=LATE, sample=taken, transform_graph=transform_graph, order=order
+    )
+    raw = ["distance", "hour"] if as_frame else ["carrier", "distance"]
+    assert list(exported.inputs) == raw
+    found = ask(tmp_path / "onnx", as_request(table[raw]))
+    assert found["probability"] == pytest.approx(model.predict_proba(taken)[:, 1], abs=1e-6)
+
+
+def test_an_estimator_without_a_converter_is_stored_with_skops_where_that_is_asked(
+    tmp_path: Path, transform_graph: Path
+) -> None:
+    """Its outputs have the names that they have in every format, and the transform graph stands before it as well."""
+    table, late = flights()
+    taken = pd.DataFrame({"squared": table.distance**2})
+    steps = [FunctionTransformer(np.sqrt), LogisticRegression()]
+    model = make_pipeline(*steps).fit(taken, late)
+    given = {"framework": "sklearn", "target": LATE, "sample": taken, "transform_graph": transform_graph}
+    with pytest.raises(
+        BadInput, match=r"step 'functiontransformer' \(FunctionTransformer\) does not convert to ONNX.*"
+    ):
+        export_model(model, tmp_path, **given)
+    assert list(tmp_path.iterdir()) == []
+    exported = export_model(model, tmp_path, fall_back=True, **given)
+    assert exported.format == "skops" and "skops" in exported.versions
+    assert "functiontransformer" in (exported.not_converted or "")
+    found = ask(tmp_path / "skops", as_request(table[["distance"]]))
+    assert found.keys() == {"probability"}
+    assert found["probability"] == pytest.approx(model.predict_proba(taken)[:, 1], abs=1e-6)
+
+
+def test_what_float32_changes_beyond_tolerance_fails_the_export_with_the_rows(tmp_path: Path) -> None:
+    values = 1e9 + np.arange(20.0)[:, None]
+    model = LinearRegression().fit(values, np.arange(20.0))
+    with pytest.raises(BadInput, match=r"differs from the trained one by more than 0.001 in \d+ of 20 rows") as raised:
+        export_model(model, tmp_path, framework="sklearn", target=PRICE, sample=pd.DataFrame(values, columns=["x"]))
+    assert re.search(r"row \d+: \S+ and not \S+; row \d+", str(raised.value))
+    assert "train on float32 values" in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+X, Y = load_wine(return_X_y=True)
+NAMES = [f"m{number}" for number in range(13)]
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "sample", "message"),
+    [
+        (Ridge().fit(X, Y), WINE, X, "Ridge has no method predict_proba, and the problem is multiclass; wrap it in"),
+        (
+            RandomForestClassifier(2).fit(X, np.array(["a", "b", "c"])[Y]), WINE, X,
+            "knows the classes ['a', 'b', 'c']; expected their numbers, [0, 1, 2]",
+        ),
+        (
+            RandomForestClassifier(2).fit(X[Y < 2], Y[Y < 2]), WINE, X,
+            "knows the classes [0, 1]; expected their numbers, [0, 1, 2]: the labels of the examples as they are, with "
+            "every class in training",
+        ),
+        (RandomForestClassifier(2).fit(X, Y), PRICE, X, "is a classifier, and the problem is regression"),
+        (Ridge().fit(X, Y), PRICE, X[:0], "the sample has no rows"),
+        (Ridge().fit(X, Y), PRICE, X[:, 0], "the sample is float64 of shape [178]; expected a data frame, or numbers"),
+        (Ridge().fit(X, Y), PRICE, X[:, :5], "Ridge does not predict for the rows of the sample: X has 5 features"),
+        (
+            make_pipeline(SplineTransformer(), Ridge()).fit(X, Y), PRICE, X,
+            "step 'splinetransformer' (SplineTransformer) does not convert to ONNX: Unable to find a shape calculator",
+        ),
+    ],
+)  # fmt: skip
+def test_models_that_cannot_be_served_are_refused_in_words(
+    tmp_path: Path, model: Any, target: Target, sample: Any, message: str
+) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        export_model(model, tmp_path, framework="sklearn", target=target, sample=sample)
+
+
+def test_packages_and_names_that_are_missing_are_named(tmp_path: Path, transform_graph: Path) -> None:
+    class Booster:
+        def predict(self, rows: Any) -> Any:
+            return np.zeros(len(rows))
+
+    with pytest.raises(BadInput, match="airflow hops runtime install onnxmltools"):
+        export_model(Booster(), tmp_path, framework="lightgbm", target=PRICE, sample=X)
+    with pytest.raises(BadInput, match="framework is 'jax'; expected one of sklearn, lightgbm, xgboost, torch"):
+        export_model(Booster(), tmp_path, framework="jax", target=PRICE, sample=X)
+    model = Ridge().fit(X, Y)
+    given = {"framework": "sklearn", "target": PRICE, "sample": X, "transform_graph": transform_graph}
+    with pytest.raises(BadInput, match="the sample is a matrix, and order is None; expected the names"):
+        export_model(model, tmp_path, **given)
+    with pytest.raises(BadInput, match=r"takes 'm0', 'm1'.* which are not among the transform's outputs: carriers"):
+        export_model(model, tmp_path, order=NAMES, **given)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": ["a", "b", "c", "d"]}, "the model's output is float32 of shape [1, 3]; expected numbers of shape"),
+        ({"problem": "ranking"}, "problem is 'ranking'; expected binary, multiclass or regression"),
+        ({"output": "scores"}, "expected 'scores': name the prediction in 'output' of signature.json"),
+        (
+            {"model": {"matrix": {"type": "float", "width": 5}, "order": NAMES[:5]}},
+            "a matrix of 13; signature.json says",
+        ),
+        ({"columns": [{"name": "m0", "type": "float"}]}, "the model takes 'm1', which requests do not hold"),
+    ],
+)
+def test_a_signature_that_does_not_go_with_its_graph_is_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    model = RandomForestClassifier(2, max_depth=2).fit(X, Y)
+    export_model(model, tmp_path, framework="sklearn", target=WINE, sample=X, order=NAMES)
+    path = tmp_path / "onnx" / "signature.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ServingError, match=re.escape(message)):
+        ask(tmp_path / "onnx", {name: np.zeros(1, np.float32) for name in NAMES})

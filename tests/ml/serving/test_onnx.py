@@ -1,0 +1,172 @@
+"""ONNX graphs behind the one API: asked, batched, split, captured and rolled back like models of other formats."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import onnx
+import pyarrow.parquet as pq
+import pytest
+from onnx import helper
+from server_process import ServerProcess
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.servable import Call
+from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.serving_api.protocol import Method, PredictRequest
+
+from .make_format_models import write_onnx
+
+pytestmark = pytest.mark.xdist_group("formats")
+
+ROWS = {"alcohol": [0.1, 0.9], "hue": [0.0, 1.0]}
+CLASSES = ["barolo", "grignolino", "barbera"]
+
+
+def test_a_graph_is_asked_by_every_method_of_both_apis(formats_server: ServerProcess) -> None:
+    with ModelServerClient(formats_server.address) as client:
+        found = client.predict("wine", ROWS).outputs
+        assert found["probabilities"].shape == (2, 3) and found["probabilities"].dtype == np.float32
+        assert found["class"].tolist() == [b"barolo", b"barbera"]
+        litres = client.predict("litres", ROWS).outputs["prediction"]
+        assert litres == pytest.approx([0.2, 1.8], abs=1e-5)
+        examples = [{"alcohol": 0.1, "hue": 0.0}, {"alcohol": 0.9, "hue": 1}]
+        assert "barbera" in str(client.classify("wine", examples))
+        assert "1.8" in str(client.regress("litres", examples[1:]))
+    answer = formats_server.predict("wine", {"inputs": ROWS})["outputs"]
+    assert np.array(answer["probabilities"]) == pytest.approx(found["probabilities"], abs=1e-6)
+    rows = [dict(zip(ROWS, values, strict=True)) for values in zip(*ROWS.values(), strict=True)]
+    assert formats_server.predict("litres", {"instances": rows})["predictions"] == pytest.approx([0.2, 1.8], abs=1e-5)
+    _, body = formats_server.call("/v1/models/wine:classify", {"examples": examples})
+    assert [[label for label, _ in row] for row in body["results"]] == [CLASSES] * 2
+    assert np.array([[score for _, score in row] for row in body["results"]]) == pytest.approx(
+        found["probabilities"], abs=1e-6
+    )
+    _, body = formats_server.call("/v1/models/litres:regress", {"examples": examples})
+    assert body["results"] == pytest.approx([0.2, 1.8], abs=1e-5)
+    described = formats_server.call("/v1/models/wine/metadata")[1]["metadata"]["signature_def"]["signature_def"]
+    assert described.keys() == {"serving_default", "classify"}
+    assert described["serving_default"]["outputs"].keys() == {"class", "probabilities"}
+    assert described["serving_default"]["inputs"]["hue"]["dtype"] == "DT_FLOAT"
+
+
+def test_a_graph_without_a_signature_file_goes_by_its_own_names(formats_server: ServerProcess) -> None:
+    body = {"inputs": {"x": [[1, -2]], "said": ["é"]}}
+    assert formats_server.predict("graph", body) == {"outputs": {"y": [[1, 2]], "heard": ["é"]}}
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "message"),
+    [
+        ("wine", {"alcohol": [0.5]}, "Missing named input: hue in 'inputs' object."),
+        ("wine", {"alcohol": ["0.5"], "hue": [1.0]}, "is not of expected type: float"),
+        ("wine", {"alcohol": [0.5, 1.0], "hue": [1.0]}, "inputs differ in their 0th dimension: alcohol 2, hue 1"),
+        ("wine", {"alcohol": [[0.5, 1.0]], "hue": [1.0]}, "alcohol, hue are 3 wide together; expected 2"),
+        ("graph", {"x": [[1.0]], "said": ["a"]}, "Got invalid dimensions for input: x"),
+        ("graph", {"x": [1.0], "said": ["a"]}, "Invalid rank for input: x Got: 1 Expected: 2"),
+    ],
+)
+def test_wrong_inputs_of_a_graph_are_said_in_words(
+    formats_server: ServerProcess, model: str, inputs: object, message: str
+) -> None:
+    status, found = formats_server.error(f"/v1/models/{model}:predict", {"inputs": inputs})
+    assert status == 400
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "message"),
+    [
+        ("outside", "FAILED_PRECONDITION", "External data path escapes model directory"),
+        ("future", "FAILED_PRECONDITION", "Opset 99 is under development"),
+        ("unknown_operator", "FAILED_PRECONDITION", "No Op registered for Fold"),
+        ("no_graph", "INVALID_ARGUMENT", "rotobuf parsing failed"),
+    ],
+)
+def test_a_graph_that_cannot_be_opened_says_why(
+    formats_server: ServerProcess, model: str, code: str, message: str
+) -> None:
+    (version,) = formats_server.call(f"/v1/models/{model}")[1]["model_version_status"]
+    assert (version["state"], version["status"]["error_code"]) == ("END", code)
+    assert message in version["status"]["error_message"]
+
+
+def test_versions_of_a_graph_are_batched_split_captured_and_rolled_back_in_workers(
+    start_server: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    for version in (1, 2):
+        write_onnx(tmp_path / "models", version, shift=10.0 * (version - 1))
+    config = tmp_path / "models.config"
+    policy = "model_version_policy { specific { versions: 1 versions: 2 } }"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "litres" base_path: "{tmp_path}/models/litres" '
+        f'model_platform: "onnx" {policy} }} }}'
+    )
+    server = start_server(
+        model_config_file=config, workers=1, enable_batching="true", capture_base_path=tmp_path / "captured",
+        capture_sampling_percent=100,
+    )  # fmt: skip
+    traffic = "/v1/models/litres:traffic"
+
+    def ask(_: int) -> int:
+        result = client.predict("litres", ROWS)
+        assert result.outputs["prediction"] == pytest.approx(np.array([0.2, 1.8]) + 10 * (result.version - 1), abs=1e-4)
+        return int(result.version)
+
+    with ModelServerClient(server.address) as client, ThreadPoolExecutor(8) as pool:
+        assert server.call(traffic, {"percents": {"1": 50, "2": 50}})[0] == 200
+        counts = Counter(pool.map(ask, range(80)))
+        assert counts.keys() == {1, 2}
+        assert server.call(traffic, {"percents": {"1": 100, "2": 0}})[0] == 200
+        assert set(pool.map(ask, range(10))) == {1}
+    assert server.call("/v1/capture:flush", b"")[0] == 200
+    captured = [pq.read_table(path).to_pydict() for path in (tmp_path / "captured" / "litres").glob("*.parquet")]
+    rows = [each for table in captured for each in zip(table["output.prediction"], table["version"], strict=True)]
+    assert len(rows) == 180
+    expected = {(round(litres + 10 * (version - 1), 1), version) for litres in (0.2, 1.8) for version in (1, 2)}
+    assert {(round(litres, 1), version) for litres, version in rows} == expected
+
+
+def test_a_deadline_ends_a_graph_with_a_loop(tmp_path: Path) -> None:
+    """It counts to as many as the request says."""
+    info, kind = helper.make_tensor_value_info, onnx.TensorProto
+    go, count = info("go", kind.BOOL, []), info("count", kind.INT64, [])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["goes"]), helper.make_node("Add", ["sum", "sum"], ["doubled"])],
+        "body", [info("n", kind.INT64, []), go, info("sum", kind.FLOAT, [1])],
+        [info("goes", kind.BOOL, []), info("doubled", kind.FLOAT, [1])],
+    )  # fmt: skip
+    loop = helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)
+    graph = helper.make_graph([loop], "g", [count, info("x", kind.FLOAT, [1])], [info("y", kind.FLOAT, [1])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    servable = open_model("loop", 1, tmp_path, ModelOptions(warmup_iterations=0))
+
+    def ask(count: int, deadline_s: float) -> bytes:
+        request = PredictRequest()
+        tensors.fill_proto(request.inputs["count"], np.array(count))
+        tensors.fill_proto(request.inputs["x"], np.ones(1, np.float32))
+        return servable.answer(Call(Method.PREDICT, request.SerializeToString(), deadline_s)).message
+
+    assert ask(3, math.inf)
+    assert not servable.computes_here
+    threads = threading.active_count()
+    started_s = time.monotonic()
+    with pytest.raises(ServingError) as raised:
+        ask(10**9, started_s + 0.2)
+    assert raised.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert time.monotonic() - started_s < 2
+    assert ask(3, time.monotonic() + 60)
+    assert threading.active_count() <= threads + 1
+    servable.close()
