@@ -126,7 +126,8 @@ class SkewProperties(Properties):
         drifted: Names of the drifted features, the most moved first.
         lost: Names of those that have no value any more.
         causes: What the drift of each looks like.
-        effects: How much the drift of each moves a prediction.
+        effects: How much the drift of each moves a prediction; of a regression in the label's units.
+        problem: What the model predicts, where there are effects; None of two classes in what earlier versions wrote.
         skewed: Features whose single rows differ.
         reference: What was compared with.
         min_rows: Rows that a verdict takes.
@@ -145,6 +146,7 @@ class SkewProperties(Properties):
     lost: tuple[str, ...] = ()
     causes: Mapping[str, Cause] = field(default_factory=dict)
     effects: Mapping[str, float] = field(default_factory=dict)
+    problem: str | None = where_told()
     skewed: tuple[str, ...] = ()
     reference: SkewReference = field(default_factory=SkewReference)
     min_rows: int | None = None

@@ -16,6 +16,7 @@ import numpy as np
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion, by_whom
+from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.rollout.decision import (
     BAD,
     DOUBT,
@@ -338,16 +339,22 @@ class _Step:
         if not ours.outputs:
             return [Finding("predictions", NOT_JUDGED, "no numeric output of the canary was captured")]
         share = significance / len(ours.outputs)
+        mine, stable = (ModelProperties.of(version.model) for version in (self.challenger, self.champion))
+        both = [n for n in mine.classes if n in stable.classes] if mine.classes and stable.classes else None
+        told, others = (ours.of_classes(mine.classes, both), theirs.of_classes(stable.classes, both))
         findings = [
-            compare_predictions(values, theirs.outputs.get(name, np.empty(0)), name, limits, share)
-            for name, values in sorted(ours.outputs.items())
+            compare_predictions(values, others.outputs.get(name, np.empty(0)), name, limits, share, both)
+            for name, values in sorted(told.outputs.items())
         ]
         feedback = requests.feedback()
-        labelled, reference = read_labelled(ours, feedback), read_labelled(theirs, feedback)
+        labelled, reference = (
+            read_labelled(captured, feedback, of.label, of.classes, both)
+            for captured, of in ((ours, mine), (theirs, stable))
+        )
         nothing = LabelledRows(np.empty(0), np.empty(0))
         for name in sorted(labelled.keys() | reference.keys()):
-            rows, others = labelled.get(name, nothing), reference.get(name, nothing)
-            findings.append(compare_labels(rows, others, name, limits, share))
+            rows, their_rows = labelled.get(name, nothing), reference.get(name, nothing)
+            findings.append(compare_labels(rows, their_rows, name, limits, share))
         return findings
 
 

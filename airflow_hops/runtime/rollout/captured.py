@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from airflow_hops.contract.target import BINARY, MULTICLASS, OUTPUTS, REGRESSION
 from airflow_hops.runtime.captured.feedback import LABEL, join_feedback
 from airflow_hops.runtime.captured.requests import CapturedRequests
 from airflow_hops.runtime.rollout.comparisons import LabelledRows
@@ -16,19 +18,37 @@ from airflow_hops.runtime.rollout.comparisons import LabelledRows
 _CAPTURED_ROWS = 200_000
 """Captured rows of a version that are read at most, the newest."""
 
+_MAX_CLASSES = 100
+"""Classes whose probabilities are looked at one by one."""
+
+_PROBLEMS = {output: problem for problem, output in OUTPUTS.items()}
+
 
 @dataclass(frozen=True)
 class Captured:
     """Answers of one version.
 
     Attributes:
-        outputs: Name of a numeric output to its values, flat.
+        outputs: A numeric output's values by its name, flat; ``probabilities`` of up to 100 classes [rows, classes].
         table: The rows as they were captured, an Arrow table of ``request_id``, ``row`` and the numeric outputs; None
             where there are none.
     """
 
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
     table: Any = None
+
+    def of_classes(self, mine: Sequence[str] | None, wanted: Sequence[str] | None) -> Captured:
+        """With the probabilities of some classes alone, in their order.
+
+        Args:
+            mine: The version's classes, in the order of its outputs; None where they are not known.
+            wanted: Classes that the version knows; None for all, as they are.
+        """
+        values = self.outputs.get(OUTPUTS[MULTICLASS])
+        if mine is None or wanted is None or values is None or values.ndim != 2 or values.shape[1] != len(mine):
+            return self
+        columns = values[:, [list(mine).index(name) for name in wanted]]
+        return replace(self, outputs={**self.outputs, OUTPUTS[MULTICLASS]: columns})
 
 
 def read_captured(requests: CapturedRequests, version: int, since: datetime, scratch: Path) -> Captured:
@@ -67,24 +87,35 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime, scr
         return Captured()
     table = pa.concat_tables(tables, promote=True)
     outputs = {
-        name.removeprefix("output."): _flat(table[name].drop_null())
+        name.removeprefix("output."): _array(table[name].drop_null(), wide=name == f"output.{OUTPUTS[MULTICLASS]}")
         for name in table.column_names
         if name.startswith("output.")
     }
+    outputs = {name: v.reshape(-1) if v.ndim == 2 and v.shape[1] > _MAX_CLASSES else v for name, v in outputs.items()}
     return Captured(outputs, table)
 
 
-def read_labelled(captured: Captured, feedback: Any) -> dict[str, LabelledRows]:
+def read_labelled(
+    captured: Captured,
+    feedback: Any,
+    label: str | None = None,
+    classes: Sequence[str] | None = None,
+    known: Collection[str] | None = None,
+) -> dict[str, LabelledRows]:
     """Joins captured answers with the labels that came later, by request id and row.
 
-    A label that is named like an output is of that output. Otherwise the only label is of the only output.
+    A label that is named like an output is of that output, and one that is named like the model's label column of its
+    prediction. Otherwise the only label is of the only output. A class is told by its name, or by its number.
 
     Args:
         captured: A version's answers.
         feedback: The labels, as :func:`~airflow_hops.runtime.captured.feedback.read_feedback` returns them.
+        label: Name of the model's label column.
+        classes: Names of the version's classes, in the order of its outputs.
+        known: Those that count; None for all.
 
     Returns:
-        Name of an output to the rows whose label is known; empty where no label is a number or a truth value.
+        Name of an output to the rows whose label is known.
     """
     import pyarrow as pa
 
@@ -94,26 +125,60 @@ def read_labelled(captured: Captured, feedback: Any) -> dict[str, LabelledRows]:
     labels = [name.removeprefix(LABEL) for name in joined.column_names if name.startswith(LABEL)]
     outputs = list(captured.outputs)
     pairs = {output: output for output in outputs if output in labels}
+    if not pairs and (label in labels or len(labels) == 1):
+        only = label if label in labels and label is not None else labels[0]
+        pairs = {output: only for output in outputs if output in _PROBLEMS}
     if not pairs and len(outputs) == len(labels) == 1:
         pairs = {outputs[0]: labels[0]}
     found = {}
-    for output, label in pairs.items():
-        both = pa.table({"prediction": joined[f"output.{output}"], "label": joined[LABEL + label]}).drop_null()
-        plain = [_is_plain_number(column.type, pa) for column in both.columns]
-        if both.num_rows and all(plain):
-            columns = (column.cast(pa.float64()).to_numpy() for column in both.columns)
-            found[output] = LabelledRows(*columns)
+    for output, name in pairs.items():
+        both = pa.table({"prediction": joined[f"output.{output}"], "label": joined[LABEL + name]}).drop_null()
+        problem = _PROBLEMS.get(output)
+        predictions, values = _array(both["prediction"], wide=output == OUTPUTS[MULTICLASS]), both["label"]
+        if len(predictions) != len(values) or predictions.ndim != (2 if problem == MULTICLASS else 1):
+            continue
+        if problem in (BINARY, MULTICLASS):
+            numbers = _class_numbers(values.to_pylist(), classes, known)
+        elif _is_plain_number(values.type, pa):
+            numbers = values.cast(pa.float64()).to_numpy()
+        else:
+            continue
+        width = 2 if predictions.ndim == 1 else predictions.shape[1]
+        there = np.isfinite(numbers) & (True if problem in (None, REGRESSION) else numbers < width)
+        if both.num_rows:
+            found[output] = LabelledRows(predictions[there], numbers[there], problem, int((~there).sum()))
     return found
 
 
-def _flat(column: Any) -> np.ndarray:
+def _class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: Collection[str] | None) -> np.ndarray:
+    """The numbers of classes that are told by name or number; NaN for what is none, or does not count."""
+    numbers = {name: number for number, name in enumerate(classes or ())}
+
+    def number(label: Any) -> float:
+        if isinstance(label, float) and label.is_integer():
+            label = int(label)
+        # A class that is called by a number is meant by it: names come first.
+        found = numbers.get(str(label))
+        if found is None and isinstance(label, int) and label >= 0 and (classes is None or label < len(classes)):
+            found = int(label)
+        if found is None or (known is not None and classes is not None and classes[found] not in known):
+            return np.nan
+        return float(found)
+
+    return np.array([number(label) for label in labels], np.float64)
+
+
+def _array(column: Any, *, wide: bool) -> np.ndarray:
+    """A column's values, flat; where they are wanted wide, and are lists of one length, [rows, width]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    rows = len(column)
+    wide = wide and pa.types.is_list(column.type) and len(pc.unique(pc.list_value_length(column))) == 1
     while pa.types.is_list(column.type):
         column = pc.list_flatten(column)
     values: np.ndarray = column.to_numpy().astype(float)
-    return values
+    return values.reshape(rows, -1) if wide else values
 
 
 def _is_plain_number(kind: Any, pa: Any) -> bool:

@@ -7,6 +7,7 @@ it was given; a difference beyond the limit that may be chance is a doubt.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from scipy import stats
 from airflow_hops.contract.rollout.counts import Counts
 from airflow_hops.contract.rollout.decision import BAD, DOUBT, NOT_JUDGED, OK, Finding, FindingVerdict
 from airflow_hops.contract.rollout.plan import Limits
+from airflow_hops.contract.target import BINARY, MULTICLASS, Problem
 from airflow_hops.runtime.rollout.significance import (
     area_under_roc,
     binomial_at_least,
@@ -37,18 +39,42 @@ class LabelledRows:
     """Predictions whose outcome has become known.
 
     Attributes:
-        predictions: [rows], a probability of the label being 1 where all labels are 0 or 1, else a value.
-        labels: [rows].
+        predictions: [rows], a probability of the label being 1, or a value; of several classes a probability of each,
+            [rows, classes].
+        labels: [rows]; of several classes their numbers.
+        problem: What is predicted; None for an output of another name, which is a probability where all labels are 0 or
+            1 and all predictions from 0 to 1.
+        unknown: Labels that are left out, as they are no class that both versions know.
     """
 
     predictions: np.ndarray
     labels: np.ndarray
+    problem: Problem | None = None
+    unknown: int = 0
 
     @property
     def is_binary(self) -> bool:
         """Whether the labels are 0 or 1 and the predictions probabilities."""
+        if self.problem is not None:
+            return self.problem == BINARY
         within = np.logical_and(self.predictions >= 0, self.predictions <= 1)
         return bool(np.isin(self.labels, (0, 1)).all() and within.all())
+
+    @property
+    def log_losses(self) -> np.ndarray:
+        """Of each row, the negative logarithm of the probability of what has come, in nats."""
+        if self.predictions.ndim == 2:
+            probability = self.predictions[np.arange(len(self.labels)), self.labels.astype(np.int64)]
+        else:
+            probability = np.where(self.labels == 1, self.predictions, 1 - self.predictions)
+        losses: np.ndarray = -np.log(np.clip(probability, 1e-7, 1.0))
+        return losses
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rows whose likeliest class is theirs."""
+        chosen = self.predictions.argmax(axis=1) if self.predictions.ndim == 2 else self.predictions >= 0.5
+        return float((chosen == self.labels).mean())
 
 
 def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
@@ -150,56 +176,78 @@ def _compare_quantile(
 
 
 def compare_predictions(
-    canary: np.ndarray, stable: np.ndarray, output: str, limits: Limits, significance: float
+    canary: np.ndarray,
+    stable: np.ndarray,
+    output: str,
+    limits: Limits,
+    significance: float,
+    classes: Sequence[str] | None = None,
 ) -> Finding:
     """Looks for predictions that cannot be right, and for a distribution that is too far from the stable version's.
 
     Not finite, or all the same where the stable version's differ, is bad. A distribution that differs is on record
     (two-sample Kolmogorov–Smirnov), and no reason by itself, since a better model predicts differently, unless its
-    distance exceeds ``max_prediction_distance`` by more than chance explains.
+    distance exceeds ``max_prediction_distance`` by more than chance explains. Of several classes it is the greatest
+    distance of the probability of one, whose p-value is multiplied by their number.
 
     Args:
-        canary: The canary's predictions, flat.
-        stable: The stable version's.
+        canary: The canary's predictions, [rows] or [rows, classes].
+        stable: The stable version's, of the same classes.
         output: Name of the output.
         limits: What is tolerated.
         significance: Of this comparison.
+        classes: Names of the classes, where there are several; None for their numbers.
     """
-    numbers: dict[str, Any] = {"output": output, "canary_rows": int(canary.size), "stable_rows": int(stable.size)}
-    if canary.size < PREDICTIONS_ROWS:
-        text = f"{canary.size} captured rows of the canary, {PREDICTIONS_ROWS} needed"
+    rows = len(canary)
+    numbers: dict[str, Any] = {"output": output, "canary_rows": rows, "stable_rows": len(stable)}
+    if rows < PREDICTIONS_ROWS:
+        text = f"{rows} captured rows of the canary, {PREDICTIONS_ROWS} needed"
         return Finding("predictions", NOT_JUDGED, text, numbers)
     finite = np.isfinite(canary)
     if not finite.all():
         numbers["not_finite"] = int((~finite).sum())
         text = f"{numbers['not_finite']} of {canary.size} values of {output!r} are NaN or infinite"
         return Finding("predictions", BAD, text, numbers)
-    numbers |= {"canary_mean": float(canary.mean()), "canary_std": float(canary.std())}
-    stable = stable[np.isfinite(stable)]
-    constant = bool(np.ptp(canary) == 0)
-    same = f"{output!r} is {canary[0]:.6g} in all {canary.size} rows"
-    if stable.size < PREDICTIONS_ROWS:
+    several = canary.ndim == 2
+    ours, theirs = (values if several else values.reshape(-1, 1) for values in (canary, stable))
+    if len(theirs) and theirs.shape[1] != ours.shape[1]:
+        text = f"{output!r} has {ours.shape[1]} values a row, and {theirs.shape[1]} at the stable version"
+        return Finding("predictions", NOT_JUDGED, text, numbers)
+    theirs = theirs[np.isfinite(theirs).all(axis=1)]
+    constant = bool((np.ptp(ours, axis=0) == 0).all())
+    first = ", ".join(f"{value:.6g}" for value in ours[0])
+    same = f"{output!r} is {first} in all {rows} rows"
+    if not several:
+        numbers |= {"canary_mean": float(ours.mean()), "canary_std": float(ours.std())}
+    if len(theirs) < PREDICTIONS_ROWS:
         if constant:
             return Finding("predictions", BAD, same, numbers)
-        text = f"mean {canary.mean():.4g}; {stable.size} captured rows of the stable version, {PREDICTIONS_ROWS} needed"
+        text = f"{len(theirs)} captured rows of the stable version, {PREDICTIONS_ROWS} needed"
         return Finding("predictions", NOT_JUDGED, text, numbers)
-    test = stats.ks_2samp(canary, stable, method="asymp")
-    distance, p_value = float(test.statistic), float(test.pvalue)
+    width = ours.shape[1]
+    tests = [stats.ks_2samp(ours[:, number], theirs[:, number], method="asymp") for number in range(width)]
+    farthest = int(np.argmax([test.statistic for test in tests]))
+    distance, p_value = float(tests[farthest].statistic), min(1.0, width * float(tests[farthest].pvalue))
+    mine, others = ours[:, farthest], theirs[:, farthest]
+    name = str(classes[farthest] if classes else farthest)
     numbers |= {
-        "stable_mean": float(stable.mean()),
-        "stable_std": float(stable.std()),
+        **({"class": name} if several else {}),
+        "canary_mean": float(mine.mean()),
+        "canary_std": float(mine.std()),
+        "stable_mean": float(others.mean()),
+        "stable_std": float(others.std()),
         "ks_statistic": distance,
         "ks_p_value": p_value,
     }
-    if constant and np.ptp(stable) > 0:
+    if constant and np.ptp(theirs, axis=0).any():
         return Finding("predictions", BAD, f"{same}; the stable version's values differ", numbers)
     text = (
-        f"{output!r} has mean {canary.mean():.4g}, {stable.mean():.4g} at the stable version; Kolmogorov–Smirnov "
-        f"{distance:.3f} (p = {p_value:.2g})"
+        f"{output!r}{f' of class {name!r}' if several else ''} has mean {mine.mean():.4g}, {others.mean():.4g} at the "
+        f"stable version; Kolmogorov–Smirnov {distance:.3f} (p = {p_value:.2g})"
     )
     if limits.max_prediction_distance is None:
         return Finding("predictions", OK, f"{text}, for the record", numbers)
-    margin = distance_margin(canary.size, stable.size, significance)
+    margin = distance_margin(rows, len(theirs), significance / width)
     limit = limits.max_prediction_distance
     numbers |= {"max_prediction_distance": limit, "margin": margin, "significance": significance}
     return Finding(
@@ -215,7 +263,7 @@ def compare_labels(
 ) -> Finding:
     """Mean loss on the rows whose outcome is known, by Welch's test: does the canary predict worse?
 
-    The loss is the log loss where all labels are 0 or 1 and the predictions probabilities, else the absolute error.
+    The loss is the log loss of two classes, or of several; of a regression the absolute error.
     """
     numbers: dict[str, Any] = {
         "output": output,
@@ -223,14 +271,17 @@ def compare_labels(
         "stable_rows": int(stable.labels.size),
     }
     fewest = min(canary.labels.size, stable.labels.size)
+    unknown = canary.unknown + stable.unknown
+    left_out = f"; {unknown} labels are no class that both versions know, and are left out" if unknown else ""
     if fewest < limits.min_labels:
         found = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
-        return Finding("labels", NOT_JUDGED, f"{found}, {limits.min_labels} needed", numbers)
+        return Finding("labels", NOT_JUDGED, f"{found}, {limits.min_labels} needed{left_out}", numbers)
     binary = canary.is_binary and stable.is_binary
-    ours, theirs = (_log_loss(rows) if binary else _absolute_error(rows) for rows in (canary, stable))
+    classes = binary or canary.problem == MULTICLASS
+    ours, theirs = (rows.log_losses if classes else np.abs(rows.predictions - rows.labels) for rows in (canary, stable))
     tolerated = 1 + limits.max_loss_increase
     p_value = welch_greater(ours, theirs, tolerated)
-    loss = "log loss" if binary else "mean absolute error"
+    loss = "log loss" if classes else "mean absolute error"
     numbers |= {
         "loss": loss,
         "canary_loss": float(ours.mean()),
@@ -239,13 +290,14 @@ def compare_labels(
         "max_loss_increase": limits.max_loss_increase,
         "significance": significance,
     }
-    if binary:
-        for name, rows in (("canary", canary), ("stable", stable)):
-            numbers[f"{name}_accuracy"] = float(((rows.predictions >= 0.5) == (rows.labels == 1)).mean())
+    for name, rows in (("canary", canary), ("stable", stable)):
+        if classes:
+            numbers[f"{name}_accuracy"] = rows.accuracy
+        if binary:
             numbers[f"{name}_auc"] = area_under_roc(rows.predictions, rows.labels)
     text = (
         f"{loss} of {output!r} is {ours.mean():.4g} on {ours.size} labelled rows, {theirs.mean():.4g} on {theirs.size} "
-        f"at the stable version (p = {p_value:.2g})"
+        f"at the stable version (p = {p_value:.2g}){left_out}"
     )
     beyond = bool(ours.mean() > tolerated * theirs.mean())
     return Finding("labels", _verdict(beyond, p_value <= significance), text, numbers)
@@ -271,14 +323,3 @@ def _verdict(beyond: bool, beyond_chance: bool) -> FindingVerdict:
     if not beyond:
         return OK
     return BAD if beyond_chance else DOUBT
-
-
-def _log_loss(rows: LabelledRows) -> np.ndarray:
-    probability = np.clip(rows.predictions, 1e-7, 1 - 1e-7)
-    loss: np.ndarray = -np.log(np.where(rows.labels == 1, probability, 1 - probability))
-    return loss
-
-
-def _absolute_error(rows: LabelledRows) -> np.ndarray:
-    error: np.ndarray = np.abs(rows.predictions - rows.labels)
-    return error

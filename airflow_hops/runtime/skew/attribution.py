@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import BINARY, Problem
 
 if TYPE_CHECKING:
     from airflow_hops.runtime.evaluate.scoring import ServedModel
@@ -24,14 +25,18 @@ class Effect:
     """What a feature's drift does to predictions.
 
     Attributes:
-        effect: Mean absolute change of a prediction, 0 to 1.
-        effect_signed: Mean change that the drift has made: above 0 where it has raised predictions.
+        effect: Mean absolute change of a prediction: of a probability, 0 to 1; of a regression in the label's units; of
+            several classes the total variation (half of the sum of the absolute changes), 0 to 1.
+        effect_signed: Mean change that the drift has made: above 0 where it has raised predictions; None of several
+            classes.
         standard_error: Of ``effect``.
+        by_class: Of several classes, the mean change of the probability of each.
     """
 
     effect: float
-    effect_signed: float
+    effect_signed: float | None
     standard_error: float
+    by_class: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,12 @@ class Attribution:
     Attributes:
         effects: By feature, the greatest first; empty where there is a ``note``.
         rows: Rows that were scored.
-        prediction_reference: Mean prediction over rows of the reference; None where there is a ``note``.
+        prediction_reference: Mean prediction over rows of the reference; None where there is a ``note``, or several
+            classes.
         prediction_current: Mean prediction over current rows.
         note: Why nothing could be attributed; None where it could.
+        problem: What the model predicts.
+        by_class: Of several classes, the mean probability of each over rows of the reference, and over current rows.
     """
 
     effects: Mapping[str, Effect] = field(default_factory=dict)
@@ -51,6 +59,8 @@ class Attribution:
     prediction_reference: float | None = None
     prediction_current: float | None = None
     note: str | None = None
+    problem: Problem = BINARY
+    by_class: Mapping[str, tuple[float, float]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON value."""
@@ -65,6 +75,7 @@ def attribute_drift(
     features: Collection[str] | None = None,
     rows: int = ROWS,
     seed: int = 0,
+    classes: Sequence[str] | None = None,
 ) -> Attribution:
     """Gives one feature after the other its distribution of the reference back, and looks how predictions change.
 
@@ -85,6 +96,7 @@ def attribute_drift(
         features: Features to look at; None for all that the model takes.
         rows: Rows that are scored for each feature.
         seed: Of the samples.
+        classes: Names of the model's classes, where there are several; None for their numbers.
 
     Raises:
         BadInput: the model does not load, a side lacks one of its inputs or has no rows, or a prediction is not finite.
@@ -97,8 +109,7 @@ def attribute_drift(
         raise BadInput(f"rows is {rows}, expected at least 2")
     if not isinstance(model, ServedModel):
         model = ServedModel(Path(model))
-    if model.classes is not None:
-        raise BadInput(f"{model.path}: tells {model.classes} classes apart; effects are of one probability a row")
+    classes = [str(number) for number in range(model.classes or 0)] if classes is None else classes
     names = [name for name in model.inputs if features is None or name in features]
     random = np.random.default_rng(seed)
     before = _sampled(reference, model.inputs, "reference", random)
@@ -109,13 +120,23 @@ def attribute_drift(
     for name in names:
         restored = restore(after[name], before[name], random)[:rows]
         change = predicted - _predict(model, {**scored, name: restored})
-        error = float(np.abs(change).std(ddof=1) / len(change) ** 0.5) if len(change) > 1 else 0.0
-        effects[name] = Effect(float(np.abs(change).mean()), float(change.mean()), error)
+        size = np.abs(change) if change.ndim == 1 else np.abs(change).sum(axis=1) / 2
+        error = float(size.std(ddof=1) / len(size) ** 0.5) if len(size) > 1 else 0.0
+        mean, moved = float(size.mean()), change.mean(axis=0)
+        effects[name] = (
+            Effect(mean, float(moved), error)
+            if change.ndim == 1
+            else Effect(mean, None, error, dict(zip(classes, moved.tolist(), strict=True)))
+        )
+    means = [p.mean(axis=0) for p in (_predict(model, {name: v[:rows] for name, v in before.items()}), predicted)]
+    several = predicted.ndim == 2
     return Attribution(
         effects=dict(sorted(effects.items(), key=lambda item: -item[1].effect)),
         rows=len(predicted),
-        prediction_reference=float(_predict(model, {name: v[:rows] for name, v in before.items()}).mean()),
-        prediction_current=float(predicted.mean()),
+        prediction_reference=None if several else float(means[0]),
+        prediction_current=None if several else float(means[1]),
+        problem=model.problem,
+        by_class=dict(zip(classes, zip(*(m.tolist() for m in means), strict=True), strict=True)) if several else None,
     )
 
 
@@ -218,8 +239,7 @@ def _predict(model: ServedModel, arrays: Mapping[str, Any]) -> Any:
         for start in range(0, rows, BATCH_ROWS)
     ]
     predicted = np.concatenate(parts).astype(np.float64)
-    if not np.isfinite(predicted).all():
-        raise BadInput(
-            f"{model.path}: the {model.output} is NaN or infinite in {int((~np.isfinite(predicted)).sum())} rows"
-        )
+    finite = np.isfinite(predicted).reshape(rows, -1).all(axis=1)
+    if not finite.all():
+        raise BadInput(f"{model.path}: {model.output!r} is NaN or infinite in {int((~finite).sum())} rows")
     return predicted

@@ -201,6 +201,7 @@ def _attribute(
             lambda columns: read_features(training, columns, prefix=""),
             lambda columns: read_features(files, columns),
             features=report.features,
+            classes=ModelProperties.of(trained.champion.model).classes,
         )
     except BadInput as error:
         notes.append(f"Effects on predictions are not known: {error}")

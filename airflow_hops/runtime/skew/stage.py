@@ -127,6 +127,7 @@ def _write(context: StepContext, compared: Compared) -> Artifact:
                 lost=report.lost,
                 causes=report.causes,
                 effects={name: effects[name] for name in report.drifted if name in effects},
+                problem=attribution.problem if attribution else None,
                 skewed=tuple(rows.skewed) if rows else (),
                 reference=compared.origin,
                 min_rows=report.min_rows,
@@ -157,7 +158,8 @@ def _log(compared: Compared) -> None:
         log.log(logging.INFO if report.verdict in (STABLE, INSUFFICIENT) else logging.WARNING, "%s", line)
     if compared.attribution:
         for name, effect in list(compared.attribution.effects.items())[:5]:
-            log.info("%s moves a prediction by %.4f on average (%+.4f)", name, effect.effect, effect.effect_signed)
+            signed = "" if effect.effect_signed is None else f" ({effect.effect_signed:+.4g})"
+            log.info("%s moves a prediction by %.4g on average%s", name, effect.effect, signed)
     if compared.row_skew:
         for line in str(compared.row_skew).splitlines():
             log.log(logging.WARNING if compared.row_skew.skewed else logging.INFO, "%s", line)

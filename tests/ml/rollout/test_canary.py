@@ -8,11 +8,13 @@ from math import comb
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from airflow_hops.contract.rollout.counts import Counts, Histogram, snapshot_of
 from airflow_hops.contract.rollout.plan import Limits, Plan, significance_of
 from airflow_hops.contract.rollout.progress import Progress
+from airflow_hops.runtime.rollout.captured import Captured, read_labelled
 from airflow_hops.runtime.rollout.comparisons import (
     LabelledRows,
     compare_errors,
@@ -220,6 +222,84 @@ def test_labels_tell_a_model_that_predicts_worse() -> None:
     assert delays.verdict == "bad"
     assert delays.numbers["loss"] == "mean absolute error"
     assert delays.numbers["canary_loss"] == pytest.approx(1.0)
+
+
+def captured(**columns: Any) -> Captured:
+    rows = len(next(iter(columns.values())))
+    outputs = {name: np.asarray(values, float) for name, values in columns.items()}
+    named = {f"output.{name}": list(values) for name, values in columns.items()}
+    return Captured(outputs, pa.table({"request_id": [f"r{n}" for n in range(rows)], "row": [0] * rows, **named}))
+
+
+def feedback(labels: list[Any], name: str = "value") -> pa.Table:
+    """Labels of the requests in their order."""
+    at = pa.array([0] * len(labels), pa.timestamp("us", "UTC"))
+    ids = pa.array([f"r{n}" for n in range(len(labels))])
+    row = pa.array([0] * len(labels), pa.int32())
+    return pa.table({"request_id": ids, "row": row, "at": at, "received_at": at, f"label.{name}": labels})
+
+
+SHARES = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "known", "numbers", "unknown"),
+    [
+        (["b", "a", "c"], "abc", None, [1, 0, 2], 0),
+        ([2, 0, 1], "abc", None, [2, 0, 1], 0),
+        ([3, 1, 9], "123", None, [2, 0], 1),
+        ([1.0, 2.0, 0.5], "abc", None, [1, 2], 1),
+        (["b", "a", "c"], "abc", "ab", [1, 0], 1),
+        (["b", "a", "x"], "cab", None, [2, 1], 1),
+        ([True, False, False], None, None, [1, 0, 0], 0),
+    ],
+    ids=["names", "numbers", "names that are numbers", "floats", "not at the other", "nobody's", "truths"],
+)
+def test_a_delayed_label_tells_a_class_by_name_or_number(
+    labels: list[Any], classes: str | None, known: str | None, numbers: list[int], unknown: int
+) -> None:
+    answers = captured(probabilities=SHARES)
+    found = read_labelled(answers, feedback(labels), "species", classes, known)["probabilities"]
+    assert (found.labels.tolist(), found.unknown, found.problem) == (numbers, unknown, "multiclass")
+    assert found.predictions.shape == (len(numbers), 3)
+
+
+def test_a_delayed_label_is_of_the_outputs_that_predict_it() -> None:
+    answers = captured(prediction=[1.0, 2.0], spread=[0.1, 0.2])
+    for name in ("price", "value"):
+        found = read_labelled(answers, feedback([1.5, 4.0], name), "price")
+        assert list(found) == ["prediction"] and found["prediction"].problem == "regression"
+    assert (
+        read_labelled(captured(probability=[0.5]), feedback(["yes"]), "late", ("no", "yes"))["probability"].labels == 1
+    )
+    assert not read_labelled(answers, feedback(["dear", "cheap"]), "price"), "a text is no number"
+
+
+def test_labels_tell_a_model_that_names_classes_worse() -> None:
+    labels = _random.integers(0, 3, 600)
+    good = np.full((600, 3), 0.1) + 0.7 * np.eye(3)[labels]
+    stable = LabelledRows(good[300:], labels[300:], "multiclass")
+    worse = compare_labels(LabelledRows(good[:300, ::-1], labels[:300], "multiclass", 7), stable, "kind", **GIVEN)
+    assert (worse.verdict, worse.numbers["loss"], worse.numbers["stable_accuracy"]) == ("bad", "log loss", 1.0)
+    assert worse.numbers["stable_loss"] == pytest.approx(-np.log(0.8))
+    assert "7 labels are no class that both versions know, and are left out" in worse.text
+    # All labels are 0 or 1 and all predictions in between: a regression all the same.
+    zeros = LabelledRows(np.full(300, 0.5), labels[:300] % 2, "regression")
+    assert compare_labels(zeros, zeros, "prediction", **GIVEN).numbers["loss"] == "mean absolute error"
+
+
+def test_predictions_of_classes_are_compared_class_by_class_by_name() -> None:
+    ours, theirs = _random.dirichlet([1, 1, 1], 500), _random.dirichlet([1, 1, 4], 500)
+    tolerant = replace(LIMITS, max_prediction_distance=0.2)
+    found = compare_predictions(ours, theirs, "probabilities", tolerant, 0.01, ["a", "b", "c"])
+    assert found.verdict == "bad" and found.numbers["class"] == "c"
+    assert found.numbers["stable_mean"] == pytest.approx(2 / 3, abs=0.05)
+    turned = captured(probabilities=ours[:, [2, 0, 1]]).of_classes(("c", "a", "b"), ["a", "b"])
+    assert (turned.outputs["probabilities"] == ours[:, :2]).all()
+    same = compare_predictions(np.full((50, 3), 1 / 3), theirs, "probabilities", LIMITS, 0.01)
+    assert same.verdict == "bad" and "0.333333, 0.333333, 0.333333 in all 50 rows" in same.text
+    other = compare_predictions(ours, theirs[:, :2], "probabilities", LIMITS, 0.01)
+    assert other.verdict == "not_judged" and "3 values a row, and 2 at the stable version" in other.text
 
 
 PLAN = Plan.of(

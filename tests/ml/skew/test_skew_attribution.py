@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from echo_models import write_echo_model
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.skew.attribution import attribute_drift, restore
@@ -165,7 +167,7 @@ def _with(name: str, values: pa.Array) -> pa.Table:
             _with("x", pa.array([np.inf] * 100)),
             model_rows(100, 1),
             {},
-            "the probability is NaN or infinite in 100 rows",
+            "'probability' is NaN or infinite in 100 rows",
         ),
         (model_rows(100, 1), model_rows(100, 1), {"rows": 1}, "rows is 1, expected at least 2"),
     ],
@@ -177,6 +179,24 @@ def test_what_cannot_be_attributed_is_named(
     with pytest.raises(BadInput) as refused:
         attribute_drift(model, reference, current, **options)
     assert words in str(refused.value)
+
+
+def test_effects_on_a_number_are_in_its_units_and_on_classes_half_of_all_changes(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    before = pa.table({"price": random.normal(1000.0, 50.0, 5000), "p": random.beta(2, 8, 5000)})
+    after = pa.table({"price": random.normal(1200.0, 50.0, 5000), "p": random.beta(6, 4, 5000)})
+    price = attribute_drift(write_echo_model(tmp_path / "price", "prediction", ["price"]), before, after)
+    assert price.problem == "regression"
+    assert price.effects["price"].effect == pytest.approx(200.0, abs=5.0) == price.effects["price"].effect_signed
+    assert price.prediction_current == pytest.approx(1200.0, abs=5.0)
+    model = write_echo_model(tmp_path / "kinds", "probabilities", ["p", "price"])
+    before, after = (table.set_column(0, "price", pa.array(np.full(5000, 0.5))) for table in (before, after))
+    kinds = attribute_drift(model, before, after, classes=("red", "blue"))
+    moved = kinds.effects["p"]
+    assert moved.by_class == {"red": pytest.approx(0.4, abs=0.02), "blue": 0.0} and moved.effect_signed is None
+    assert moved.effect == pytest.approx(0.2, abs=0.01) and kinds.effects["price"].effect == 0.0
+    assert kinds.by_class is not None and kinds.by_class["red"] == pytest.approx((0.2, 0.6), abs=0.02)
+    assert json.loads(json.dumps(kinds.to_dict()))["problem"] == "multiclass"
 
 
 def test_a_model_that_does_not_load_is_named(tmp_path: Path) -> None:
