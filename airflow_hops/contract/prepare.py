@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_hops.contract.artifacts import BadInput, check_max_rejected
 from airflow_hops.contract.json_fields import StepOptions
+from airflow_hops.contract.target import BINARY, MAX_CLASSES, MULTICLASS, PROBLEMS, Problem, Target
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class PrepareOptions(StepOptions):
         table: The main table, each row of which becomes one example; the snapshot's first one by default.
         reject: SQL conditions over the columns of ``prepare`` by the reason to reject the rows for which they hold.
         max_rejected: Share of the main table's rows that a single reason may reject.
+        problem: What the label asks for; None: what its values tell.
+        classes: The label's values, in the order of their numbers; None: those that are found, sorted.
+        weight: Column of the rows' weights, if there is one.
 
     Raises:
         BadInput: an option is not of these.
@@ -37,6 +41,9 @@ class PrepareOptions(StepOptions):
     table: str | None = None
     reject: Mapping[str, str] = field(default_factory=dict)
     max_rejected: float = 0.1
+    problem: Problem | None = None
+    classes: Sequence[str | int] | None = None
+    weight: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.eval_percent <= 99:
@@ -44,3 +51,41 @@ class PrepareOptions(StepOptions):
         check_max_rejected(self.max_rejected)
         if self.newest_s is not None and self.time is None:
             raise BadInput("newest needs a time; name the column of the time, or leave newest out")
+        if self.problem is not None and self.problem not in PROBLEMS:
+            raise BadInput(f"problem is {self.problem!r}, expected one of {', '.join(PROBLEMS)}")
+        if self.weight is not None and self.weight in (self.label, self.key, self.time):
+            raise BadInput(f"weight is {self.weight!r}, which is the column of the label, the key or the time, too")
+        if self.classes is not None:
+            _check_classes(self.classes)
+            _ = self.named
+
+    @property
+    def named(self) -> Target | None:
+        """What is to be predicted, where the classes are named; None where the data tells.
+
+        Raises:
+            BadInput: problem and classes contradict each other.
+        """
+        if self.classes is None:
+            return None
+        names = tuple(map(str, self.classes))
+        problem = self.problem or (BINARY if len(names) == 2 else MULTICLASS)
+        return Target(self.label, problem, names, self.weight)
+
+    @property
+    def as_text(self) -> bool:
+        """Whether a label that is false or true is a class of that name, not 0 or 1."""
+        return self.classes is not None or self.problem == MULTICLASS
+
+
+def _check_classes(classes: Sequence[str | int]) -> None:
+    if isinstance(classes, str) or not isinstance(classes, Sequence):
+        raise BadInput(f"classes is {classes!r}, expected a list of the label's values")
+    for name in classes:
+        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+            raise BadInput(f"classes has {name!r}; expected strings or integers, values of the label")
+    names = [str(name) for name in classes]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"classes names {twice[0]!r} twice; each is one value of the label")
+    if len(names) > MAX_CLASSES:
+        raise BadInput(f"classes are {len(names)}, more than {MAX_CLASSES}; a label of so many values is no class")

@@ -17,6 +17,9 @@ OUTPUTS: dict[Problem, str] = {BINARY: "probability", MULTICLASS: "probabilities
 """The output of a served model that is its prediction: float32 of shape ``[batch]``; of several classes, a probability
 for each, ``[batch, classes]``."""
 
+MAX_CLASSES = 1000
+"""Classes that a label may have."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -54,6 +57,20 @@ class Target:
             raise BadInput(
                 f"problem is {MULTICLASS!r}; expected the names of at least 2 classes, found {count or 'none'}"
             )
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the label's column in examples."""
+        return "float64" if self.problem == REGRESSION else "int64"
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The columns of examples that training needs beside the features, by name: label, weight."""
+        return {self.label: self.dtype, **({self.weight: "float64"} if self.weight else {})}
+
+    def class_name(self, number: int) -> str:
+        """What a class is called: its name, or its number where it has none."""
+        return str(number) if self.classes is None else repr(self.classes[number])
 
 
 def problem_of(problem: str | None, classes: tuple[str, ...] | None) -> Problem:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.contract.prepare import PrepareOptions
+from airflow_hops.contract.target import Problem
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
@@ -39,7 +40,7 @@ class PrepareOperator(HopsOperator):
     Args:
         prepare: ``module:function``, which lives beside the DAG file. (templated)
         tables: The snapshot, the output of an ``IngestOperator``. (templated)
-        label: Column of the label, 0 or 1; any other value fails the task.
+        label: Column of the label: a string, an integer, a float or a boolean.
         key: Column that identifies an example; its hash decides between the splits ``train`` and ``eval``, so that a
             row never changes side. None for data that has none: the hash of the features decides, and rows may be
             equal.
@@ -51,6 +52,13 @@ class PrepareOperator(HopsOperator):
         table: The main table, each row of which becomes one example; the snapshot's first one by default.
         reject: SQL conditions over the columns of ``prepare``, by the reason to reject the rows for which they hold.
         max_rejected: Share of the main table's rows, 0 to 1, that a single reason may reject; more fail the task.
+        problem: What the label asks for: ``binary`` (two classes; the second is the positive one), ``multiclass``, or
+            ``regression`` (a number). None for what its values tell: 0 and 1, truth values and two strings are binary,
+            3 to 100 strings multiclass, numbers that are not all whole a regression; other integers may be either,
+            and fail the task.
+        classes: The label's values in the order of their numbers; rows of others are rejected. None for those that
+            are found in the rows, sorted.
+        weight: Column of the rows' weights in training, numbers above 0; None for rows that weigh the same.
         spark_conn_id: The Spark connection. (templated)
         conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
@@ -74,6 +82,9 @@ class PrepareOperator(HopsOperator):
         table: str | None = None,
         reject: Mapping[str, str] | None = None,
         max_rejected: float = 0.1,
+        problem: Problem | None = None,
+        classes: Sequence[str | int] | None = None,
+        weight: str | None = None,
         spark_conn_id: str = "spark_default",
         conf: Mapping[str, str] | None = None,
         **kwargs: Any,
@@ -90,6 +101,9 @@ class PrepareOperator(HopsOperator):
         self.table = table
         self.reject = reject
         self.max_rejected = max_rejected
+        self.problem = problem
+        self.classes = classes
+        self.weight = weight
         self.spark_conn_id = spark_conn_id
         self.conf = conf
         self._options()
@@ -122,4 +136,7 @@ class PrepareOperator(HopsOperator):
             table=self.table,
             reject=dict(self.reject or {}),
             max_rejected=self.max_rejected,
+            problem=self.problem,
+            classes=self.classes,
+            weight=self.weight,
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -17,42 +17,49 @@ from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.prepare.classes import (
-    CLASS_COLUMN,
-    LABEL_TEXT_COLUMN,
-    REJECTED,
-    UNSUPPORTED_LABEL,
-    ExampleColumns,
-    quoted,
-)
+from airflow_hops.contract.prepare import PrepareOptions
+from airflow_hops.contract.target import Target
+from airflow_hops.runtime.prepare.classes import CLASS_COLUMN, REJECTED, quoted
+from airflow_hops.runtime.prepare.label import numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 
-_VALUES_NAMED = 10
 _ROW_GROUP_ROWS = 1 << 17
 
 
-def write_examples(examples: DataFrame, columns: ExampleColumns, folder: Path) -> dict[str, int]:
-    """Writes the rows of each split to ``<split>/part-*.parquet``, the same rows always to the same bytes.
+@dataclass(frozen=True)
+class ClassifiedRows:
+    """The rows that Spark wrote, by class.
+
+    Attributes:
+        folder: Where they lie.
+        splits: The files of each split.
+        rejected: The files of each reason.
+    """
+
+    folder: Path
+    splits: dict[str, list[Path]]
+    rejected: dict[str, list[Path]]
+
+
+def write_classes(examples: DataFrame, given: PrepareOptions, folder: Path) -> ClassifiedRows:
+    """Writes the rows by class, sorted, in one Spark job.
 
     Args:
         examples: What :func:`classify` returned.
-        columns: Label, key and time.
-        folder: Where the splits go.
-
-    Returns:
-        Rows by class, those of rejected ones included.
+        given: Its columns.
+        folder: Where the splits are to go.
 
     Raises:
-        BadInput: a Python function of the user's raised in an executor, or labels are other than 0 and 1.
+        BadInput: a Python function of the user's raised in an executor.
     """
     # Rows without a key come in the order of their contents, which is no order, but always the same one.
     names = [name for name in examples.columns if name != CLASS_COLUMN]
-    order = [name for name in (columns.time, columns.key) if name is not None]
-    contents = [] if columns.key else [F.xxhash64(*map(quoted, names))]
+    order = [name for name in (given.time, given.key) if name is not None]
+    contents = [] if given.key else [F.xxhash64(*map(quoted, names))]
     staging = folder / ".classes"
     try:
         (
@@ -63,41 +70,42 @@ def write_examples(examples: DataFrame, columns: ExampleColumns, folder: Path) -
         )
     except PythonException as error:
         raise BadInput(f"a Python function in prepare raised: {_python_error(error)}") from error
-    _check_supported(staging / f"{CLASS_COLUMN}={UNSUPPORTED_LABEL}", columns.label)
-    counts: dict[str, int] = {}
-    copies: dict[Path, Path] = {}
+    rows = ClassifiedRows(staging, {}, {})
     for class_folder in sorted(staging.glob(f"{CLASS_COLUMN}=*")):
-        name = unquote(class_folder.name.partition("=")[2])
-        files = sorted(class_folder.glob("*.parquet"))
-        counts[name] = sum(pq.read_metadata(file).num_rows for file in files)
-        if not name.startswith(REJECTED):
-            (folder / name).mkdir()
-            copies |= {file: folder / name / f"part-{number:05}.parquet" for number, file in enumerate(files)}
+        name, files = unquote(class_folder.name.partition("=")[2]), sorted(class_folder.glob("*.parquet"))
+        if name.startswith(REJECTED):
+            rows.rejected[name.removeprefix(REJECTED)] = files
+        else:
+            rows.splits[name] = files
+    return rows
+
+
+def write_examples(rows: ClassifiedRows, target: Target, folder: Path) -> None:
+    """Writes the rows of each split to ``<split>/part-*.parquet``, the same rows always to the same bytes.
+
+    Args:
+        rows: From :func:`write_classes`; they are gone then.
+        target: What is to be predicted; the label becomes its numbers.
+        folder: Where the splits go.
+    """
+    copies: dict[Path, Path] = {}
+    for split, files in rows.splits.items():
+        (folder / split).mkdir()
+        copies |= {file: folder / split / f"part-{number:05}.parquet" for number, file in enumerate(files)}
     as_floats = _integers_with_nulls(copies)
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda source: _rewrite(source, copies[source], as_floats), copies))
-    shutil.rmtree(staging)
-    return counts
+        list(pool.map(lambda source: _rewrite(source, copies[source], as_floats, target), copies))
+    shutil.rmtree(rows.folder)
+
+
+def count_rows(files: Mapping[str, Sequence[Path]]) -> dict[str, int]:
+    """Rows by split or reason, by the files' footers."""
+    return {name: sum(pq.read_metadata(path).num_rows for path in paths) for name, paths in files.items()}
 
 
 def spark_path(folder: Path) -> str:
     """A local folder for Spark, which reads no percent-encoding: a run's id has a plus sign in it."""
     return f"file://{folder.absolute()}"
-
-
-def _check_supported(folder: Path, label: str) -> None:
-    """Raises for rows whose label is neither 0 nor 1, if there are any in the folder."""
-    counts: Counter[str] = Counter()
-    for file in folder.glob("*.parquet"):
-        counts.update(pq.read_table(file, columns=[LABEL_TEXT_COLUMN])[LABEL_TEXT_COLUMN].to_pylist())
-    if counts:
-        most = sorted(counts.items(), key=lambda item: (-item[1], float(item[0])))
-        more = f" and {len(most) - _VALUES_NAMED} more" if len(most) > _VALUES_NAMED else ""
-        raise BadInput(
-            f"label {label!r} is neither 0 nor 1 in {counts.total()} rows: "
-            f"{', '.join(f'{value} in {rows}' for value, rows in most[:_VALUES_NAMED])}{more}; a label of two classes "
-            "is supported, 0 and 1, or false and true: derive one in prepare(), or give those rows a reject_reason"
-        )
 
 
 def _integers_with_nulls(files: Iterable[Path]) -> set[str]:
@@ -119,14 +127,17 @@ def _integers_with_nulls(files: Iterable[Path]) -> set[str]:
     return found
 
 
-def _rewrite(source: Path, target: Path, as_floats: set[str]) -> None:
+def _rewrite(source: Path, copy: Path, as_floats: set[str], target: Target) -> None:
     """Copies a Parquet file of Spark's, whose footer is never twice the same, to one that is."""
     file = pq.ParquetFile(source)
-    kept = [field for field in file.schema_arrow if field.name != LABEL_TEXT_COLUMN]
-    schema = pa.schema([pa.field(f.name, pa.float64() if f.name in as_floats else f.type) for f in kept])
-    with pq.ParquetWriter(target, schema, version="2.6", compression="snappy") as writer:
-        for batch in file.iter_batches(_ROW_GROUP_ROWS, columns=schema.names):
-            writer.write_table(pa.Table.from_batches([batch]).replace_schema_metadata().cast(schema))
+    types = dict.fromkeys(as_floats, pa.float64()) | {target.label: pa.type_for_alias(target.dtype)}
+    schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in file.schema_arrow])
+    label = schema.get_field_index(target.label)
+    with pq.ParquetWriter(copy, schema, version="2.6", compression="snappy") as writer:
+        for batch in file.iter_batches(_ROW_GROUP_ROWS):
+            table = pa.Table.from_batches([batch]).replace_schema_metadata()
+            table = table.set_column(label, target.label, numbers(table.column(label), target))
+            writer.write_table(table.cast(schema))
 
 
 def _python_error(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """Prepare: raw tables to labelled examples, by the user's Spark code.
 
 Everything takes one Spark job: rows are classified (a split, or a reason to reject), shuffled once by their key (or,
-where there is none, by their contents), and written by class; counts and checks then come from the files' footers.
+where there is none, by their contents), and written by class; counts and checks then come from the files' footers, and
+what the label asks for from its column.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts, RowsN
 from airflow_hops.contract.prepare import PrepareOptions
 from airflow_hops.contract.properties import ExamplesProperties, SnapshotProperties
 from airflow_hops.contract.splits import EVAL, NEWEST, TRAIN
-from airflow_hops.runtime.prepare.classes import REJECTED, ExampleColumns, Splits, classify
-from airflow_hops.runtime.prepare.files import spark_path, write_examples
+from airflow_hops.runtime.prepare.classes import NO_CLASS, Splits, classify
+from airflow_hops.runtime.prepare.files import ClassifiedRows, count_rows, spark_path, write_classes, write_examples
+from airflow_hops.runtime.prepare.label import find_target, read_values
 from airflow_hops.runtime.step.context import StepContext, resolve
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
         options: Those of :class:`airflow_hops.contract.prepare.PrepareOptions`.
 
     Raises:
-        BadInput: an option, ``prepare`` or what it returned cannot be used, a label is other than 0 and 1, or too many
-            rows are rejected.
+        BadInput: an option, ``prepare`` or what it returned cannot be used, the label does not tell what it asks for or
+            has one value alone, or too many rows are rejected.
         RowsNotConserved: ``prepare`` dropped or duplicated rows.
     """
     given = PrepareOptions(**options)
@@ -53,7 +55,6 @@ def run(context: StepContext, **options: Any) -> Artifact:
     main = given.table or names[0]
     if main not in names:
         raise BadInput(f"table is {main!r}, which the snapshot does not have; it has {', '.join(names)}")
-    columns = ExampleColumns(given.label, given.key, given.time)
     splits = Splits(given.eval_percent, _newest_from_s(given.newest_s, snapshot.window))
     rows_in = manifest.rows[main].rows_out
 
@@ -64,25 +65,34 @@ def run(context: StepContext, **options: Any) -> Artifact:
     folder = context.store.local(ingested)
     tables = {name: read_table(spark, folder / name) for name in names}
     frame = call_prepare(user_function, given.prepare, spark, tables)
-    examples = classify(frame, columns, splits, reject=given.reject)
+    examples = classify(frame, given, splits)
     context.progress(0.2, "prepare() is planned")
     with context.output() as writer:
-        counts = write_examples(examples, columns, writer.path)
-        context.progress(0.95, "examples are written")
-        kept = {name: rows for name, rows in counts.items() if not name.startswith(REJECTED)}
-        rejected = {name.removeprefix(REJECTED): rows for name, rows in counts.items() if name.startswith(REJECTED)}
+        found = write_classes(examples, given, writer.path)
+        kept, rejected = count_rows(found.splits), count_rows(found.rejected)
+        context.progress(0.9, "rows are counted")
         total = RowCounts(rows_in, sum(kept.values()), rejected)
         log.info("%s: %d rows in, %d out, rejected: %s", main, total.rows_in, total.rows_out, rejected or "none")
+        _tell_other_classes(found, given)
         _check_rows(total, main, given.prepare)
         total.check_rejected(given.max_rejected, f"table {main!r}")
         _check_splits(kept, splits, total)
-        _check_label(writer.path / TRAIN, columns.label)
+        target = find_target(found.splits, given)
+        write_examples(found, target, writer.path)
+        context.progress(0.95, "examples are written")
         expected = [name for name in (TRAIN, EVAL, NEWEST) if name in kept]
         return writer.commit(
             rows={main: total, **{name: RowCounts(kept[name], kept[name]) for name in expected}},
             metrics={"rows": total.rows_out, "rejected": total.rows_rejected},
             properties=ExamplesProperties(
-                given.label, given.key, given.time, snapshot.window, tuple(expected)
+                given.label,
+                given.key,
+                given.time,
+                snapshot.window,
+                tuple(expected),
+                target.problem,
+                target.classes,
+                given.weight,
             ).to_dict(),
         )
 
@@ -169,20 +179,11 @@ def _check_splits(kept: Mapping[str, int], splits: Splits, rows: RowCounts) -> N
             )
 
 
-def _check_label(folder: Path, label: str) -> None:
-    classes: set[int] = set()
-    rows = 0
-    for file in folder.glob("*.parquet"):
-        metadata = pq.read_metadata(file)
-        rows += metadata.num_rows
-        index = metadata.schema.to_arrow_schema().get_field_index(label)
-        for group in range(metadata.num_row_groups):
-            found = metadata.row_group(group).column(index).statistics
-            classes |= {found.min, found.max}
-    if len(classes) == 1:
-        raise BadInput(
-            f"label {label!r} is {classes.pop()} in all {rows} rows of split {TRAIN!r}; expected both 0 and 1"
-        )
+def _tell_other_classes(rows: ClassifiedRows, given: PrepareOptions) -> None:
+    reason = f"{given.label} is {NO_CLASS}"
+    if files := rows.rejected.get(reason):
+        classes = ", ".join(map(repr, given.classes or ()))
+        log.warning("%s (%s): %s", reason, classes, read_values({reason: files}, given.label))
 
 
 def _first_line(error: Exception) -> str:

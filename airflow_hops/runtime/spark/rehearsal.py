@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_hops.contract.prepare import PrepareOptions
 from airflow_hops.processes.temporary_folders import temporary_folder
-from airflow_hops.runtime.prepare.classes import ExampleColumns, Splits, classify
-from airflow_hops.runtime.prepare.files import write_examples
+from airflow_hops.runtime.prepare.classes import Splits, classify
+from airflow_hops.runtime.prepare.files import write_classes
 from airflow_hops.runtime.prepare.stage import read_table, start_spark
 
 _ROWS = 2000
@@ -40,8 +41,8 @@ def rehearse() -> None:
             *("count", "mean", "weight"),
             F.when(F.col("id") % 50 == 0, "rejected").alias("reject_reason"),
         )
-        examples = classify(frame, ExampleColumns("label", "key", "time"), Splits(20, 1_357_000_000))
-        write_examples(examples, ExampleColumns("label", "key", "time"), folder / "examples")
+        given = PrepareOptions("rehearsal", "label", "key", "time")
+        write_classes(classify(frame, given, Splits(20, 1_357_000_000)), given, folder / "examples")
         spark.sparkContext.parallelize(range(2), 2).map(abs).collect()
 
 

@@ -71,6 +71,17 @@ def classes(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
     )
 
 
+def priced(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    """Words for prices, and how far they are trusted; a few rows lack one or the other."""
+    number = F.col("number")
+    names = F.array(*map(F.lit, ("low", "high", "fair")))
+    price = F.when(number % 100 < 3, "dear").when(number % 100 == 3, F.lit("")).otherwise(names[number % 3])
+    odd = F.when(number % 100 == 5, float("nan")).when(number % 100 == 6, -1.0).when(number % 100 == 7, float("inf"))
+    return tables["orders"].select(
+        "order_id", "placed_at", price.alias("price"), odd.otherwise(number % 7 + 0.5).alias("trust"), "number"
+    )
+
+
 def plain(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
     """Rows without key and time; each stands twice, with one label and the other."""
     number = F.col("number")

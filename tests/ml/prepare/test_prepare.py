@@ -102,6 +102,7 @@ def test_every_row_is_in_one_split_or_rejected_for_a_reason(good: Artifact, shar
         "key": "order_id",
         "time": "placed_at",
         "splits": ["train", "eval", "newest"],
+        "problem": "binary",
     }
     assert good.rows["orders"] == RowCounts(ORDERS, ORDERS - 18, {"too large / odd": 18})
     splits = {name: rows_of(shared_store, good, name) for name in ("train", "eval", "newest")}
@@ -213,6 +214,27 @@ def test_as_many_rows_are_rejected_as_are_allowed(prepare: Prepare) -> None:
     assert prepare("good", **allowed).rows["orders"].rejected["a quarter"] == 500
 
 
+def test_classes_are_numbered_as_they_are_named_and_rows_of_others_or_without_a_weight_are_rejected(
+    prepare: Prepare, shared_store: ArtifactStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = prepare("priced", label="price", classes=["low", "high", "fair"], weight="trust")
+    assert found.rows["orders"].rejected == {
+        "price is none of the classes": 60,
+        "price is missing": 20,
+        "trust is missing": 20,
+        "trust is no number above 0": 40,
+    }
+    told = {"problem": "multiclass", "classes": ["low", "high", "fair"], "weight": "trust", "label": "price"}
+    assert {name: found.properties[name] for name in told} == told
+    assert "price is none of the classes ('low', 'high', 'fair'): 'dear' in 60 rows" in caplog.text
+    train = rows_of(shared_store, found, "train")
+    assert train.column_names == ["order_id", "placed_at", "price", "trust", "number"]
+    assert (train.schema.field("price").type, train.schema.field("trust").type) == (pa.int64(), pa.float64())
+    # The number's remainder by three says the class, and its remainder by seven the weight.
+    assert train["price"].to_pylist() == [n % 3 for n in train["number"].to_pylist()]
+    assert train["trust"].to_pylist() == [n % 7 + 0.5 for n in train["number"].to_pylist()]
+
+
 @pytest.mark.parametrize(
     ("function", "params", "expected"),
     [
@@ -233,12 +255,18 @@ def test_as_many_rows_are_rejected_as_are_allowed(prepare: Prepare) -> None:
         ("duplicating_join", {}, "table 'orders' has 2000 rows, 4000 came out; a join duplicates rows"),
         ("inner_join", {}, "table 'orders' has 2000 rows, 600 came out; a filter or an inner join drops rows"),
         ("one_class", {}, "label 'returned' is 1 in all"),
+        ("one_class", {"problem": "regression"}, "label 'returned' is 1 in all"),
+        (
+            "one_class",
+            {"label": "text", "problem": "regression"},
+            "column 'text' of the label of a regression is of",
+        ),
         (
             "classes",
             {},
-            "label 'returned' is neither 0 nor 1 in 1691 rows: 2 in 154, 3 in 154, 4 in 154, 5 in 154, 6 in 154, 8 in "
-            "154, 9 in 154, 10 in 154, 7 in 153, 11 in 153 and 1 more; a label of two classes is supported, 0 and 1, "
-            "or false and true: derive one in prepare()",
+            "label 'returned' has 13 whole numbers (0 in 154 rows, 1 in 154 rows, 2 in 154 rows, 3 in 154 rows, 4 in "
+            "154 rows, 5 in 154 rows, 6 in 154 rows, 8 in 154 rows, 9 in 154 rows, 10 in 154 rows and 3 more), which "
+            "may be classes or amounts; say problem='multiclass', 'regression' or, of two values, 'binary'",
         ),
         (
             "untidy",

@@ -1,0 +1,137 @@
+"""What a label asks for, and the numbers of its classes, as its values tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.prepare import PrepareOptions
+from airflow_hops.contract.target import Target
+from airflow_hops.runtime.prepare.label import find_target, numbers
+
+pytestmark = pytest.mark.runtime
+
+Find = Callable[..., Target]
+
+
+@pytest.fixture
+def find(tmp_path: Path) -> Find:
+    """The target of splits with these labels: ``find(["a", "b"], eval=["a"], problem="binary")``."""
+
+    def target(train: list[Any], eval: list[Any] | None = None, **told: Any) -> Target:
+        files = {}
+        for split, values in {"train": train, **({} if eval is None else {"eval": eval})}.items():
+            files[split] = [tmp_path / f"{split}-{number}.parquet" for number in (0, 1)]
+            for number, file in enumerate(files[split]):
+                pq.write_table(pa.table({"x": values[number::2], "y": pa.array(values[number::2])}), file)
+        return find_target(files, PrepareOptions("m:f", "y", **told))
+
+    return target
+
+
+@pytest.mark.parametrize(
+    ("values", "told", "problem", "classes"),
+    [
+        ([0, 1, 1, 0], {}, "binary", None),
+        ([0.0, 1.0, 1.0, 1.0], {}, "binary", None),
+        (["yes", "no", "no", "yes"], {}, "binary", ("no", "yes")),
+        (["b", "a", "c", "a"], {}, "multiclass", ("a", "b", "c")),
+        ([0.5, 1.0, 1.0, 3.0], {}, "regression", None),
+        ([1e300, 1.0, 1.0, 3.0], {}, "regression", None),
+        ([10, 9, 2, 2], {"problem": "multiclass"}, "multiclass", ("2", "9", "10")),
+        ([10.0, 9.0, 2.0, 2.0], {"problem": "multiclass"}, "multiclass", ("2", "9", "10")),
+        ([10, 9, 2, 2], {"problem": "regression"}, "regression", None),
+        ([0, 1, 1, 0], {"problem": "regression"}, "regression", None),
+        ([-1, 1, 1, -1], {"problem": "binary"}, "binary", ("-1", "1")),
+        ([0, 1, 1, 0], {"problem": "multiclass"}, "multiclass", ("0", "1")),
+        (["a", "b", "b", "a"], {"classes": ["b", "a"]}, "binary", ("b", "a")),
+        (["a", "b", "b", "a"], {"classes": ["b", "a", "z"], "weight": "w"}, "multiclass", ("b", "a", "z")),
+        ([3, 5, 5, 3], {"classes": [5, 3]}, "binary", ("5", "3")),
+    ],
+)
+def test_values_tell_what_is_not_told(
+    find: Find, values: list[Any], told: dict[str, Any], problem: str, classes: tuple[str, ...] | None
+) -> None:
+    assert find(values, **told) == Target("y", problem, classes, told.get("weight"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "expected"),
+    [
+        (pa.array(["a", "b"]), Target("y", "binary", ("b", "a")), pa.array([1, 0])),
+        (pa.array([10, 9]), Target("y", "multiclass", ("2", "9", "10")), pa.array([2, 1])),
+        (pa.array([10.0, -2.0]), Target("y", "binary", ("-2", "10")), pa.array([1, 0])),
+        (pa.array([1.0, 0.0]), Target("y"), pa.array([1, 0])),
+        (pa.array([7, 2]), Target("y", "regression"), pa.array([7.0, 2.0])),
+    ],
+)
+def test_examples_hold_numbers(values: pa.Array, target: Target, expected: pa.Array) -> None:
+    assert numbers(values, target).equals(expected)
+
+
+@pytest.mark.parametrize(
+    ("train", "told", "expected"),
+    [
+        ([1, 2, 2, 1], {}, "label 'y' has 2 whole numbers (1 in 2 rows, 2 in 2 rows), which may be classes or amounts"),
+        ([f"{n:03}" for n in range(101)], {}, "label 'y' has 101 different strings ('000' in 1 rows, "),
+        (
+            [f"{n}" for n in range(1500)],
+            {"problem": "multiclass"},
+            "label 'y' has more than 1000 values, such as ",
+        ),
+        (
+            [1, 2, 3, 1],
+            {"problem": "binary"},
+            "label 'y' has 3 values (1 in 2 rows, 2 in 1 rows, 3 in 1 rows)",
+        ),
+        (
+            [1.5, 2, 3, 1],
+            {"problem": "multiclass"},
+            "has values that are no whole numbers, as 1.5",
+        ),
+        (["a", "a"], {}, "label 'y' is 'a' in all 2 rows of split 'train'; expected two classes or more: widen"),
+        ([2.5, 2.5], {}, "label 'y' is 2.5 in all 2 rows of split 'train'; expected numbers that differ: widen"),
+    ],
+)
+def test_a_label_that_says_nothing_is_refused_with_what_to_do(
+    find: Find, train: list[Any], told: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(BadInput, match=re.escape(expected)):
+        find(train, **told)
+
+
+def test_a_class_must_be_in_the_split_that_is_trained_on(find: Find, caplog: pytest.LogCaptureFixture) -> None:
+    words = "label 'y': split 'train' has no row of 'c', 'd', which split 'eval' has in 3 rows; widen"
+    with pytest.raises(BadInput, match=re.escape(words)):
+        find(["a", "b"], eval=["a", "c", "d", "d"])
+    with pytest.raises(BadInput, match="label 'y' is 'a' in all 2 rows of split 'train'"):
+        find(["a", "a"], eval=["b", "a"])
+    assert find(["a", "b", "c"], eval=["a"], classes=["a", "b", "c", "d"]).classes == ("a", "b", "c", "d")
+    assert "label 'y': split 'eval' has no row of 'b', 'c'" in caplog.text
+    assert "label 'y': no row is of 'd': a model cannot learn what it never sees" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"problem": "ranking"}, "problem is 'ranking', expected one of binary, multiclass, regression"),
+        ({"problem": "regression", "classes": ["a", "b"]}, "classes are a, b, but problem is 'regression'"),
+        ({"problem": "binary", "classes": ["a", "b", "c"]}, "there are 3 classes, but problem is 'binary'; expected 2"),
+        ({"classes": ["a"]}, "problem is 'multiclass'; expected the names of at least 2 classes, found 1"),
+        ({"classes": ["a", "b", "a"]}, "classes names 'a' twice"),
+        ({"classes": "ab"}, "classes is 'ab', expected a list of the label's values"),
+        ({"classes": [False, True]}, "classes has False; expected strings or integers"),
+        ({"classes": list(range(1001))}, "classes are 1001, more than 1000"),
+        ({"weight": "y"}, "weight is 'y', which is the column of the label, the key or the time, too"),
+    ],
+)
+def test_what_is_told_of_a_label_is_checked_when_the_dag_is_parsed(told: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(expected)):
+        PrepareOptions("m:f", "y", **told)
