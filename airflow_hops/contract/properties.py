@@ -144,12 +144,14 @@ class SchemaProperties(Properties):
         key: Name of the key's column.
         time: Name of the time's column.
         features: Names of the features; None where they were not read.
+        weight: Name of the column of the rows' weights.
     """
 
     label: str | None = None
     key: str | None = None
     time: str | None = None
     features: tuple[str, ...] | None = where_told()
+    weight: str | None = where_told()
 
 
 @dataclass(frozen=True)

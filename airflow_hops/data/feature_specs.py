@@ -13,6 +13,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.images import ImageSpec
+from airflow_hops.contract.target import Target, problem_of
 
 _DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
 """Dtype by ``tensorflow_metadata.proto.v0.schema_pb2.FeatureType`` (BYTES, INT, FLOAT)."""
@@ -79,7 +80,9 @@ class FeatureSpecs:
         time: Name of the time column (int64, seconds since the epoch), or None.
         outputs: The preprocessing function's outputs by name.
         extra_inputs: Raw features, and the time, that a served model takes also where it does not use them.
-        classes: Names of the classes, where the label is the number of one of several; None for a label of 0 or 1.
+        classes: Names of the classes in the order of their numbers; None in a regression, and for a label of 0 or 1.
+        problem: What the label asks for; None in a file from before there were several kinds.
+        weight: Name of the column of the rows' weights, or None.
     """
 
     features: Mapping[str, str]
@@ -89,6 +92,17 @@ class FeatureSpecs:
     outputs: Mapping[str, OutputSpec]
     classes: tuple[str, ...] | None = None
     extra_inputs: tuple[str, ...] = ()
+    problem: str | None = None
+    weight: str | None = None
+
+    @property
+    def target(self) -> Target:
+        """What a model is to predict.
+
+        Raises:
+            BadInput: problem and classes contradict each other.
+        """
+        return Target(self.label, problem_of(self.problem, self.classes), self.classes, self.weight)
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -118,6 +132,7 @@ class FeatureSpecs:
         }
         if self.classes is not None:
             value["classes"] = list(self.classes)
+        value |= {name: told for name in ("problem", "weight") if (told := getattr(self, name)) is not None}
         if self.extra_inputs:
             value["extra_inputs"] = list(self.extra_inputs)
         return json.dumps(value, indent=1)
@@ -139,6 +154,8 @@ class FeatureSpecs:
                 outputs={name: OutputSpec.from_dict(spec) for name, spec in value["outputs"].items()},
                 classes=tuple(value["classes"]) if "classes" in value else None,
                 extra_inputs=tuple(value.get("extra_inputs", ())),
+                problem=value.get("problem"),
+                weight=value.get("weight"),
             )
         except FileNotFoundError:
             raise BadInput(f"{path}: there is no such file; transform writes it beside its transform graph") from None
@@ -146,14 +163,17 @@ class FeatureSpecs:
             raise BadInput(f"{path}: not the features.json of a transform ({type(error).__name__}: {error})") from None
 
 
-def read_raw_features(schema_path: Path, *, label: str, key: str | None, time: str | None) -> dict[str, str]:
-    """The raw features of a schema in its order: every feature but label, key and time.
+def read_raw_features(
+    schema_path: Path, *, label: str, key: str | None, time: str | None, weight: str | None = None
+) -> dict[str, str]:
+    """The raw features of a schema in its order: every feature but label, key, time and weight.
 
     Args:
         schema_path: ``schema.pbtxt``, a ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
         label: Name of the label column.
         key: Name of the key column.
         time: Name of the time column.
+        weight: Name of the column of the rows' weights.
 
     Returns:
         Dtype by name: INT is int64, FLOAT float32, BYTES string.
@@ -169,7 +189,7 @@ def read_raw_features(schema_path: Path, *, label: str, key: str | None, time: s
         raise BadInput(f"{schema_path}: not a schema ({error})") from None
     features: dict[str, str] = {}
     for feature in schema.feature:
-        if feature.name in (label, key, time) or feature.lifecycle_stage == schema_pb2.DEPRECATED:
+        if feature.name in (label, key, time, weight) or feature.lifecycle_stage == schema_pb2.DEPRECATED:
             continue
         if feature.type not in _DTYPE_OF_TYPE:
             raise BadInput(
@@ -178,5 +198,5 @@ def read_raw_features(schema_path: Path, *, label: str, key: str | None, time: s
             )
         features[feature.name] = _DTYPE_OF_TYPE[feature.type]
     if not features:
-        raise BadInput(f"{schema_path}: it has no feature besides label, key and time")
+        raise BadInput(f"{schema_path}: it has no feature besides label, key, time and weight")
     return features

@@ -45,13 +45,12 @@ def check_names(names: Iterable[str], where: str) -> None:
         seen.add(name)
 
 
-def check_columns(path: Path, inputs: Mapping[str, str], *, label: str | None = None, of: str = "the schema") -> None:
+def check_columns(path: Path, inputs: Mapping[str, str], *, of: str = "the schema") -> None:
     """Compares a file's columns with what a transform or a model takes.
 
     Args:
         path: A Parquet file of examples.
-        inputs: Dtypes (int64, float32, string) of the raw features by name.
-        label: Name of the label column, which must be an integer; None not to ask for it.
+        inputs: Dtypes (int64, float32, float64, string) of the columns by name.
         of: What names the inputs: the schema, or a model's signature.
 
     Raises:
@@ -59,8 +58,7 @@ def check_columns(path: Path, inputs: Mapping[str, str], *, label: str | None = 
     """
     with explained(str(path)):
         schema = pq.read_schema(path)
-    wanted = {**inputs, **({label: "int64"} if label else {})}
-    for name, dtype in wanted.items():
+    for name, dtype in inputs.items():
         if name not in schema.names:
             raise BadInput(
                 f"{path}: there is no column {name!r}, which {of} has as {dtype}; the columns are "

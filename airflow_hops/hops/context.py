@@ -18,6 +18,7 @@ from airflow_hops.hops.training_state import TrainingState
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from airflow_hops.contract.target import Target
     from airflow_hops.data.feature_specs import OutputSpec
     from airflow_hops.hops.keras import Guard
     from airflow_hops.hops.reader import SplitReader
@@ -36,7 +37,8 @@ class TrainContext:
         params: Hyperparameters.
         seed: Seeds weights and the order of rows; all generators have been seeded with it and the rank.
         feature_outputs: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
-        label: Name of the label column.
+        target: What the model is to predict: the label's column, the problem, its classes, and the column of the rows'
+            weights; None where the training was given no examples.
         examples_dir: Folder of the transformed examples; None where the training was given none.
         checkpoint_dir: Folder that outlives this try.
         tensorboard_dir: Where rank 0 writes event files.
@@ -58,7 +60,7 @@ class TrainContext:
     params: Mapping[str, Any]
     seed: int
     feature_outputs: Mapping[str, OutputSpec]
-    label: str
+    target: Target | None
     examples_dir: Path | None
     checkpoint_dir: Path
     tensorboard_dir: Path
@@ -138,7 +140,9 @@ class TrainContext:
         first_step: int = 0,
         columns: Sequence[str] | None = None,
     ) -> tf.data.Dataset:
-        """This rank's share of a split, as pairs of features by name and labels.
+        """This rank's share of a split: features by name, labels and, where the examples have one, the rows' weights.
+
+        Labels are the numbers of classes, int64, or, in a regression, float32; weights are float32.
 
         Each rank gets its own rows, every row is given once an epoch, and all ranks take the same number of steps,
         whatever the sizes of files.

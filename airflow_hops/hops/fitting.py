@@ -148,8 +148,8 @@ def _prepare(context: TrainContext, model: Any, examples: Any) -> None:
         model.jit_compile = False
     if model.built and not context.position.batch:
         return
-    features, labels = next(iter(examples))
+    features, *labels = next(iter(examples))
     if not model.built:
         model(features)
     if context.position.batch:
-        model.test_on_batch(features, labels)  # makes the metrics' variables, whose values the checkpoint holds
+        model.test_on_batch(features, *labels)  # makes the metrics' variables, whose values the checkpoint holds

@@ -49,7 +49,8 @@ class Shares:
                 {name: outputs[name] for name in names},
                 rank=context.rank,
                 size=context.size,
-                label=context.label,
+                label=context.target.label if context.target else None,
+                weight=context.target.weight if context.target else None,
                 storage_options=context.storage_options,
             )
             context.rows[split] = reader.rows

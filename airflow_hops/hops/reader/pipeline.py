@@ -52,7 +52,7 @@ class WindowsAhead:
 def batches(
     plan: PassPlan,
     kinds: Mapping[str, ColumnType],
-    label: str | None,
+    targets: Sequence[str],
     begin: Callable[[], tuple[int, int]],
     give: Callable[[int, int], Arrays],
     rows_given: tf.Variable,
@@ -65,7 +65,7 @@ def batches(
     Args:
         plan: How many there are, and where they begin.
         kinds: What the columns hold.
-        label: The column that is the label, or None.
+        targets: The column that is the label, and that of the weights, where there are such.
         begin: Called at the beginning of each pass; returns its epoch and the step to begin with.
         give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`ColumnType.tensors`.
         rows_given: int64; counts the rows that have been handed out in this pass.
@@ -92,18 +92,18 @@ def batches(
         tensors = tf.numpy_function(cut, [number], [spec.dtype for spec in specs])
         for tensor, spec in zip(tensors, specs, strict=True):
             tensor.set_shape(spec.shape)
-        return _element(kinds, label, tensors)
+        return _element(kinds, targets, tensors)
 
     def count(*element: Any) -> Any:
-        leaf = element[1] if label is not None else next(iter(element[0].values()))
+        leaf = element[1] if targets else next(iter(element[0].values()))
         rows = leaf.nrows(tf.int64) if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf, tf.int64)[0]
         rows_given.assign_add(rows)
-        return element if label is not None else element[0]
+        return element if targets else element[0]
 
     def decode(*element: Any) -> Any:
         decoded = {name: decode_images(element[0][name], spec) for name, spec in images.items()}
         features = {**element[0], **decoded}
-        return (features, element[1]) if label is not None else features
+        return (features, *element[1:]) if targets else features
 
     unconverted = tf.autograph.experimental.do_not_convert
     dataset = tf.data.Dataset.range(1).flat_map(unconverted(one_pass)).map(unconverted(batch))
@@ -114,7 +114,7 @@ def batches(
     return dataset.map(unconverted(count)).with_options(_options(threads if images else 1))
 
 
-def _element(kinds: Mapping[str, ColumnType], label: str | None, tensors: Sequence[Any]) -> Any:
+def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str], tensors: Sequence[Any]) -> Any:
     left = list(tensors)
     columns = {}
     for name, kind in kinds.items():
@@ -122,10 +122,10 @@ def _element(kinds: Mapping[str, ColumnType], label: str | None, tensors: Sequen
         if kind.is_ragged:
             values = tf.RaggedTensor.from_row_splits(values, rest[0], validate=False)
         columns[name] = tf.gather(rest[0], values) if kind.is_coded else values
-    if label is None:
+    if not targets:
         return columns
-    labels = columns.pop(label)
-    return columns, labels
+    taken = [columns.pop(name) for name in targets]
+    return columns, *(tf.cast(each, tf.float32) if each.dtype == tf.float64 else each for each in taken)
 
 
 def _options(threads: int) -> tf.data.Options:

@@ -50,6 +50,7 @@ class SplitReader:
         *,
         rank: int,
         label: str | None,
+        weight: str | None,
         fill_values: Mapping[str, Any],
         where: str,
         in_memory: bool,
@@ -61,7 +62,8 @@ class SplitReader:
         self.rows, self.total_rows, self.smallest_rows = share.rows, share.total_rows, share.smallest_rows
         self.in_memory = in_memory
         self.failure: Exception | None = None
-        self._units, self._share, self._rank, self._label = units, share, rank, label
+        self._units, self._share, self._rank = units, share, rank
+        self._targets = [name for name in (label, weight) if name is not None]
         self._fill, self._where, self._buffer_bytes = dict(fill_values), where, buffer_bytes
         self._images, self._threads = dict(images), threads
         self._kept: tuple[Unit, pa.Table] | None = None
@@ -100,8 +102,8 @@ class SplitReader:
                 whole pass would have given. None: 0; only then is the dataset's cardinality known beforehand.
 
         Returns:
-            A finite dataset of features by name, with the label if there is one: ``[batch]``, ``[batch, width]``, or
-            ragged.
+            A finite dataset of features by name, with the label, and the weight, if there is one: ``[batch]``,
+            ``[batch, width]``, or ragged. Labels and weights of float64 are given as float32, as Keras takes them.
 
         Raises:
             BadInput: ``batch_size`` is no number of rows.
@@ -128,7 +130,7 @@ class SplitReader:
             return [a for name, kind in self.kinds.items() for a in batch_arrays(columns[name], kind, first, last)]
 
         dataset = batches(
-            plan, self.kinds, self._label, begin, give, self._given, images=self._images, threads=self._threads
+            plan, self.kinds, self._targets, begin, give, self._given, images=self._images, threads=self._threads
         )
         if first_step is None:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
@@ -180,6 +182,7 @@ def open_split(
     rank: int = 0,
     size: int = 1,
     label: str | None = None,
+    weight: str | None = None,
     format: str | None = None,
     fill_values: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -197,6 +200,7 @@ def open_split(
         rank: Which share.
         size: How many shares there are.
         label: The column that is the label; None for none.
+        weight: The column of the rows' weights; None for none. It needs a label.
         format: ``parquet`` or ``tfrecord``; None takes Parquet where there are files of both.
         fill_values: By column, what stands for a missing value; where there is none, a missing value is an error.
         storage_options: For fsspec.
@@ -214,8 +218,10 @@ def open_split(
             another type than the first file; there are missing values, or rows of another width.
     """
     wanted = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
-    if label is not None:
-        wanted.setdefault(label, None)
+    if weight is not None and label is None:
+        raise BadInput(f"weight is {weight!r}, but there is no label; expected both, or no weight")
+    for name in filter(None, (label, weight)):
+        wanted.setdefault(name, None)
     files = SplitFiles(
         source, format=format, storage_options=storage_options, cache_dir=cache_dir, cache_bytes=cache_bytes
     )
@@ -227,6 +233,7 @@ def open_split(
         share(units.units, rank, size, str(source)),
         rank=rank,
         label=label,
+        weight=weight,
         fill_values=fill_values or {},
         where=str(source),
         in_memory=split_bytes // size <= budget,

@@ -16,6 +16,7 @@ from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCo
 from airflow_hops.contract.images import IMAGE, KEY, ImageOptions, ImageSpec
 from airflow_hops.contract.properties import TransformedExamplesProperties
 from airflow_hops.contract.splits import EVAL, TRAIN
+from airflow_hops.contract.target import BINARY, MULTICLASS
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.data.images import decode_images
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
@@ -47,6 +48,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     spark = start_spark_context_of(context)
     plan = plan_images(given.sources)
     names = name_classes(plan, given.classes)
+    problem = BINARY if len(names) == 2 else MULTICLASS
     context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
     with context.output() as writer:
         preparation = ImagePreparation(
@@ -72,6 +74,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
             time=None,
             outputs={IMAGE: OutputSpec("float32", image=spec)},
             classes=names,
+            problem=problem,
         )
         trace_images(spec).save(writer.path / "transform_graph")
         (writer.path / "features.json").write_text(specs.to_json())
@@ -94,6 +97,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
                 key=KEY,
                 features=(IMAGE,),
                 outputs=specs.outputs,
+                problem=problem,
                 classes=tuple(names),
                 by_class=by_class,
                 splits=tuple(splits),

@@ -3,7 +3,7 @@
 from airflow_hops.runtime.schema.diff import Change, SchemaDiff, diff_schemas
 from airflow_hops.runtime.schema.evolve import propose_schema
 from airflow_hops.runtime.schema.files import SCHEMA_FILE, load_schema, parse_schema, to_text
-from airflow_hops.runtime.schema.infer import SERVING, TRAINING, infer_schema
+from airflow_hops.runtime.schema.infer import SERVING, TRAINING, classes_of, infer_schema, set_classes
 from airflow_hops.runtime.schema.stage import run
 
 __all__ = [
@@ -12,11 +12,13 @@ __all__ = [
     "TRAINING",
     "Change",
     "SchemaDiff",
+    "classes_of",
     "diff_schemas",
     "infer_schema",
     "load_schema",
     "parse_schema",
     "propose_schema",
     "run",
+    "set_classes",
     "to_text",
 ]

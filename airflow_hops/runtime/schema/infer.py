@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
@@ -17,6 +17,7 @@ JENSEN_SHANNON = 0.2
 """Default threshold of numbers. Windows of 5,000 unchanged flights score up to 0.12, of 1,000 up to 0.32."""
 MAX_DOMAIN_VALUES = 200
 PRESENCE_TOLERANCE = 0.1
+_CLASS_TAG = "class:"
 MEASURES = {"infinity_norm": "infinity_norm", "jensen_shannon": "jensen_shannon_divergence"}
 """Measures of the comparators, with the names that they have in a ``FeatureComparator``."""
 
@@ -27,6 +28,8 @@ def infer_schema(
     label: str | None = None,
     key: str | None = None,
     time: str | None = None,
+    weight: str | None = None,
+    classes: Sequence[str] | None = None,
     infinity_norm: float = INFINITY_NORM,
     jensen_shannon: float = JENSEN_SHANNON,
     max_domain_values: int = MAX_DOMAIN_VALUES,
@@ -37,14 +40,17 @@ def infer_schema(
     """Infers a schema as TFDV does, and completes it with what TFDV leaves to its users.
 
     On top of ``tfdv.infer_schema``: a share of rows in which an optional feature must be present; environments, by
-    default TRAINING and SERVING, the label being absent from the latter; drift and skew comparators of every feature
-    but label, key and time; 0 and 1 as the only values of a label that has no other.
+    default TRAINING and SERVING, label and weight being absent from the latter; drift and skew comparators of every
+    feature but label, key, time and weight; 0 and 1 as the only values of a label that has no other; the names of the
+    label's classes.
 
     Args:
         statistics: ``DatasetFeatureStatisticsList`` of the training split.
         label: Name of the label column.
         key: Name of the key column.
         time: Name of the time column.
+        weight: Name of the column of the rows' weights.
+        classes: Names of the label's classes, in the order of their numbers.
         infinity_norm: Threshold of the comparators of string features: L-infinity distance of the shares, 0 to 1.
         jensen_shannon: Threshold of the comparators of numeric features: Jensen-Shannon divergence, 0 to 1.
         max_domain_values: A string feature with at most so many distinct values gets a domain, the list of them.
@@ -53,7 +59,7 @@ def infer_schema(
         comparators: Thresholds of single features by measure, ``{"temp": {"jensen_shannon": 0.3}}``, instead of the
             default ones; no measure, no comparator. Jensen-Shannon divergence is defined for strings too.
         environments: The schema's environments, each with the features that are absent from it; None for TRAINING with
-            all, and SERVING without the label.
+            all, and SERVING without label and weight.
 
     Returns:
         ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
@@ -64,7 +70,7 @@ def infer_schema(
     """
     comparators = comparators or {}
     if environments is None:
-        environments = {TRAINING: (), SERVING: () if label is None else (label,)}
+        environments = {TRAINING: (), SERVING: tuple(name for name in (label, weight) if name is not None)}
     _check_values(
         {"infinity_norm": infinity_norm, "jensen_shannon": jensen_shannon, "presence_tolerance": presence_tolerance},
         max_domain_values,
@@ -73,6 +79,7 @@ def infer_schema(
     )
     features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
     _check_known("label", () if label is None else (label,), features)
+    _check_known("weight", () if weight is None else (weight,), features)
     _check_known("comparators: feature", comparators, features)
     for environment, absent in environments.items():
         _check_known(f"environments[{environment!r}]: feature", absent, features)
@@ -86,13 +93,32 @@ def infer_schema(
             feature.presence.min_fraction = round(max(0.0, present - presence_tolerance), 4)
         feature.not_in_environment.extend(name for name, absent in environments.items() if feature.name in absent)
         if feature.name == label:
-            if found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}:
+            if classes is not None:
+                set_classes(feature, classes)
+            elif found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}:
                 domain = feature.int_domain if found.type == found.INT else feature.float_domain
                 domain.min, domain.max = 0, 1
-        elif feature.name not in (key, time) and feature.name not in comparators:
+        elif feature.name not in (key, time, weight) and feature.name not in comparators:
             _add_default_comparators(feature, found, infinity_norm, jensen_shannon)
         _add_comparators(feature, found, comparators.get(feature.name, {}))
     return schema
+
+
+def set_classes(feature: Any, classes: Sequence[str]) -> None:
+    """Says in a schema's feature, the label, what its numbers stand for.
+
+    TFDV has no place for that: the names are tags of its annotation, in the order of the numbers.
+    """
+    others = [tag for tag in feature.annotation.tag if not tag.startswith(_CLASS_TAG)]
+    del feature.annotation.tag[:]
+    feature.annotation.tag.extend([*others, *(f"{_CLASS_TAG}{name}" for name in classes)])
+    feature.int_domain.min, feature.int_domain.max = 0, len(classes) - 1
+
+
+def classes_of(schema: Any, label: str) -> tuple[str, ...] | None:
+    """What the label's numbers stand for; None where the schema does not say."""
+    tags = [tag for feature in schema.feature if feature.name == label for tag in feature.annotation.tag]
+    return tuple(tag.removeprefix(_CLASS_TAG) for tag in tags if tag.startswith(_CLASS_TAG)) or None
 
 
 def _check_values(thresholds: Mapping[str, Any], max_domain_values: Any, comparators: Any, environments: Any) -> None:

@@ -127,7 +127,8 @@ def _infer(context: StepContext, inference: Mapping[str, Any]) -> Any:
             f"{statistics.uri}: no statistics of the split 'train', from which the schema is inferred, nor of 'data', "
             "as that of a source is called"
         )
-    return infer_schema(load_statistics(path), **_columns(context), **inference)
+    classes = StatisticsProperties.of(statistics).classes
+    return infer_schema(load_statistics(path), **_columns(context), classes=classes, **inference)
 
 
 def _curated(context: StepContext, inferred: Any, curate: Mapping[str, Any]) -> Any:
@@ -190,7 +191,7 @@ def _columns(context: StepContext) -> dict[str, Any]:
     if not context.has_input("statistics"):
         return SchemaProperties().to_dict()
     facts = StatisticsProperties.of(context.input("statistics"))
-    return SchemaProperties(facts.label, facts.key, facts.time).to_dict()
+    return SchemaProperties(facts.label, facts.key, facts.time, weight=facts.weight).to_dict()
 
 
 def _features(schema: Any) -> list[str]:

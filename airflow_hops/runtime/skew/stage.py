@@ -52,15 +52,21 @@ def run(context: StepContext, **options: Any) -> Artifact:
 
 
 def _compare_spans(context: StepContext, options: SkewOptions) -> Compared:
-    """Compares the statistics of two spans, the times of their rows aside."""
+    """Compares the statistics of two spans, what tells of no change aside."""
     sides = {role: context.input(role) for role in ("reference", "current")}
-    statistics = {role: _statistics(context, role, options.split) for role in sides}
+    of = {role: StatisticsProperties.of(artifact) for role, artifact in sides.items()}
+    aside, notes = set[str | None](), []
+    if of["reference"].classes != of["current"].classes:
+        aside = {each.label for each in of.values()}
+        names = (", ".join(each.classes or ("no names",)) for each in of.values())
+        notes.append(f"The label was not compared: its numbers stand for other classes ({'; '.join(names)})")
+    statistics = {role: _statistics(context, role, options.split, aside) for role in sides}
     schema, schema_uri = None, None
     if context.has_input("schema"):
         schema_uri = context.input("schema").uri
         schema = load_schema(context.local("schema") / SCHEMA_FILE)
     report = compare_statistics(statistics["reference"], statistics["current"], schema, options)
-    windows = {role: StatisticsProperties.of(artifact).window for role, artifact in sides.items()}
+    windows = {role: each.window for role, each in of.items()}
     reference = sides["reference"]
     rows = int(statistics["current"].datasets[0].num_examples)
     return Compared(
@@ -75,10 +81,11 @@ def _compare_spans(context: StepContext, options: SkewOptions) -> Compared:
             "window_end": (windows["current"] or (None, None))[1],
         },
         rows={"current": RowCounts(rows, rows)},
+        notes=tuple(notes),
     )
 
 
-def _statistics(context: StepContext, role: str, split: str) -> Any:
+def _statistics(context: StepContext, role: str, split: str, aside: set[str | None]) -> Any:
     artifact = context.input(role)
     if artifact.kind != "statistics":
         raise BadInput(f"input {role!r} ({artifact.uri}) is {artifact.kind!r}, expected statistics")
@@ -87,9 +94,9 @@ def _statistics(context: StepContext, role: str, split: str) -> Any:
         splits = ", ".join(StatisticsProperties.of(artifact).splits)
         raise BadInput(f"{artifact.uri}: there are no statistics of split {split!r}; there are {splits}")
     statistics = load_statistics(path)
-    # Spans are of different times, and keys do not repeat: neither tells of a change.
+    # Spans are of different times, keys do not repeat, and weights are no data: none tells of a change.
     of = StatisticsProperties.of(artifact)
-    aside = {of.time, of.key}
+    aside = aside | {of.time, of.key, of.weight}
     dataset = statistics.datasets[0]
     kept = [feature for feature in dataset.features if ".".join(feature.path.step) not in aside]
     del dataset.features[:]

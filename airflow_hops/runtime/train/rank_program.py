@@ -132,7 +132,7 @@ def _make_context(
         params=options.params,
         seed=options.seed,
         feature_outputs=specs.outputs if specs else {},
-        label=specs.label if specs else "",
+        target=specs.target if specs else None,
         examples_dir=examples,
         splits_uri=splits_uri,
         storage_options=storage_options,

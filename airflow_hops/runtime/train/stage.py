@@ -135,6 +135,7 @@ def _properties(training: Training, summary: Mapping[str, Any], manifest: Manife
         "train": training.program.name,
         "ranks": training.roles.ranks,
         "synchronized": summary["synchronized"],
+        **({} if summary["checksum"] is None else {"framework": "keras"}),
     }
     if training.examples is None or manifest is None:
         return own
@@ -152,6 +153,8 @@ def _properties(training: Training, summary: Mapping[str, Any], manifest: Manife
         statistics=_input_of(manifest, "statistics", "uri"),
         statistics_fingerprint=_input_of(manifest, "statistics", "fingerprint"),
         schema=_input_of(manifest, "schema", "uri"),
+        problem=specs.target.problem,
+        classes=specs.target.classes,
         **own,
     ).to_dict()
 

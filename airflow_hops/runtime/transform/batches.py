@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import Target
 from airflow_hops.data.feature_specs import OutputSpec
 from airflow_hops.data.raw_features import dense_arrays
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_thread
@@ -51,17 +52,17 @@ class TransformPlan:
 
     Attributes:
         transform_graph: Folder of the SavedModel; every executor can read it.
-        target: Folder to write to, with a folder per split; every executor can write to it.
+        folder: Folder to write to, with a folder per split; every executor can write to it.
         inputs: Dtypes of the raw features and the time column by name.
         outputs: What the graph puts out.
-        label: Name of the label column.
+        target: What is to be predicted; label and weight are kept as they are.
     """
 
     transform_graph: str
-    target: str
+    folder: str
     inputs: Mapping[str, str]
     outputs: Mapping[str, OutputSpec]
-    label: str
+    target: Target
 
 
 @dataclass
@@ -129,7 +130,7 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
     except Exception as error:
         # Arrow says it with an error number, TensorFlow with words.
         if os.strerror(errno.ENOSPC) in str(error):
-            summary.error, summary.no_space = f"no space left on the device of {plan.target} ({error})", True
+            summary.error, summary.no_space = f"no space left on the device of {plan.folder} ({error})", True
         elif isinstance(error, OSError) and error.errno is None:
             summary.error = f"{task.path}: not a readable Parquet file ({error})"
         else:
@@ -139,22 +140,23 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
 
 def _transform(plan: TransformPlan, task: TransformTask, summary: TaskSummary) -> None:
     transform = _load(plan.transform_graph)
-    columns = {**plan.inputs, plan.label: "int64"}
+    columns = {**plan.inputs, **plan.target.dtypes}
     with (
         pq.ParquetFile(task.path) as file,
-        ExampleWriter(Path(plan.target) / task.split, task.part) as writer,
+        ExampleWriter(Path(plan.folder) / task.split, task.part) as writer,
     ):
         for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=list(task.row_groups), columns=list(columns)):
             if not batch.num_rows:
                 continue
             arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.path})")
-            label = arrays.pop(plan.label)
+            kept = {name: arrays.pop(name) for name in plan.target.dtypes}
+            _check_finite(kept, f"split {task.split!r} ({task.path})")
             outputs = run_graph(transform, arrays, plan, task.split)
             if not summary.rows:
                 check_rows_are_independent(transform, arrays, outputs, plan, task.split)
             _check_widths(outputs, summary, task.split)
             _count_not_finite(outputs, summary)
-            writer.write(outputs, label, plan.label)
+            writer.write({**outputs, **kept})
             summary.rows += batch.num_rows
         writer.commit()
 
@@ -260,15 +262,13 @@ class ExampleWriter:
         for path in (self._parquet, self._tfrecord):
             _staging(path).unlink(missing_ok=True)
 
-    def write(self, outputs: Mapping[str, Any], label: Any, label_name: str) -> None:
+    def write(self, columns: Mapping[str, Any]) -> None:
         """Writes one batch.
 
         Args:
-            outputs: Arrays of shape ``[rows]`` or ``[rows, width]``.
-            label: int64 of shape ``[rows]``.
-            label_name: Name of its column.
+            columns: The outputs, the label and, where there is one, the weight: arrays of shape ``[rows]`` or
+                ``[rows, width]``.
         """
-        columns = {**outputs, label_name: label}
         batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))
         if self._parquet_writer is None:
             self._open(batch.schema)
@@ -318,6 +318,15 @@ def _lists(values: Any) -> Any:
     width = 1 if values.ndim == 1 else values.shape[1]
     offsets: Any = np.arange(len(values) + 1, dtype=np.int32) * width
     return pa.ListArray.from_arrays(pa.array(offsets), _flat(np.ascontiguousarray(values).reshape(-1)))
+
+
+def _check_finite(kept: Mapping[str, Any], where: str) -> None:
+    for name, values in kept.items():
+        if bad := int((~np.isfinite(values)).sum()):
+            raise BadInput(
+                f"{where}: column {name!r}, a label or a weight, is missing, NaN or infinite in {bad} of {len(values)} "
+                "rows; give those rows a reject_reason in prepare()"
+            )
 
 
 def _check_widths(outputs: Mapping[str, Any], summary: TaskSummary, split: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import BINARY, MULTICLASS, OUTPUTS, REGRESSION, Target
 from airflow_hops.data.constants import Constants
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
@@ -16,8 +17,7 @@ from airflow_hops.runtime.transform.signature_inputs import LoadedSignature, arg
 
 SIGNATURE = "serving_default"
 EXAMPLES_SIGNATURE, EXAMPLES = "serving_examples", "examples"
-PROBABILITY = "probability"
-PROBABILITIES, CLASS = "probabilities", "class"
+CLASS = "class"
 OUTPUT_DTYPES = ("float32", "float64", "int32", "int64", "string")
 
 Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
@@ -127,24 +127,24 @@ def export_serving_model(
     ``tf.Example`` of shape ``[batch]``, in which a float that is missing is NaN and a string empty, as in the raw
     features; an integer cannot be missing.
 
-    The outputs are, for two classes, ``probability``, float32 of shape ``[batch]``; for several, ``probabilities``,
-    float32 of shape ``[batch, classes]``, and, where the classes have names, ``class``, that of the likeliest one,
-    string of shape ``[batch]``.
+    The outputs are, for two classes, ``probability``, that of the second, float32 of shape ``[batch]``; for several,
+    ``probabilities``, float32 of shape ``[batch, classes]``, and ``class``, the likeliest one's name, string of shape
+    ``[batch]``; in a regression ``prediction``, float32 of shape ``[batch]``.
 
     Args:
         path: Folder to write.
         transform_graph: Folder of the transform graph.
-        model: A Keras 3 model, or a function, of the transform's outputs (a dict of tensors) to probabilities of shape
-            ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``. A Keras model whose inputs are a dict gets the outputs
-            that it names.
+        model: A Keras 3 model, or a function, of the transform's outputs (a dict of tensors) to numbers of shape
+            ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``: probabilities, or, in a regression, predictions. A
+            Keras model whose inputs are a dict gets the outputs that it names.
         features_json: The transform's ``features.json``.
 
     Returns:
         Dtypes of what the signature takes, by name.
 
     Raises:
-        BadInput: the model wants an output that the transform has not, or gives no probabilities a row, or not as many
-            as there are classes.
+        BadInput: the model wants an output that the transform has not, or gives no number or probabilities a row, or
+            not as many as there are classes.
     """
     tf = import_tensorflow()
     specs = FeatureSpecs.read(features_json)
@@ -181,7 +181,7 @@ def export_serving_model(
         outputs = transform({**features, **unused})
         given = {name: outputs[name] for name in names}
         found = model(given, training=False) if is_keras else model(given)  # type: ignore[call-arg]
-        return _served_outputs(found, specs.classes)
+        return served_outputs(found, specs.target)
 
     def serve_columns(**tensors: Any) -> dict[str, Any]:
         return serve({column: tensors[argument] for column, argument in arguments.items()})
@@ -218,21 +218,29 @@ def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
     return {name: tf.io.FixedLenFeature([], dtype, defaults.get(dtype)) for name, dtype in inputs.items()}
 
 
-def _served_outputs(found: Any, classes: tuple[str, ...] | None) -> dict[str, Any]:
+def served_outputs(found: Any, target: Target) -> dict[str, Any]:
+    """The outputs of a signature, by name.
+
+    Args:
+        found: What the model gives: numbers of shape ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``.
+        target: What it is to predict.
+
+    Raises:
+        BadInput: it gives numbers of another shape.
+    """
     tf = import_tensorflow()
     shape = found.shape
-    if shape.rank == 1 or (shape.rank == 2 and shape[1] == 1):
-        if classes is not None and len(classes) != 2:
-            raise BadInput(f"the model's output has shape {shape}, but there are {len(classes)} classes")
-        return {PROBABILITY: tf.cast(tf.reshape(found, [-1]), tf.float32)}
-    if shape.rank != 2 or shape[1] is None:
-        raise BadInput(f"the model's output has shape {shape}, expected [batch], [batch, 1] or [batch, classes]")
-    if classes is not None and len(classes) != shape[1]:
-        raise BadInput(f"the model's output has shape {shape}, but there are {len(classes)} classes")
-    outputs = {PROBABILITIES: tf.cast(found, tf.float32)}
-    if classes is not None:
-        outputs[CLASS] = tf.gather(tf.constant(classes), tf.argmax(found, axis=1))
-    return outputs
+    width = 1 if shape.rank == 1 else shape[1] if shape.rank == 2 else None
+    classes = len(target.classes or ())
+    if width not in {REGRESSION: (1,), BINARY: (1, 2)}.get(target.problem, (classes,)):
+        expected = "[batch, classes]" if target.problem == MULTICLASS else "[batch] or [batch, 1]"
+        of = "the label is a number" if target.problem == REGRESSION else f"there are {classes or 2} classes"
+        raise BadInput(f"the model's output has shape {shape}, but {of}; expected {expected}")
+    numbers = tf.cast(found, tf.float32)
+    if target.problem == MULTICLASS:
+        return {OUTPUTS[MULTICLASS]: numbers, CLASS: tf.gather(tf.constant(target.classes), tf.argmax(found, axis=1))}
+    one = tf.reshape(numbers, [-1]) if width == 1 else numbers[:, 1]
+    return {OUTPUTS[target.problem]: one}
 
 
 def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[Any]) -> tuple[str, ...]:

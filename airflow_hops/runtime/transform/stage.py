@@ -53,15 +53,30 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
     """
     examples = context.input("examples")
     facts = ExamplesProperties.of(examples)
-    label = facts.label_column
+    target = facts.target
     if "tensorflow" in sys.modules and on_this_machine():
         fork_workers_from_here(context.scratch)
     with ThreadPoolExecutor(1) as pool, context.output() as writer:
         # The JVM makes its Spark context while this process imports TensorFlow and traces.
         spark = pool.submit(start_spark_context, spark_conf())
         import_tensorflow()  # before the user's module imports all of it
-        raw = read_raw_features(context.local("schema") / "schema.pbtxt", label=label, key=facts.key, time=facts.time)
-        specs = FeatureSpecs(raw, label, facts.key, facts.time, outputs={}, extra_inputs=tuple(extra_inputs))
+        specs = FeatureSpecs(
+            read_raw_features(
+                context.local("schema") / "schema.pbtxt",
+                label=target.label,
+                key=facts.key,
+                time=facts.time,
+                weight=target.weight,
+            ),
+            target.label,
+            facts.key,
+            facts.time,
+            outputs={},
+            classes=target.classes,
+            extra_inputs=tuple(extra_inputs),
+            problem=target.problem,
+            weight=target.weight,
+        )
         if unknown := [name for name in extra_inputs if name not in specs.inputs]:
             raise BadInput(
                 f"extra_inputs names {unknown[0]!r}, which is neither a raw feature nor the time; there are "
@@ -93,6 +108,9 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
                 window=facts.window,
                 splits=tuple(splits),
                 outputs=specs.outputs,
+                problem=specs.problem,
+                classes=specs.classes,
+                weight=specs.weight,
             ).to_dict(),
         )
 
@@ -130,15 +148,17 @@ def transform_examples(
     """
     files = [(split, path) for split, paths in splits.items() for path in paths]
     for _, path in files:
-        check_columns(path, specs.inputs, label=specs.label)
+        check_columns(path, {**specs.inputs, **specs.target.dtypes})
     traced = trace_transform(preprocess, specs.inputs, constants, name=name)
-    if specs.label in traced.outputs:
-        raise BadInput(f"preprocessing function {name!r}: output {specs.label!r} has the name of the label")
+    for taken in specs.target.dtypes:
+        if taken in traced.outputs:
+            what = "label" if taken == specs.label else "weight"
+            raise BadInput(f"preprocessing function {name!r}: output {taken!r} has the name of the {what}")
     graph = target / "transform_graph"
     traced.save(graph)
     (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
     progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
-    plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.label)
+    plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.target)
     with starting(), as_spark_failure():
         context = spark.result() if isinstance(spark, Future) else spark
     summaries = _run_on_spark(context, plan, plan_tasks(files))
@@ -195,7 +215,8 @@ def _write_empty_split(folder: Path, specs: FeatureSpecs) -> None:
     for name, output in specs.outputs.items():
         item = pa.binary() if output.dtype == "string" else pa.from_numpy_dtype(output.dtype)
         fields.append(pa.field(name, item if output.width is None else pa.list_(item, output.width)))
-    schema = pa.schema([*fields, pa.field(specs.label, pa.int64())])
+    kept = [pa.field(name, pa.type_for_alias(dtype)) for name, dtype in specs.target.dtypes.items()]
+    schema = pa.schema([*fields, *kept])
     pq.write_table(schema.empty_table(), folder / "part-00000.parquet")
 
 

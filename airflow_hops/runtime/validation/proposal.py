@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.schema import TRAINING
+from airflow_hops.contract.target import Target
+from airflow_hops.runtime.schema import TRAINING, classes_of, set_classes
 from airflow_hops.runtime.schema.diff import SchemaDiff, diff_schemas
 from airflow_hops.runtime.schema.evolve import propose_schema
 from airflow_hops.runtime.validation.validate import Anomaly, list_anomalies, summarize, validate_statistics
@@ -42,7 +43,7 @@ def propose(
     *,
     environment: str = TRAINING,
     previous: Mapping[str, Any] | None = None,
-    label: str | None = None,
+    target: Target | None = None,
 ) -> Proposal:
     """The least change of a schema that lets the statistics of all splits through.
 
@@ -51,7 +52,7 @@ def propose(
         statistics: ``DatasetFeatureStatisticsList`` by split.
         environment: As in :func:`validate_statistics`.
         previous: Statistics of an earlier span by split.
-        label: Name of the label column.
+        target: The label, and the classes that its numbers stand for.
     """
     proposed = schema
     try:
@@ -59,6 +60,12 @@ def propose(
             proposed = propose_schema(proposed, current, environment=environment)
     except BadInput as error:
         return Proposal(None, None, refusal=str(error))
+    known = classes_of(schema, target.label) if target else None
+    if target and target.classes is not None and known not in (None, target.classes):
+        proposed = type(schema).FromString(proposed.SerializeToString())
+        for feature in proposed.feature:
+            if feature.name == target.label:
+                set_classes(feature, target.classes)
     difference = diff_schemas(schema, proposed)
     if not difference:
         return Proposal(None, None)
@@ -66,7 +73,7 @@ def propose(
     for split, current in statistics.items():
         earlier = (previous or {}).get(split)
         left += list_anomalies(
-            validate_statistics(current, proposed, environment=environment, previous=earlier, label=label), split
+            validate_statistics(current, proposed, environment=environment, previous=earlier, target=target), split
         )
     return Proposal(proposed, difference, tuple(left))
 

@@ -51,6 +51,7 @@ def run(
     statistics, folder = context.input("statistics"), context.local("statistics")
     schema = load_schema(context.local("schema") / SCHEMA_FILE)
     of = StatisticsProperties.of(statistics)
+    target = None if of.label is None else of.target
     names = list(splits or of.splits or sorted(p.name for p in folder.iterdir() if p.is_dir()))
     current = {split: load_statistics(folder / split / STATISTICS_FILE) for split in names}
     previous = _previous(context, names)
@@ -70,7 +71,7 @@ def run(
         drift: dict[str, dict[str, float]] = {}
         for split in names:
             anomalies = validate_statistics(
-                current[split], schema, environment=environment, previous=previous.get(split), label=of.label
+                current[split], schema, environment=environment, previous=previous.get(split), target=target
             )
             if split in row_splits:
                 relax(anomalies, row_splits[split].by_feature, FEW * row_splits[split].rows)
@@ -83,7 +84,7 @@ def run(
                 log.log(logging.ERROR if severity == "error" else logging.WARNING, "%s", sentence)
         proposal = None
         if found:
-            proposal = propose(schema, current, environment=environment, previous=previous, label=of.label)
+            proposal = propose(schema, current, environment=environment, previous=previous, target=target)
         if proposal is not None:
             (writer.path / PROPOSAL_FILE).write_text(to_markdown(found, proposal), encoding="utf-8")
             if proposal.schema is not None:

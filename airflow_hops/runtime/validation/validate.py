@@ -10,9 +10,10 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import REGRESSION, Target
 from airflow_hops.data import tfdv_extension
 from airflow_hops.runtime.feature_statistics.summary import common_statistics, feature_name
-from airflow_hops.runtime.schema import TRAINING
+from airflow_hops.runtime.schema import TRAINING, classes_of
 
 FEW = 0.05
 """Share of the rows up to which unexpected values or missing values are a warning; beyond it they are an error."""
@@ -74,20 +75,20 @@ def validate_statistics(
     *,
     environment: str = TRAINING,
     previous: Any = None,
-    label: str | None = None,
+    target: Target | None = None,
 ) -> Any:
     """TFDV's validation, with severities that say whether to go on.
 
     TFDV calls nearly everything an error. Here a value outside of its domain and a missing value are a warning while
     at most :data:`FEW` of the rows have one; new columns and drift are warnings; the rest are errors. A label with a
-    single class is an error that TFDV does not know.
+    single value, and one whose numbers stand for other classes than in the schema, are errors that TFDV does not know.
 
     Args:
         statistics: ``DatasetFeatureStatisticsList`` of the rows in question.
         schema: ``Schema``.
         environment: One of the schema's environments; ignored where the schema has none.
         previous: Statistics of an earlier span, for the schema's drift comparators.
-        label: Name of the label column, which must have two classes.
+        target: The label, which must have two values, and its classes, which must be the schema's.
 
     Returns:
         ``Anomalies``, whose ``severity`` fields are as described.
@@ -103,13 +104,14 @@ def validate_statistics(
     for key, info in anomalies.anomaly_info.items():
         name = anomalous_feature(key, info)
         severe = any(_is_error(reason, name, features.get(name), schema, rows) for reason in info.reason)
-        info.severity = info.ERROR if severe or name == label else info.WARNING
+        info.severity = info.ERROR if severe or (target and name == target.label) else info.WARNING
     if anomalies.HasField("dataset_anomaly_info"):
         info = anomalies.dataset_anomaly_info
         severe = any(_is_error(reason, "", None, schema, rows) for reason in info.reason)
         info.severity = info.ERROR if severe else info.WARNING
-    if label in features and features[label].WhichOneof("stats") == "num_stats":
-        _check_classes(anomalies, label, features[label].num_stats)
+    found = features.get(target.label) if target else None
+    if target and found is not None and found.WhichOneof("stats") == "num_stats":
+        _check_label(anomalies, target, found.num_stats, classes_of(schema, target.label))
     return anomalies
 
 
@@ -211,19 +213,42 @@ def _outside_domain(feature: Any, expected: Any, schema: Any) -> float:
     return 1.0 - listed / total if total else 0.0
 
 
-def _check_classes(anomalies: Any, label: str, numbers: Any) -> None:
+def _check_label(anomalies: Any, target: Target, numbers: Any, known: tuple[str, ...] | None) -> None:
     rows = numbers.common_stats.num_non_missing
-    if not rows or numbers.min != numbers.max:
-        return
+    if rows and numbers.min == numbers.max:
+        expected = "both 0 and 1" if target.classes is None else f"two or more of {_listed(target.classes)}"
+        expected = "numbers that differ" if target.problem == REGRESSION else expected
+        value = f"{numbers.min:g}" if target.classes is None else target.class_name(int(numbers.min))
+        _add_error(
+            anomalies,
+            target.label,
+            "Label has one value" if target.problem == REGRESSION else "Label has one class",
+            f"All {rows} rows have the label {value}; expected {expected}. Choose a wider window, or another split.",
+        )
+    if known is not None and target.classes != known:
+        found = (
+            "no names of classes" if target.classes is None else f"the classes {_listed(target.classes)}, in this order"
+        )
+        _add_error(
+            anomalies,
+            target.label,
+            "Label has other classes",
+            f"The label has {found}; the schema has {_listed(known)}. A number stands for another class then: name the "
+            "classes in PrepareOperator(classes=[...]), or approve the change of the schema.",
+        )
+
+
+def _listed(classes: tuple[str, ...]) -> str:
+    more = f" and {len(classes) - _NAMED} more" if len(classes) > _NAMED else ""
+    return ", ".join(map(repr, classes[:_NAMED])) + more
+
+
+def _add_error(anomalies: Any, label: str, summary: str, description: str) -> None:
     keys = [key for key, found in anomalies.anomaly_info.items() if anomalous_feature(key, found) == label]
     info = anomalies.anomaly_info[keys[0] if keys else label]
     reason = info.reason.add()
     reason.type = anomalies_pb2.AnomalyInfo.CUSTOM_VALIDATION
-    reason.short_description = "Label has one class"
-    reason.description = (
-        f"All {rows} rows have the label {numbers.min:g}; expected both 0 and 1. Choose a wider window, or another "
-        "split."
-    )
+    reason.short_description, reason.description = summary, description
     info.severity = info.ERROR
     info.short_description = reason.short_description if len(info.reason) == 1 else "Multiple errors"
     info.description = f"{info.description} {reason.description}".strip()

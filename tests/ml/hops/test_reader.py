@@ -203,6 +203,17 @@ def test_the_order_is_of_seed_rank_and_epoch_and_a_resumed_pass_goes_on_in_it(mo
     assert isinstance(reader.failure, BadInput)
 
 
+def test_labels_and_weights_come_behind_the_features_as_keras_takes_them(tmp_path: Path) -> None:
+    columns = {"x": [1.0, 2.0, 3.0], "y": [0.5, 1.5, 2.5], "w": [1.0, 2.0, 4.0]}
+    pq.write_table(pa.table(columns), tmp_path / "part.parquet")
+    ((features, labels, weights),) = open_split(tmp_path, ["x"], label="y", weight="w").dataset(3)
+    assert list(features) == ["x"]
+    assert (labels.dtype, labels.numpy().tolist()) == (tf.float32, columns["y"])
+    assert (weights.dtype, weights.numpy().tolist()) == (tf.float32, columns["w"])
+    with pytest.raises(BadInput, match="weight is 'w', but there is no label"):
+        open_split(tmp_path, ["x"], weight="w")
+
+
 def test_the_transforms_parquet_and_tfrecord_files_give_the_same_batches(tmp_path: Path) -> None:
     folder = tmp_path / "train"
     for part in range(3):
@@ -214,7 +225,7 @@ def test_the_transforms_parquet_and_tfrecord_files_give_the_same_batches(tmp_pat
                     "id": np.arange(50, dtype="int64") + part,
                     "text": np.array([b"a", b"bc"] * 25, object),
                 }
-                writer.write(outputs, np.arange(50, dtype="int64") % 2, "late")
+                writer.write({**outputs, "late": np.arange(50, dtype="int64") % 2})
             writer.commit()
     specs = {
         "numeric": OutputSpec("float32", 4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,12 @@ def test_spans_are_compared_without_a_schema_the_time_aside(drift: Any, spans: d
     assert set(report["features"]) == {"late", *flights_examples.FEATURES}
     assert drift(spans["march"], spans["march"])[1]["verdict"] == "stable"
     assert drift(spans["march"], spans["july"], split="eval")[1]["rows_current"] == 2000
+    named = replace(spans["july"], properties={**spans["july"].properties, "classes": ["late", "on time"]})
+    _, report = drift(spans["march"], named)
+    assert set(report["features"]) == set(flights_examples.FEATURES)
+    assert report["notes"] == [
+        "The label was not compared: its numbers stand for other classes (no names; late, on time)"
+    ]
 
 
 def test_what_is_no_statistics_or_lacks_the_split_is_named(

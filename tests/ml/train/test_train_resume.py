@@ -21,6 +21,7 @@ from trainings import Trainings
 from waiting import wait_for
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.target import Target
 from airflow_hops.hops.checkpoints import CheckpointWriter, Position, Snapshot, copy_variables, read_checkpoint
 from airflow_hops.hops.context import TrainContext
 from airflow_hops.hops.keras import DistributedGradientTape, DistributedOptimizer
@@ -298,7 +299,7 @@ def _befall(folder: Path, small: Path) -> None:
         params={},
         seed=0,
         feature_outputs={},
-        label="late",
+        target=Target("late"),
         examples_dir=folder,
         checkpoint_dir=folder,
         tensorboard_dir=folder,

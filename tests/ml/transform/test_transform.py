@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.contract.target import Target
 from airflow_hops.data.constants import Constants
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.data.raw_features import example_files, read_rows
@@ -148,7 +149,9 @@ def run_task(
         damage(path)
         traced = trace_transform(getattr(preprocess_functions, function), specs.inputs, constants)
         traced.save(tmp_path / "graph")
-        plan = TransformPlan(str(tmp_path / "graph"), str(tmp_path / "out"), specs.inputs, traced.outputs, "late")
+        plan = TransformPlan(
+            str(tmp_path / "graph"), str(tmp_path / "out"), specs.inputs, traced.outputs, Target("late")
+        )
         monkeypatch.setattr(batches, "BATCH_ROWS", tables[0].num_rows)
         (summary,) = [TaskSummary(**json.loads(transform_task(plan, task))) for task in plan_tasks([("data", path)])]
         return summary

@@ -15,9 +15,12 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.contract.target import Target
 from airflow_hops.runtime import feature_statistics, validation
 from airflow_hops.runtime.feature_statistics import generate_statistics
+from airflow_hops.runtime.schema import classes_of, infer_schema, parse_schema, to_text
 from airflow_hops.runtime.validation import list_anomalies, validate_statistics
+from airflow_hops.runtime.validation.proposal import propose
 from airflow_hops.runtime.validation.quarantine import split_anomalous
 from airflow_hops.runtime.validation.validate import relax
 from airflow_hops.store import ArtifactStore
@@ -152,7 +155,7 @@ def test_a_change_in_the_number_of_rows_is_a_warning_and_too_few_are_an_error(
 def test_features_with_a_dot_in_their_names_are_known_by_them(tmp_path: Path) -> None:
     schema = _schema('feature { name: "a.b" type: INT int_domain { max: 1 } } feature { name: "y.z" type: BYTES }')
     table = pa.table({"a.b": [1] * 99 + [5], "y.z": [1] * 100})
-    anomalies = validate_statistics(generate_statistics(table), schema, label="y.z")
+    anomalies = validate_statistics(generate_statistics(table), schema, target=Target("y.z"))
     # Few rows of the one are quarantined; the other has one class.
     split = split_anomalous(table.select(["a.b"]), schema, tmp_path / "good", tmp_path / "bad")
     relax(anomalies, split.by_feature, 0.05 * split.rows)
@@ -160,6 +163,35 @@ def test_features_with_a_dot_in_their_names_are_known_by_them(tmp_path: Path) ->
         ("y.z", "error", "UNEXPECTED_DATA_TYPE", "CUSTOM_VALIDATION"),
         ("a.b", "warning", "INT_TYPE_BIG_INT"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "words"),
+    [
+        (("a", "b", "c"), [0, 1, 2], None),
+        (("a", "b", "c"), [0, 0, 0], "All 3 rows have the label 'a'; expected two or more of 'a', 'b', 'c'."),
+        (("a", "c"), [0, 1, 1], "The label has the classes 'a', 'c', in this order; the schema has 'a', 'b', 'c'. A"),
+        (("a", "c", "b"), [0, 1, 2], "The label has the classes 'a', 'c', 'b', in this order; the schema has 'a', "),
+        (("a", "aa", "b", "c"), [0, 1, 3], "The label has the classes 'a', 'aa', 'b', 'c', in this order; the schema"),
+        (None, [0, 1, 1], "The label has no names of classes; the schema has 'a'"),
+    ],
+)
+def test_a_label_whose_numbers_stand_for_other_classes_is_an_error_and_the_proposal_takes_them(
+    classes: tuple[str, ...] | None, labels: list[int], words: str | None
+) -> None:
+    schema = infer_schema(generate_statistics(pa.table({"y": [0, 1, 2]})), label="y", classes=("a", "b", "c"))
+    schema = parse_schema(to_text(schema), "written")
+    target = Target("y", "multiclass" if classes and len(classes) > 2 else "binary", classes)
+    statistics = generate_statistics(pa.table({"y": labels}))
+    found = list_anomalies(validate_statistics(statistics, schema, target=target), "train")
+    assert [(each.feature, each.severity) for each in found] == ([("y", "error")] if words else [])
+    assert words is None or words in found[0].description
+    proposal = propose(schema, {"train": statistics}, target=target)
+    if classes not in (None, ("a", "b", "c")):
+        assert classes_of(proposal.schema, "y") == classes and proposal.left == ()
+        assert "class:" in str(proposal.difference)
+    else:
+        assert proposal.schema is None
 
 
 def test_a_damaged_schema_is_named_and_leaves_no_artifact(

@@ -1,0 +1,40 @@
+"""A pipeline's functions for a label of any kind: all columns are numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from airflow_hops.contract.target import MULTICLASS, REGRESSION
+from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops.keras import DistributedOptimizer
+from airflow_hops.hops.preprocessing import columns, z_score
+
+
+def prepare(spark: Any, tables: dict[str, Any]) -> Any:
+    """The one table as it is."""
+    (table,) = tables.values()
+    return table
+
+
+def preprocess(features: dict[str, Any], constants: Any) -> dict[str, Any]:
+    """All features side by side."""
+    return {"numeric": columns([z_score(features, name, constants) for name in features])}
+
+
+def train(context: TrainContext) -> keras.Model:
+    """A linear model, whatever is to be predicted."""
+    assert context.target is not None
+    problem, classes = context.target.problem, context.target.classes
+    numeric = keras.Input((context.feature_outputs["numeric"].width,), name="numeric")
+    dense = (
+        keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(150.0))
+        if problem == REGRESSION
+        else keras.layers.Dense(len(classes or ()), activation="softmax")
+    )
+    model = keras.Model({"numeric": numeric}, dense(numeric))
+    loss = {REGRESSION: "mse", MULTICLASS: "sparse_categorical_crossentropy"}[problem]
+    model.compile(DistributedOptimizer(keras.optimizers.Adam(context.params["lr"])), loss)
+    context.fit(model, epochs=context.params["epochs"], batch_size=32)
+    return model
