@@ -127,7 +127,8 @@ def make_overlay(
         BadInput: there is no whole base, its folder holds something else, or a requirement is none.
         HopsError: they cannot be installed beside the base's packages, and nothing was; what uv said went to ``say``.
     """
-    base, folder = base.resolve(), overlay_folder(base.resolve(), name)
+    base = base.absolute()
+    folder = overlay_folder(base, name)
     expected, settings = fingerprint(pins), pins.with_name("uv.toml")
     state = environment_state(base, expected)
     if state.name not in ("good", "unmanaged"):

@@ -174,7 +174,8 @@ PROVIDER_INFO: dict[str, Any] = {
     "task-decorators": [
         {"name": "hops", "class-name": "airflow_hops.decorators.hops.hops_task"},
         {"name": "hops_schema", "class-name": "airflow_hops.decorators.schema.schema_task"},
-        {"name": "horovod", "class-name": "airflow_hops.decorators.horovod.horovod_task"},
+        {"name": "horovod", "class-name": "airflow_hops.decorators.train.horovod_task"},
+        {"name": "train", "class-name": "airflow_hops.decorators.train.train_task"},
         {"name": "hops_statistics", "class-name": "airflow_hops.decorators.statistics.statistics_task"},
     ],
     "cli": ["airflow_hops.cli.definition.get_hops_cli_commands"],

@@ -268,7 +268,8 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
     def run(dag_id: str, conf: Mapping[str, Any]) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(RuntimeHook, "warm_start", lambda hook: request.getfixturevalue("warm_launcher").warm)
+            warm = request.getfixturevalue("warm_launcher").warm  # of the runtime environment; overlays have others
+            patch.setattr(RuntimeHook, "warm_start", lambda hook: None if hook.runtime else warm)
             return bag.dags[dag_id].test(run_conf=dict(conf))
 
     return run

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uv import find_uv_bin
 
 from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.environments import pins_file
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.overlays import make_overlay
 
 pytestmark = pytest.mark.runtime
 STEPS = (str(Path(__file__).parent / "steps"),)
@@ -36,13 +40,22 @@ def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def returned(
-    shared_run_step: Any, warm_launcher: Any, examples: Artifact, run_dag: Any, tracking_uri: str
+    shared_run_step: Any,
+    warm_launcher: Any,
+    examples: Artifact,
+    run_dag: Any,
+    tracking_uri: str,
+    runtime: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, Any]]:
-    """What each task of the DAG returned."""
+    """What each task of the DAG returned; one of them ran in an environment of its own."""
+    base = tmp_path_factory.mktemp("runtimes") / "runtime"
+    base.symlink_to(runtime)  # so that what is beside it is not beside the real one
+    make_overlay(base, "boosted", ["lightgbm", "onnxmltools"], pins_file(), uv=find_uv_bin())
     extra = {"store": shared_run_step.store.root, "tracking_uri": tracking_uri}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-        patch.setattr(RuntimeHook, "warm_start", lambda hook: warm_launcher.warm)
+        patch.setenv("AIRFLOW__HOPS__RUNTIME", str(base))
         run = run_dag("task_horovod", {"examples": examples.to_dict(), "lr": 0.01})
         assert str(run.state) == "success"
         yield {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
@@ -67,6 +80,21 @@ def test_a_function_of_the_dag_file_trains_and_its_model_is_the_artifact(
     assert (folder / "saved_model" / "saved_model.pb").exists()
     lineage = shared_run_step.store.manifest(model["uri"]).inputs
     assert [artifact.fingerprint for artifact in lineage["examples"]] == [examples.fingerprint]
+
+
+def test_a_training_of_one_process_runs_in_an_environment_of_its_own_with_lightgbm(
+    shared_run_step: Any, examples: Artifact, returned: dict[str, Any]
+) -> None:
+    model = Artifact.from_dict(returned["boost"])
+    properties = ModelProperties.of(model)
+    assert (properties.format, properties.framework, properties.synchronized) == ("onnx", "lightgbm", True)
+    assert properties.library_versions is not None and {"lightgbm", "onnxmltools"} <= set(properties.library_versions)
+    folder, training = _training(shared_run_step, returned["boost"])
+    assert training["params"] == {"leaves": 7} and training["model"]["largest_difference"] < 1e-3
+    assert {"model.onnx", "signature.json", "transform_graph"} <= {path.name for path in (folder / "onnx").iterdir()}
+    lineage = shared_run_step.store.manifest(model.uri)
+    assert [artifact.fingerprint for artifact in lineage.inputs["examples"]] == [examples.fingerprint]
+    assert "lightgbm==" in lineage.cache_key_parts["runtime"], "another lock is another model"
 
 
 def test_a_plain_value_is_returned_from_rank_0(returned: dict[str, Any]) -> None:
@@ -96,6 +124,8 @@ def test_mlflow_has_the_sources_of_functions_and_scripts_and_the_end_of_each_tra
     )
     kept = {run["tags"]["hops.task_id"]: [file for file in run["files"] if file.startswith("code/")] for run in runs}
     assert kept["train"] == ["code/train.py"]
+    tags = {run["tags"]["hops.task_id"]: run["tags"] for run in runs}
+    assert tags["boost"]["hops.runtime"] == "boosted" and "lightgbm==" in tags["boost"]["hops.runtime_packages"]
     assert kept["script"] == ["code/horovod_script.py"]
     assert {run["status"] for run in runs} == {"FINISHED"}, "that of the task which returned a plain value, too"
 

@@ -11,6 +11,7 @@ from airflow_hops.contract.json_fields import StepOptions
 HOROVOD = "horovod"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
 PARAMETER_SERVER = "parameter_server"
+SINGLE = "single"
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,14 @@ class TrainingOptions(StepOptions):
         deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
-        strategy: How the ranks work together: ``horovod``, ``multi_worker_mirrored`` or ``parameter_server``.
+        strategy: How the ranks work together: ``horovod``, ``multi_worker_mirrored`` or ``parameter_server``; or
+            ``single``, of one process that works alone.
         parameter_servers: How many further ranks hold variables.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         timeline: Whether Horovod writes its timeline, ``timeline.json`` in the output.
         tensorboard: Whether to serve a TensorBoard for as long as the training runs.
+        tolerance: How much an exported estimator may differ from the trained one.
+        fall_back: Whether an estimator of scikit-learn without a converter to ONNX is stored with skops.
     """
 
     train: str | None = None
@@ -52,6 +56,8 @@ class TrainingOptions(StepOptions):
     stall_timeout_s: float = 300.0
     timeline: bool = False
     tensorboard: bool = False
+    tolerance: float = 1e-3
+    fall_back: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "script_args", tuple(self.script_args))  # JSON has lists

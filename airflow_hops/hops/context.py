@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_hops.data.feature_specs import OutputSpec
     from airflow_hops.hops.keras import Guard
     from airflow_hops.hops.reader import SplitReader
+    from airflow_hops.hops.tables import SplitTable
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class TrainContext:
     epoch: int = 0
     first_batch: int = 0
     rows: dict[str, int] = field(default_factory=dict)
+    columns_taken: tuple[str, ...] | None = None
     seconds: float = 0.0
     exchange_seconds: float = 0.0
     rows_trained: int = 0
@@ -158,6 +160,14 @@ class TrainContext:
         """
         dataset = self._shares.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
         return dataset.repeat() if repeat else dataset
+
+    def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
+        """This rank's rows of a split at once, as NumPy, pandas, PyTorch, XGBoost, LightGBM take them.
+
+        ``columns`` names those of :attr:`feature_outputs` to read, in this order; None for all. A model that takes a
+        matrix gets those that were read of the split ``train`` when it serves.
+        """
+        return self._shares.table(split, columns)
 
     def can_share(self, split: str) -> bool:
         """Whether a split has rows for every rank."""
@@ -258,6 +268,15 @@ class TrainContext:
         self.state.move(step=int(step), epoch=int(epoch), batch=int(batch))
         self.state.save(model, optimizer)
 
+    def checkpoint_files(self, step: int, files: Mapping[str, bytes]) -> None:
+        """Writes a checkpoint of a model that is not of Keras, after ``step`` steps: its library's files by name."""
+        self.state.move(step=int(step))
+        self.state.save_files(files)
+
+    def resumed_files(self) -> dict[str, bytes]:
+        """What the last :meth:`checkpoint_files` of an earlier try has saved; nothing in a first try."""
+        return self.state.read_files()
+
     def callbacks(
         self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
     ) -> list[Any]:
@@ -343,6 +362,7 @@ class TrainContext:
         """The guard of a training, which is noted in :attr:`guards`."""
         from airflow_hops.hops.keras import GUARD_EVERY_STEPS, Guard
 
+        self.state.join()
         every = self.guard_every_steps if every_steps is None else every_steps
         guard = Guard(
             GUARD_EVERY_STEPS if every is None else every,

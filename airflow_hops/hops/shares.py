@@ -8,8 +8,10 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.splits import TRAIN
 from airflow_hops.hops.reader import SplitReader, open_split, row_count, split_names
 from airflow_hops.hops.reader.units import Unit, share
+from airflow_hops.hops.tables import SplitTable, read_table
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -37,11 +39,7 @@ class Shares:
         context = self._context
         folder, outputs = self._folder(split), context.feature_outputs
         names = tuple(outputs if columns is None else (name for name in outputs if name in columns))
-        unknown = [name for name in columns or () if name not in outputs]
-        if unknown:
-            raise BadInput(
-                f"{', '.join(map(repr, unknown))} is not among the transform's outputs: {', '.join(outputs)}"
-            )
+        self._check_names(columns or ())
         if (split, names) not in self._readers:
             context.on_alive(f"reading {split}")
             self._readers[split, names] = reader = open_split(
@@ -55,6 +53,28 @@ class Shares:
             )
             context.rows[split] = reader.rows
         return self._readers[split, names]
+
+    def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
+        """See :meth:`airflow_hops.hops.context.TrainContext.table`."""
+        context = self._context
+        folder, names = self._folder(split), tuple(context.feature_outputs if columns is None else columns)
+        self._check_names(names)
+        if context.target is None:
+            raise BadInput(f"{folder}: the examples say of no label what it asks for")
+        if split == TRAIN:
+            context.columns_taken = names
+        context.on_alive(f"reading {split}")
+        found = read_table(
+            folder,
+            split,
+            context.target,
+            {name: context.feature_outputs[name] for name in names},
+            rank=context.rank,
+            size=context.size,
+            storage_options=context.storage_options,
+        )
+        context.rows[split] = len(found)
+        return found
 
     def steps(self, split: str, batch_size: int) -> int:
         """See :meth:`airflow_hops.hops.context.TrainContext.steps`; only the files' footers are read."""
@@ -100,6 +120,12 @@ class Shares:
         if split not in split_names(root, storage_options=self._context.storage_options):
             raise BadInput(f"{root}: there is no split {split!r} among the transformed examples")
         return f"{root}/{split}"
+
+    def _check_names(self, columns: Sequence[str]) -> None:
+        outputs = self._context.feature_outputs
+        unknown = [name for name in columns if name not in outputs]
+        if unknown:
+            raise BadInput(f"{', '.join(map(repr, unknown))} is not among the features: {', '.join(outputs)}")
 
     def _count_passes(self) -> Callable[[], int]:
         """What numbers the passes of a dataset, those of an epoch from 0 on."""

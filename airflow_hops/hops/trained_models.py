@@ -160,7 +160,8 @@ def _ask_booster(model: Any, sample: Sample, framework: str) -> Any:
     if framework == "xgboost":
         import xgboost
 
-        return model.predict(xgboost.DMatrix(sample.rows))
+        names = None if hasattr(sample.rows, "columns") else model.feature_names
+        return model.predict(xgboost.DMatrix(sample.rows, feature_names=names))
     if not hasattr(model, "predict"):
         raise BadInput(f"{type(model).__name__} has no method predict")
     return model.predict(sample.rows)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from airflow_hops.hops.checkpoints import (
     CheckpointWriter,
     Position,
@@ -49,10 +51,18 @@ class TrainingState:
         """Notes where the training stands now, as fields of :attr:`position`."""
         self.position = replace(self.position, **changes)
 
+    def join(self) -> None:
+        """Begins Horovod in a training of one process, which by itself needs none: what Keras's callbacks ask."""
+        import horovod.tensorflow as hvd
+
+        if self._context.size == 1 and self._context.strategy is None and not hvd.is_initialized():
+            hvd.init()
+
     def restore(self, model: Any, optimizer: Any = None) -> Position:
         """See :meth:`airflow_hops.hops.context.TrainContext.restore`."""
         from airflow_hops.hops.keras import broadcast_weights
 
+        self.join()
         resumed_from, self.is_restored = self._context.resumed_from, True
         if resumed_from is not None:
             snapshot = load_snapshot(resumed_from)
@@ -89,9 +99,19 @@ class TrainingState:
         if context.rank == 0:
             variables = copy_variables(model, optimizer)
             snapshot = Snapshot(self.position, variables, states, tuple(self.history), *counters)
-            if self._writer is None:
-                self._writer = CheckpointWriter(context.checkpoint_dir, context.keep_checkpoints, self._announce)
-            self._writer.write(snapshot)
+            self._write(snapshot)
+
+    def save_files(self, files: Mapping[str, bytes]) -> None:
+        """Writes a checkpoint in the user's own form, by :attr:`position`."""
+        contents = {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
+        self._write(Snapshot(self.position, contents, (b"",), tuple(self.history)))
+
+    def read_files(self) -> dict[str, bytes]:
+        """What :meth:`save_files` has saved in the checkpoint that the training is resumed from."""
+        found = self._context.resumed_from
+        if found is None:
+            return {}
+        return {name: content.tobytes() for name, content in load_snapshot(found).variables.items()}
 
     def close(self) -> None:
         """Waits for the last checkpoint.
@@ -101,6 +121,12 @@ class TrainingState:
         """
         if self._writer is not None:
             self._writer.finish()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        context = self._context
+        if self._writer is None:
+            self._writer = CheckpointWriter(context.checkpoint_dir, context.keep_checkpoints, self._announce)
+        self._writer.write(snapshot)
 
     def _announce(self, path: Path) -> None:
         self._context.bring_back(f"{self._context.checkpoint_dir.name}/{path.name}")

@@ -1,4 +1,4 @@
-"""Trains a model with Horovod."""
+"""Trains a model: in one process with any framework, or with Horovod on many ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.definitions.param import ParamsDict
 
-from airflow_hops.contract.training import HOROVOD, TrainingOptions
+from airflow_hops.contract.training import HOROVOD, SINGLE, TrainingOptions
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
@@ -22,42 +22,17 @@ if TYPE_CHECKING:
     from airflow_hops.contract.protocol import StepSpec
 
 
-class HorovodTrainOperator(DurableOperator):
-    """Runs a training function, or a script, on ``np`` Horovod ranks, and publishes the model.
-
-    All ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
-    complete checkpoint; where only the worker has died, it follows the training, which has gone on.
+class TrainingOperator(DurableOperator):
+    """Base of the operators that train, whatever does it.
 
     Args:
-        train: ``module:function`` (templated), called on every rank with a
-            :class:`airflow_hops.hops.context.TrainContext`; returns a compiled ``keras.Model``.
-        script: Instead of ``train``, a Python file (templated), relative to the DAG's folder, that runs on every rank
-            as ``__main__``, as under ``horovodrun``. It leaves the model in its global ``model``, or rank 0 writes a
-            SavedModel to ``$HOPS_OUTPUT/saved_model``.
-        script_args: What the script finds in ``sys.argv`` (templated).
-        examples: The ``transformed_examples`` artifact to train on (templated); None for code that finds its data
-            itself, whose model is exported as it is.
+        train: ``module:function`` (templated), called with a :class:`airflow_hops.hops.context.TrainContext`.
+        examples: What to train on (templated).
         params: Hyperparameters, JSON values, which the function finds in ``context.params``. They are Airflow params of
             the task: a DAG run's ``conf`` overrides their values.
-        np: Number of ranks; a host's cores are divided among those that it has.
-        hosts: Hosts that the ranks run on, reached over SSH, and how many each takes: ``gpu-1:4,gpu-2:4`` (templated).
-            It takes the place of the connection's.
-        ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
-            With neither this nor ``hosts``, they run on the worker's machine. (templated)
-        conf: Spark properties, where the ranks run on executors (templated).
+        env: Variables of the training's environment (templated).
         seed: Seeds weights and the order of rows.
-        deterministic: Whether the same training gives the same weights, bit for bit: operations that are exact, and one
-            thread a rank.
-        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for those of each epoch's end alone.
-        guard_every_steps: Steps between two comparisons of the ranks' weights; None for as many as cost less than a
-            hundredth of the time, 0 for the comparison at the end alone.
-        env: Variables of the ranks' environment (templated), ``{"TF_USE_LEGACY_KERAS": "1"}``.
-        strategy: How the ranks work together: ``horovod``; or TensorFlow's ``multi_worker_mirrored`` or
-            ``parameter_server``, for models of tf_keras made within ``context.strategy.scope()``.
-        parameter_servers: With the latter, how many ranks hold variables, besides the ``np`` that train and a chief.
-        timeline: Whether Horovod writes its timeline, ``timeline.json`` in the artifact.
-        stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended. Reading a shard,
-            tracing the model and exporting it must each take less.
+        stall_timeout_s: Seconds without a sign of life after which the training is ended.
         tensorboard: Whether a TensorBoard of this training is served on the worker, too, for as long as it runs; its
             address is logged. The link of the task does not need it.
         durable: Whether the training outlives its worker; otherwise it ends with it.
@@ -66,66 +41,28 @@ class HorovodTrainOperator(DurableOperator):
 
     entry = "airflow_hops.runtime.train:run"
     output_kind = "model"
-    template_fields: Sequence[str] = (
-        *DurableOperator.template_fields,
-        "train",
-        "script",
-        "script_args",
-        "examples",
-        "hosts",
-        "ranks_conn_id",
-        "conf",
-        "env",
-    )
+    template_fields: Sequence[str] = (*DurableOperator.template_fields, "train", "examples", "env")
     operator_extra_links = (RunsLink(), TensorBoardLink(), LineageLink())
 
     def __init__(
         self,
         *,
         train: str | None = None,
-        script: str | None = None,
-        script_args: Sequence[str] = (),
         examples: Any = None,
         params: Mapping[str, Any] | None = None,
-        np: int = 2,
-        hosts: str | None = None,
-        ranks_conn_id: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        seed: int = 0,
-        deterministic: bool = False,
-        checkpoint_every_steps: int = 0,
-        guard_every_steps: int | None = None,
         env: Mapping[str, str] | None = None,
-        strategy: str = HOROVOD,
-        parameter_servers: int = 0,
-        timeline: bool = False,
+        seed: int = 0,
         stall_timeout_s: float = 300.0,
         tensorboard: bool = False,
         durable: bool = True,
         **kwargs: Any,
     ) -> None:
-        if {"min_np", "max_np"} & set(kwargs):
-            raise TypeError(
-                "min_np, max_np: leave them out; give the task retries, which resume from the last checkpoint"
-            )
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
         self.train = train
-        self.script = script
-        self.script_args = list(script_args)
         self.examples = examples
         self.hyperparameters = _own(params or {})
-        self.np = np
-        self.hosts = hosts
-        self.ranks_conn_id = ranks_conn_id
-        self.conf = dict(conf or {})
-        self.seed = seed
-        self.deterministic = deterministic
-        self.checkpoint_every_steps = checkpoint_every_steps
-        self.guard_every_steps = guard_every_steps
         self.env = dict(env or {})
-        self.strategy = strategy
-        self.parameter_servers = parameter_servers
-        self.timeline = timeline
+        self.seed = seed
         self.stall_timeout_s = stall_timeout_s
         self.tensorboard = tensorboard
 
@@ -141,24 +78,166 @@ class HorovodTrainOperator(DurableOperator):
             **self.program(context),
             params={name: context["params"][name] for name in self.hyperparameters},
             env={name: str(value) for name, value in self.env.items()},
-            np=self.np,
             seed=self.seed,
-            deterministic=self.deterministic,
-            checkpoint_every_steps=self.checkpoint_every_steps,
-            guard_every_steps=self.guard_every_steps,
-            strategy=self.strategy,
-            parameter_servers=self.parameter_servers,
             stall_timeout_s=self.stall_timeout_s,
-            timeline=self.timeline,
             tensorboard=self.tensorboard,
+            **self.training_options(),
         ).to_dict()
 
     def program(self, context: Context) -> dict[str, Any]:
         """The user's code, as options of the training."""
+        return {"train": self.train}
+
+    def training_options(self) -> dict[str, Any]:
+        """The options that only trainings of this kind have."""
+        return {}
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """The examples."""
+        return {"examples": self.examples}
+
+
+class TrainOperator(TrainingOperator):
+    """Runs a training function in one process, and publishes the model, of whatever framework.
+
+    What the function returns is exported so that it serves: an estimator of scikit-learn (a Pipeline, too), XGBoost or
+    LightGBM, or a ``torch.nn.Module``, as an ONNX graph, a ``keras.Model`` as a SavedModel. What serves is compared
+    with what was trained on held-out rows.
+
+    Args:
+        train: ``module:function`` (templated), called with a :class:`airflow_hops.hops.context.TrainContext`.
+        examples: What to train on (templated): the ``transformed_examples`` artifact, so that the transform graph runs
+            first, in training and in serving; or the ``examples`` artifact, whose raw features the estimator takes
+            itself.
+        statistics: The ``statistics`` artifact of raw examples (templated), which monitors compare requests with.
+        schema: Their ``schema`` artifact (templated).
+        tolerance: How much the exported model may differ from the trained one: in a probability, or, in a regression,
+            in standard deviations of the predictions.
+        fall_back: Whether an estimator of scikit-learn that has no converter to ONNX is stored with skops.
+        stall_timeout_s: Seconds without a sign of life (a ``context.report``, a line, a split that is read) after which
+            the training is ended.
+        kwargs: Arguments of :class:`TrainingOperator`.
+    """
+
+    template_fields: Sequence[str] = (*TrainingOperator.template_fields, "statistics", "schema")
+
+    def __init__(
+        self,
+        *,
+        statistics: Any = None,
+        schema: Any = None,
+        tolerance: float = 1e-3,
+        fall_back: bool = False,
+        stall_timeout_s: float = 3600.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(stall_timeout_s=stall_timeout_s, **kwargs)
+        self.statistics = statistics
+        self.schema = schema
+        self.tolerance = tolerance
+        self.fall_back = fall_back
+
+    def training_options(self) -> dict[str, Any]:
+        """One process, and how its model is exported."""
+        return {"strategy": SINGLE, "np": 1, "tolerance": self.tolerance, "fall_back": self.fall_back}
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """The examples, and what raw ones do not know of themselves."""
+        return {**super().step_inputs(), "statistics": self.statistics, "schema": self.schema}
+
+
+class HorovodTrainOperator(TrainingOperator):
+    """Runs a training function, or a script, on ``np`` Horovod ranks, and publishes the model.
+
+    All ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
+    complete checkpoint; where only the worker has died, it follows the training, which has gone on.
+
+    Args:
+        train: ``module:function`` (templated), called on every rank with a
+            :class:`airflow_hops.hops.context.TrainContext`; returns a compiled ``keras.Model``.
+        script: Instead of ``train``, a Python file (templated), relative to the DAG's folder, that runs on every rank
+            as ``__main__``, as under ``horovodrun``. It leaves the model in its global ``model``, or rank 0 writes a
+            SavedModel to ``$HOPS_OUTPUT/saved_model``.
+        script_args: What the script finds in ``sys.argv`` (templated).
+        np: Number of ranks; a host's cores are divided among those that it has.
+        hosts: Hosts that the ranks run on, reached over SSH, and how many each takes: ``gpu-1:4,gpu-2:4`` (templated).
+            It takes the place of the connection's.
+        ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
+            With neither this nor ``hosts``, they run on the worker's machine. (templated)
+        conf: Spark properties, where the ranks run on executors (templated).
+        deterministic: Whether the same training gives the same weights, bit for bit: operations that are exact, and one
+            thread a rank.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for those of each epoch's end alone.
+        guard_every_steps: Steps between two comparisons of the ranks' weights; None for as many as cost less than a
+            hundredth of the time, 0 for the comparison at the end alone.
+        strategy: How the ranks work together: ``horovod``; or TensorFlow's ``multi_worker_mirrored`` or
+            ``parameter_server``, for models of tf_keras made within ``context.strategy.scope()``.
+        parameter_servers: With the latter, how many ranks hold variables, besides the ``np`` that train and a chief.
+        timeline: Whether Horovod writes its timeline, ``timeline.json`` in the artifact.
+        kwargs: Arguments of :class:`TrainingOperator`. Without ``examples`` the code finds its data itself, and its
+            model is exported as it is. ``stall_timeout_s`` is of each rank: reading a shard, tracing the model and
+            exporting it must each take less.
+    """
+
+    template_fields: Sequence[str] = (
+        *TrainingOperator.template_fields,
+        "script",
+        "script_args",
+        "hosts",
+        "ranks_conn_id",
+        "conf",
+    )
+
+    def __init__(
+        self,
+        *,
+        script: str | None = None,
+        script_args: Sequence[str] = (),
+        np: int = 2,
+        hosts: str | None = None,
+        ranks_conn_id: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        deterministic: bool = False,
+        checkpoint_every_steps: int = 0,
+        guard_every_steps: int | None = None,
+        strategy: str = HOROVOD,
+        parameter_servers: int = 0,
+        timeline: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if {"min_np", "max_np"} & set(kwargs):
+            raise TypeError(
+                "min_np, max_np: leave them out; give the task retries, which resume from the last checkpoint"
+            )
+        super().__init__(**kwargs)
+        self.script = script
+        self.script_args = list(script_args)
+        self.np = np
+        self.hosts = hosts
+        self.ranks_conn_id = ranks_conn_id
+        self.conf = dict(conf or {})
+        self.deterministic = deterministic
+        self.checkpoint_every_steps = checkpoint_every_steps
+        self.guard_every_steps = guard_every_steps
+        self.strategy = strategy
+        self.parameter_servers = parameter_servers
+        self.timeline = timeline
+
+    def program(self, context: Context) -> dict[str, Any]:
+        """The user's code, as options of the training."""
+        script_args = [str(argument) for argument in self.script_args]
+        return {**super().program(context), "script": self.script, "script_args": script_args}
+
+    def training_options(self) -> dict[str, Any]:
+        """The ranks, and how they work together."""
         return {
-            "train": self.train,
-            "script": self.script,
-            "script_args": [str(argument) for argument in self.script_args],
+            "np": self.np,
+            "deterministic": self.deterministic,
+            "checkpoint_every_steps": self.checkpoint_every_steps,
+            "guard_every_steps": self.guard_every_steps,
+            "strategy": self.strategy,
+            "parameter_servers": self.parameter_servers,
+            "timeline": self.timeline,
         }
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
@@ -174,10 +253,6 @@ class HorovodTrainOperator(DurableOperator):
         """The step; where its ranks run does not count for what it makes, nor for where a retry goes on."""
         where = self._where()
         return replace(super().build_spec(hook, context), services={"ranks": json.dumps(where)} if where else {})
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """The examples."""
-        return {"examples": self.examples}
 
     def _where(self) -> dict[str, Any] | None:
         return where_ranks_run(self.ranks_conn_id, self.hosts)

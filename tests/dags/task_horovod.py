@@ -1,4 +1,4 @@
-"""Trainings whose functions stand in the DAG file, and scripts."""
+"""Trainings whose functions stand in the DAG file, of one process too, and scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,17 @@ with DAG("task_horovod", schedule=None, render_template_as_native_obj=True):
 
         return {"sum": int(hvd.allreduce(tf.constant(first + context.rank), op=hvd.Sum)), "size": context.size}
 
+    @task.train(runtime="boosted")
+    def boost(context, examples, leaves: int):
+        import lightgbm
+
+        rows, held_out = context.table("train"), context.table("eval")
+        learned = rows.dataset()
+        given = {"objective": "binary", "metric": "auc", "num_leaves": leaves, "verbose": -1, "seed": context.seed}
+        return lightgbm.train(given, learned, 10, valid_sets=[held_out.dataset(learned)])
+
     train("{{ dag_run.conf['examples'] }}", lr=0.05)
+    boost("{{ dag_run.conf['examples'] }}", leaves=7)
     add_up(10)
 
     HorovodTrainOperator(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, HopsError, Manifest, Producer
+from airflow_hops.contract.overlay import locked_packages, overlay_name
 from airflow_hops.runtime.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.runtime.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
 
@@ -110,6 +113,8 @@ class TrainingRun:
                 "mlflow.source.type": "JOB",
                 "mlflow.source.name": f"{producer.dag_id}.{producer.task_id}",
             }
+            if (runtime := overlay_name(Path(sys.prefix))) is not None:
+                tags |= {"hops.runtime": runtime, "hops.runtime_packages": " ".join(locked_packages(Path(sys.prefix)))}
             if producer.map_index >= 0:
                 tags["hops.map_index"] = str(producer.map_index)
             commit = get_git_commit(code_paths[0]) if code_paths else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -13,18 +14,24 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from airflow_hops.contract.artifacts import HopsError
-from airflow_hops.contract.training import HOROVOD, PARAMETER_SERVER, TrainingOptions
-from airflow_hops.data.feature_specs import FeatureSpecs
+from airflow_hops.contract.properties import ExamplesProperties
+from airflow_hops.contract.splits import TRAIN
+from airflow_hops.contract.training import HOROVOD, PARAMETER_SERVER, SINGLE, TrainingOptions
+from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.hops.checkpoints import read_checkpoint
 from airflow_hops.hops.context import TrainContext, made_current
-from airflow_hops.hops.keras import check_weights
+from airflow_hops.hops.keras import check_weights, weights_checksum
 from airflow_hops.hops.keras.legacy import use_tf_keras
 from airflow_hops.hops.rank_state import seed_rank
+from airflow_hops.hops.tables import raw_specs
 from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.runtime.gang import Channel, Placement
+from airflow_hops.runtime.train.estimators import describe_keras, export_estimator, folder_checksum, framework_of
 from airflow_hops.runtime.train.outcome import OUTPUT_VARIABLE, check_outcome, export, is_model
 from airflow_hops.runtime.train.program import Program
 from airflow_hops.runtime.train.strategies import Member, Roles
+
+log = logging.getLogger(__name__)
 
 
 def train_rank(
@@ -33,6 +40,7 @@ def train_rank(
     *,
     folders: Mapping[str, Path],
     options: Mapping[str, Any],
+    examples: Mapping[str, Any] | None = None,
     splits_uri: str = "",
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
@@ -44,6 +52,7 @@ def train_rank(
         folders: ``examples``, the transformed examples, if there are any; ``output``, which rank 0 writes to;
             ``resumed``, the checkpoint to begin from, if there is one.
         options: :class:`airflow_hops.contract.training.TrainingOptions`, as JSON.
+        examples: Properties of the examples.
         splits_uri: Where the splits of the examples lie, if not in their folder.
         storage_options: For fsspec, of the store where they lie.
 
@@ -60,28 +69,37 @@ def train_rank(
     channel.alive("the start of its collectives")
     threads = _prepare_process(given, placement, output)
     member = None
-    if given.strategy != HOROVOD:
+    if given.strategy not in (HOROVOD, SINGLE):
         member = Member(Roles.of_training(given), placement, channel)
         if not member.runs_user_code:
             member.serve()
             return None
     seed_rank(given.seed, placement.rank)
     strategy = member.strategy if member else None
-    context = _make_context(given, placement, channel, folders, splits_uri, storage_options or {}, strategy)
+    data = ExamplesProperties.from_dict(examples or {})
+    context = _make_context(given, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
     channel.send("started")
     start_up = time.monotonic() - began
     channel.alive(f"the beginning of {code.name}")
     returned = _call(code, context)
     training_seconds = time.monotonic() - began - start_up
     model = returned if is_model(returned) else None
-    if model is None:
-        check_outcome(code, returned, output, context.rank)
-    checksum = None if model is None else _check(model, member)
+    framework = framework_of(returned) if given.strategy == SINGLE else None
+    if model is None and framework is None:
+        check_outcome(code, returned, output, context.rank, is_single=given.strategy == SINGLE)
+    checksum = None if model is None else _check(model, given, member)
     channel.send("alive", where="the end of training")
     if hvd.is_initialized():
         hvd.shutdown()
     export_began = time.monotonic()
-    inputs = None if model is None else _export(model, context, output, member)
+    exported = None
+    if framework is not None:
+        exported = export_estimator(returned, framework, context, given, output)
+        checksum = folder_checksum(output / exported.format)
+        for remark in exported.remarks:
+            log.warning("%s", remark)
+    elif model is not None:
+        exported = describe_keras(_export(model, context, output, member))
     if member is not None:
         member.finish()
     return {
@@ -89,8 +107,8 @@ def train_rank(
         "threads": threads,
         **_describe(context),
         "checksum": checksum,
-        "inputs": inputs,
-        "value": None if model is not None or code.script is not None else returned,
+        "model": None if exported is None else exported.to_dict(),
+        "value": None if exported is not None or code.script is not None else returned,
         "start_up_seconds": round(start_up, 3),
         "training_seconds": round(training_seconds, 3),
         "export_seconds": round(time.monotonic() - export_began, 3),
@@ -102,7 +120,7 @@ def _prepare_process(options: TrainingOptions, placement: Placement, output: Pat
     os.environ[OUTPUT_VARIABLE] = str(output)
     if options.timeline:
         os.environ["HOROVOD_TIMELINE"] = str(output / "timeline.json")
-    if options.strategy != HOROVOD or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+    if options.strategy not in (HOROVOD, SINGLE) or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         use_tf_keras()
     if options.strategy == HOROVOD:
         hvd.init()
@@ -119,20 +137,27 @@ def _make_context(
     placement: Placement,
     channel: Channel,
     folders: Mapping[str, Path],
+    data: ExamplesProperties,
     splits_uri: str,
     storage_options: Mapping[str, Any],
     strategy: tf.distribute.Strategy | None,
 ) -> TrainContext:
     examples, output = folders.get("examples"), folders["output"]
-    specs = None if examples is None else FeatureSpecs.read(examples / "features.json")
+    specs = None
+    if examples is not None and (options.strategy != SINGLE or (examples / "features.json").exists()):
+        specs = FeatureSpecs.read(examples / "features.json")
+    outputs: Mapping[str, OutputSpec] = {} if specs is None else specs.outputs
+    if examples is not None and specs is None:
+        others = (data.label, data.key, data.time, data.weight)
+        outputs = raw_specs(f"{splits_uri or examples}/{TRAIN}", others, storage_options=storage_options)
     return TrainContext(
         rank=placement.rank,
         size=1 if options.strategy == PARAMETER_SERVER else placement.size,  # its chief reads all rows
         local_rank=placement.local_rank,
         params=options.params,
         seed=options.seed,
-        feature_outputs=specs.outputs if specs else {},
-        target=specs.target if specs else None,
+        feature_outputs=outputs,
+        target=specs.target if specs else None if data.label is None else data.target,
         examples_dir=examples,
         splits_uri=splits_uri,
         storage_options=storage_options,
@@ -192,8 +217,10 @@ def _call(code: Program, context: TrainContext) -> Any:
     return returned
 
 
-def _check(model: Any, member: Member | None) -> str:
+def _check(model: Any, options: TrainingOptions, member: Member | None) -> str:
     """Compares the ranks' weights at the end."""
+    if options.strategy == SINGLE:
+        return weights_checksum(model)
     return check_weights(model, "at the end of training") if member is None else member.check_weights(model)
 
 

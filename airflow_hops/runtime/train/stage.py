@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -66,6 +66,7 @@ def run(context: StepContext, *, where: Where | None = None, **options: Any) -> 
             options=given,
             examples=folder,
             output=writer.path,
+            data=ExamplesProperties() if manifest is None else ExamplesProperties.of(manifest),
             splits_uri=splits_uri,
             storage_options=context.store.storage_options if splits_uri else {},
             resume_from=resume_from.path if resume_from else None,
@@ -74,14 +75,14 @@ def run(context: StepContext, *, where: Where | None = None, **options: Any) -> 
         )
         tracking = TrainingRun(context.spec.services.get("tracking_uri", ""), state.uri, context.spec.producer)
         summary = _train(context, training, state, tracking, examples, manifest)
-        if not (writer.path / SAVED_MODEL).exists():
+        if summary["model"] is None and not (writer.path / SAVED_MODEL).exists():
             tracking.finish(None, summary, program.sources(training.code_paths))
             state.clear()
             return summary["value"]
         artifact = writer.commit(
             rows=_row_counts(summary, manifest),
             metrics=_metrics(summary),
-            properties=_properties(training, summary, manifest),
+            properties=_properties(training, summary, manifest, context.spec.inputs),
         )
     tracking.finish(artifact, summary, program.sources(training.code_paths))
     state.clear()
@@ -128,33 +129,43 @@ def _train(
         raise type(error)(f"{error}\nThe checkpoint {kept} is kept in {state.uri}; a retry resumes from it.") from error
 
 
-def _properties(training: Training, summary: Mapping[str, Any], manifest: Manifest | None) -> dict[str, Any]:
+def _properties(
+    training: Training,
+    summary: Mapping[str, Any],
+    manifest: Manifest | None,
+    inputs: Mapping[str, tuple[Artifact, ...]],
+) -> dict[str, Any]:
     """What downstream needs to know of the model."""
+    model = summary["model"] or {}  # none of a script that has written its SavedModel itself
     own = {
         "signature": SIGNATURE,
         "train": training.program.name,
         "ranks": training.roles.ranks,
         "synchronized": summary["synchronized"],
-        **({} if summary["checksum"] is None else {"framework": "keras"}),
+        **{name: model[name] for name in ("format", "framework", "library_versions") if name in model},
     }
     if training.examples is None or manifest is None:
         return own
-    specs = FeatureSpecs.read(training.examples / "features.json")
-    features = list(specs.features)
-    taken = list(specs.inputs) if summary["inputs"] is None else summary["inputs"]
-    of = ExamplesProperties.of(manifest)
+    of, taken = training.data, model.get("inputs")
+    if taken is None or (training.examples / "features.json").exists():
+        specs = FeatureSpecs.read(training.examples / "features.json")
+        taken = list(specs.inputs) if taken is None else taken
+        features, target = [name for name in specs.features if name in taken], specs.target
+    else:
+        features, target = taken, of.target
+    made_with = {**inputs, **manifest.inputs}  # raw examples are older than their statistics
     return ModelProperties(
-        features=tuple(name for name in features if name in taken),
+        features=tuple(features),
         inputs=tuple(taken),
         label=of.label,
         key=of.key,
         time=of.time,
         window=of.window,
-        statistics=_input_of(manifest, "statistics", "uri"),
-        statistics_fingerprint=_input_of(manifest, "statistics", "fingerprint"),
-        schema=_input_of(manifest, "schema", "uri"),
-        problem=specs.target.problem,
-        classes=specs.target.classes,
+        statistics=_input_of(made_with, "statistics", "uri"),
+        statistics_fingerprint=_input_of(made_with, "statistics", "fingerprint"),
+        schema=_input_of(made_with, "schema", "uri"),
+        problem=target.problem,
+        classes=target.classes,
         **own,
     ).to_dict()
 
@@ -162,7 +173,10 @@ def _properties(training: Training, summary: Mapping[str, Any], manifest: Manife
 def _check_examples(root: str, manifest: Manifest, ranks: int, storage_options: Mapping[str, Any]) -> None:
     """Compares the files' footers with the manifest: better now than after an epoch."""
     there = split_names(root, storage_options=storage_options)
+    splits = ExamplesProperties.of(manifest).splits or tuple(manifest.rows)  # the table that was split is none of them
     for split, counts in manifest.rows.items():
+        if split not in splits:
+            continue
         rows = row_count(f"{root}/{split}", storage_options=storage_options) if split in there else 0
         if split == TRAIN and rows < ranks:
             raise BadInput(
@@ -202,6 +216,6 @@ def _metrics(summary: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _input_of(manifest: Manifest, role: str, attribute: str) -> str | None:
-    given = manifest.inputs.get(role, ())
+def _input_of(inputs: Mapping[str, Sequence[Any]], role: str, attribute: str) -> str | None:
+    given = inputs.get(role, ())
     return getattr(given[0], attribute) if given else None

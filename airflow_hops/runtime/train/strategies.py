@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, TrainingOptions
+from airflow_hops.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE, TrainingOptions
 from airflow_hops.hops.keras import weights_checksum
 from airflow_hops.runtime.gang import Channel, Placement
 from airflow_hops.runtime.gang.agent import own_address
 from airflow_hops.runtime.gang.shared_values import SharedValues
 
-STRATEGIES = (HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER)
+STRATEGIES = (HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE)
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Roles:
         if wants != (self.parameter_servers > 0):
             expected = "1 or more" if wants else f"0, as the strategy is {self.strategy!r}"
             raise BadInput(f"parameter_servers is {self.parameter_servers}, expected {expected}")
+        if self.strategy == SINGLE and self.ranks != 1:
+            raise BadInput(f"np is {self.ranks}, expected 1, as the strategy is {SINGLE!r}")
 
     @classmethod
     def of_training(cls, options: TrainingOptions) -> Roles:

@@ -18,7 +18,8 @@ import keras
 import numpy
 import tensorflow as tf
 
-from airflow_hops.contract.training import TrainingOptions
+from airflow_hops.contract.properties import ExamplesProperties
+from airflow_hops.contract.training import SINGLE, TrainingOptions
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import LocalRanks, RankJob, RankLauncher, run_gang
 from airflow_hops.runtime.train.program import Program
@@ -31,9 +32,10 @@ class Training:
 
     Attributes:
         options: How it is done.
-        examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``; None for a
-            program that finds its data itself.
+        examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``; in a training
+            of one process also of raw ones, splits alone; None for a program that finds its data itself.
         output: Folder to write to: ``saved_model/``, ``checkpoints/``, ``tensorboard/``, ``logs/``, ``training.json``.
+        data: Properties of the examples.
         splits_uri: Where the splits of the examples lie, if not in their folder: ranks read them by themselves.
         storage_options: For fsspec, of the store where they lie.
         resume_from: Folder of the checkpoint to begin from, or None.
@@ -44,6 +46,7 @@ class Training:
     options: TrainingOptions
     examples: Path | None
     output: Path
+    data: ExamplesProperties = field(default_factory=ExamplesProperties)
     splits_uri: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     resume_from: Path | None = None
@@ -78,7 +81,7 @@ def train_model(
         HopsError: a rank died or stalled.
     """
     began = time.monotonic()
-    if training.examples is not None:
+    if training.examples is not None and training.options.strategy != SINGLE:
         FeatureSpecs.read(training.examples / "features.json")
     for name in ("checkpoints", "tensorboard"):
         (training.output / name).mkdir(parents=True, exist_ok=True)
@@ -88,6 +91,7 @@ def train_model(
             "airflow_hops.runtime.train.rank_program:train_rank",
             {
                 "options": options.to_dict(),
+                "examples": training.data.to_dict(),
                 "splits_uri": training.splits_uri,
                 "storage_options": dict(training.storage_options),
             },
@@ -131,7 +135,7 @@ def train_model(
         "rows_by_rank": [rank["rows"] for rank in ranks],
         "guard": first["guard"],
         "checksum": first["checksum"],
-        "inputs": first["inputs"],
+        "model": first["model"],
         # A script that leaves no model but a SavedModel has shown nothing of its ranks.
         "synchronized": first["checksum"] is not None and len({rank["checksum"] for rank in ranks}) == 1,
         "value": first["value"],

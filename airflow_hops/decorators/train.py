@@ -1,0 +1,136 @@
+"""``@task.train`` and ``@task.horovod``: trainings whose function stands in the DAG file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.bases.decorator import task_decorator_factory
+
+from airflow_hops.decorators.hops import HopsDecoratedOperator
+from airflow_hops.operators.train import HorovodTrainOperator, TrainingOperator, TrainOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+
+class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
+    """Base of the operators that train with a function of the DAG file.
+
+    Args:
+        python_callable: The function, shipped as that of ``@task.hops``. If its first parameter is named ``context``,
+            it gets a :class:`airflow_hops.hops.context.TrainContext`. It returns a model, which is published, or a
+            JSON value.
+        **kwargs: As the operator without a decorator, less ``train`` and ``script``.
+
+    Raises:
+        ValueError: ``train`` or ``script`` is given too, or the function cannot be shipped.
+    """
+
+    entry: ClassVar[str] = TrainingOperator.entry
+    cacheable: ClassVar[bool] = True
+
+    def __init__(
+        self, *, python_callable: Callable[..., Any], train: None = None, script: None = None, **kwargs: Any
+    ) -> None:
+        for name, given in {"train": train, "script": script}.items():
+            if given is not None:
+                raise ValueError(
+                    f"{self.custom_operator_name}: {name} is {given!r}; what is trained is {python_callable.__name__}()"
+                )
+        super().__init__(python_callable=python_callable, output_kind=TrainingOperator.output_kind, **kwargs)
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """How to train; the function's arguments are hyperparameters, too."""
+        given = super(HopsDecoratedOperator, self).step_params(context)
+        shipped = given["shipped"]
+        named = {**dict(zip(self._positional_names(), shipped["args"], strict=False)), **shipped["kwargs"]}
+        inputs = self.step_inputs()
+        return {**given, "params": {**given["params"], **{n: v for n, v in named.items() if n not in inputs}}}
+
+    def program(self, context: Context) -> dict[str, Any]:
+        """The function, with its arguments."""
+        return {"shipped": HopsDecoratedOperator.step_params(self, context)}
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """The examples, and artifacts among the function's arguments."""
+        given = super(HopsDecoratedOperator, self).step_inputs()
+        return {**HopsDecoratedOperator.step_inputs(self), **{n: v for n, v in given.items() if v is not None}}
+
+    def _positional_names(self) -> list[str]:
+        return list(inspect.signature(self.python_callable).parameters)
+
+
+class TrainDecoratedOperator(TrainingDecoratedOperator, TrainOperator):
+    """A :class:`~airflow_hops.operators.train.TrainOperator` of a function of the DAG file."""
+
+    custom_operator_name = "@task.train"
+    template_fields: Sequence[str] = tuple(
+        dict.fromkeys([*HopsDecoratedOperator.template_fields, *TrainOperator.template_fields])
+    )
+
+
+class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
+    """A :class:`~airflow_hops.operators.train.HorovodTrainOperator` of a function of the DAG file.
+
+    The function is called on every rank; rank 0's return value counts.
+    """
+
+    custom_operator_name = "@task.horovod"
+    template_fields: Sequence[str] = tuple(
+        dict.fromkeys([*HopsDecoratedOperator.template_fields, *HorovodTrainOperator.template_fields])
+    )
+
+
+def train_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Wraps a function into a task that trains with it in one process, with any framework.
+
+    Example::
+
+        @task.train(runtime="churn")
+        def train(context, examples, leaves: int):
+            import lightgbm
+
+            rows = context.table("train")
+            return lightgbm.train({"objective": "binary", "num_leaves": leaves}, rows.dataset())
+
+    Args:
+        python_callable: The function to decorate.
+        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
+        **kwargs: Arguments of :class:`~airflow_hops.operators.train.TrainOperator`.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=TrainDecoratedOperator,
+        **kwargs,
+    )
+
+
+def horovod_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Wraps a function into a task that trains with it on several ranks.
+
+    Example::
+
+        @task.horovod(np=2)
+        def train(context, examples, lr: float):
+            ...
+            return model
+
+    Args:
+        python_callable: The function to decorate.
+        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
+        **kwargs: Arguments of :class:`~airflow_hops.operators.train.HorovodTrainOperator`.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=HorovodDecoratedOperator,
+        **kwargs,
+    )

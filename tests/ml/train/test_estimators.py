@@ -1,0 +1,230 @@
+"""Trainings of one process: what estimators of any framework are given, and how they become models that serve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from trainings import Trainings
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.contract.target import Target
+from airflow_hops.data.feature_specs import OutputSpec
+from airflow_hops.hops.tables import SplitTable, raw_specs, read_table
+from airflow_hops.runtime.train.estimators import _sample, framework_of
+from airflow_hops.store import ArtifactStore
+from tests import flights_examples
+
+COLOURS = ("black", "red", "white")
+
+
+def hens(rows: int, seed: int = 0) -> pd.DataFrame:
+    """Rows with strings, integers, missing numbers, three breeds, a yield in eggs, and weights."""
+    random = np.random.default_rng(seed)
+    breed = random.integers(0, 3, rows)
+    length = random.normal(30 + 4 * breed, 2)
+    length[::17] = np.nan
+    return pd.DataFrame(
+        {
+            "hen": [f"hen-{seed}-{number}" for number in range(rows)],
+            "colour": np.array(COLOURS, object)[(breed + (random.random(rows) < 0.1)) % 3],
+            "weight_g": random.integers(1000, 2000, rows) + 300 * breed,
+            "length_mm": np.where(np.isnan(length), 30.0, length),
+            "breed": breed.astype("int64"),
+            "eggs": random.normal(200 - 30 * breed, 5),
+            "importance": random.uniform(0.5, 2, rows),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def breeds(shared_store: ArtifactStore) -> Artifact:
+    """Raw examples of three classes, with weights."""
+    splits = {"train": hens(400).drop(columns="eggs"), "eval": hens(90, 1).drop(columns="eggs")}
+    of = {"problem": "multiclass", "classes": ["bantam", "leghorn", "sussex"], "weight": "importance"}
+    return write(shared_store, splits, run_id="breeds", label="breed", **of)
+
+
+def write(store: ArtifactStore, splits: dict[str, pd.DataFrame], *, run_id: str, **properties: Any) -> Artifact:
+    return flights_examples.write_examples(store, dict(splits), run_id=run_id, key="hen", time=None, **properties)
+
+
+def test_a_pipeline_on_raw_features_is_served_as_an_onnx_graph_that_says_its_classes(
+    trainings: Trainings, breeds: Artifact
+) -> None:
+    model = trainings("estimator_functions:classify_rows", breeds, strategy="single", np=1, C=3.0)
+    folder = trainings.store.local(model)
+    properties = ModelProperties.of(model)
+    assert (properties.format, properties.framework, properties.problem) == ("onnx", "sklearn", "multiclass")
+    assert properties.classes == ("bantam", "leghorn", "sussex") and properties.target.label == "breed"
+    assert properties.synchronized and properties.ranks == 1
+    assert set(properties.inputs or ()) == set(properties.features or ()) == {"colour", "weight_g", "length_mm"}
+    assert properties.library_versions is not None and "scikit-learn" in properties.library_versions
+    assert model.rows["train"].rows_out == 400
+    record = json.loads((folder / "training.json").read_text())
+    assert record["strategy"] == "single" and 0 <= record["model"]["largest_difference"] < 1e-3
+    assert any(line.startswith("step 1 accuracy=") for line in trainings.lines)
+    # What serves gives what was trained.
+    from airflow_hops.serving.models.model_options import ModelOptions
+    from airflow_hops.serving.models.onnx import OnnxServable
+
+    served = OnnxServable("breeds", 1, folder / "onnx", ModelOptions())
+    rows = hens(90, 1)
+    asked = {"colour": rows["colour"].map(str.encode).to_numpy(), "weight_g": rows["weight_g"].to_numpy()}
+    found = served.predict({**asked, "length_mm": rows["length_mm"].to_numpy("float32")})
+    assert found["probabilities"].shape == (90, 3)
+    assert (found["probabilities"].argmax(axis=1) == rows["breed"]).mean() > 0.8
+    assert set(found["class"].tolist()) <= {b"bantam", b"leghorn", b"sussex"}
+
+
+def test_trees_behind_the_transform_graph_take_raw_features_when_they_serve(
+    trainings: Trainings, examples: Artifact
+) -> None:
+    model = trainings("estimator_functions:classify_outputs", examples, strategy="single", np=1)
+    folder = trainings.store.local(model)
+    assert (folder / "onnx" / "transform_graph" / "saved_model.pb").is_file()
+    properties = ModelProperties.of(model)
+    assert (properties.problem, properties.features) == ("binary", ("a", "b", "kind"))
+    assert properties.statistics == "file:///store/statistics"
+
+
+def test_a_keras_model_of_one_process_needs_no_horovod(trainings: Trainings, examples: Artifact) -> None:
+    model = trainings("estimator_functions:learn_keras", examples, strategy="single", np=1)
+    properties = ModelProperties.of(model)
+    assert (properties.folder, properties.framework, properties.synchronized) == ("saved_model", "keras", True)
+    assert (trainings.store.local(model) / "saved_model" / "saved_model.pb").is_file()
+
+
+def test_a_retry_goes_on_with_the_files_that_the_function_has_saved(
+    trainings: Trainings, shared_store: ArtifactStore
+) -> None:
+    splits = {"train": hens(300).drop(columns="breed"), "eval": hens(60, 1).drop(columns="breed")}
+    eggs = write(shared_store, splits, run_id="eggs", label="eggs", problem="regression")
+    how = {"strategy": "single", "np": 1, "run_id": "retried"}
+    with pytest.raises(HopsError, match=r"something fails for once[\s\S]*checkpoint .* is kept"):
+        trainings("estimator_functions:regress", eggs, fails=True, **how)
+    model = trainings("estimator_functions:regress", eggs, fails=True, **how)
+    assert "resumed after 5 trees" in trainings.lines
+    assert ModelProperties.of(model).inputs == ("length_mm", "weight_g"), "in the order in which the model takes them"
+    assert ModelProperties.of(model).problem == "regression"
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("return_labels", r"returned numpy.ndarray, expected an estimator of scikit-learn, XGBoost or LightGBM"),
+        ("without_converter", r"step 'splinetransformer' \(SplineTransformer\) does not convert"),
+    ],
+)
+def test_what_cannot_be_served_fails_for_good_and_says_why(
+    trainings: Trainings, breeds: Artifact, function: str, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        trainings(f"estimator_functions:{function}", breeds, strategy="single", np=1)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., SplitTable]:
+    """Reads a table of the test's own as the split that is trained on."""
+
+    def read_rows(table: pa.Table, target: Target, columns: list[str] | None = None, **share: int) -> SplitTable:
+        folder = tmp_path / "train"
+        folder.mkdir(exist_ok=True)
+        pq.write_table(table, folder / "part-0.parquet")
+        specs = raw_specs(str(folder), [target.label, target.weight])
+        return read_table(str(folder), "train", target, {n: specs[n] for n in columns or specs}, **share)
+
+    return read_rows
+
+
+def test_a_table_has_its_rows_in_the_form_of_each_framework(read: Callable[..., SplitTable]) -> None:
+    table = pa.table(
+        {
+            "name": pa.array(["a", None, "c", "a"]).dictionary_encode(),
+            "count": pa.array([1, 2, 3, 4], pa.int32()),
+            "ratio": pa.array([0.5, None, 1.5, 2.5]),
+            "place": pa.FixedSizeListArray.from_arrays(pa.array(range(8), pa.float32()), 2),
+            "late": pa.array([0, 1, 0, 1]),
+            "share": pa.array([1.0, 2.0, 3.0, 4.0]),
+        }
+    )
+    target = Target("late", weight="share")
+    rows = read(table, target)
+    assert rows.arrow().num_rows == len(rows) == 4
+    assert (rows.labels.dtype, rows.labels.tolist()) == (np.int64, [0, 1, 0, 1])
+    assert rows.weights is not None and rows.weights.tolist() == [1, 2, 3, 4]
+    frame = read(table, target, ["ratio", "name"]).frame()
+    assert list(frame) == ["ratio", "name"] and frame["name"].tolist() == ["a", "", "c", "a"]
+    assert frame["ratio"].dtype == np.float32 and np.isnan(frame["ratio"][1])
+    numbers = read(table, target, ["place", "count"])
+    assert numbers.names == ["place_0", "place_1", "count"]
+    assert numbers.matrix().dtype == np.float32
+    assert numbers.matrix().tolist() == [[0, 1, 1], [2, 3, 2], [4, 5, 3], [6, 7, 4]]
+    second = read(table, target, ["count"], rank=1, size=2)
+    assert second.matrix().ravel().tolist() == [3, 4] and second.labels.tolist() == [0, 1]
+    with pytest.raises(BadInput, match=r"'place' has 2 values a row.*use matrix\(\)"):
+        rows.frame()
+    with pytest.raises(BadInput, match=r"'name' holds strings.*use frame\(\)"):
+        rows.matrix()
+
+
+@pytest.mark.parametrize(
+    ("column", "target", "message"),
+    [
+        ([0.5, float("nan")], Target("y", "regression"), r"label 'y' is nan in row 1, and no number in 1 of 2 rows"),
+        ([0.5, None], Target("y", "regression"), "label 'y' is missing in 1 of 2 rows"),
+        ([2.5, 2.5], Target("y", "regression"), "label 'y' is 2.5 in every row"),
+        ([1, 1], Target("y"), "label 'y' is '0' in no row"),
+        ([0, 3], Target("y", "multiclass", ("a", "b", "c")), "'y' is 3 in a row, expected a class's number, 0 to 2"),
+        ([0, 2], Target("y", "multiclass", ("a", "b", "c")), "label 'y' is 'b' in no row"),
+        (["a", "b"], Target("y"), "label 'y' is string, expected numbers"),
+        ([0, 1], Target("y", weight="x"), "weight 'x' is 0 in a row, expected a number above 0"),
+    ],
+)  # fmt: skip
+def test_a_label_that_no_model_can_learn_is_named_with_its_value(
+    read: Callable[..., SplitTable], column: list[Any], target: Target, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        read(pa.table({"x": [1.0, 0.0], "z": [1, 2], "y": column}), target)
+
+
+def test_an_estimator_gets_its_features_in_its_own_order_and_only_those_that_are_there(
+    read: Callable[..., SplitTable],
+) -> None:
+    from sklearn.linear_model import LinearRegression
+
+    table = pa.table({"a b": [1.0, 2.0, 3.0], "c": [3.0, 1.0, 2.0], "y": [1.0, 2.0, 4.0]})
+    rows = read(table, Target("y", "regression"))
+    turned = LinearRegression().fit(rows.frame()[["c", "a b"]], rows.labels)
+    sample, order = _sample(turned, rows)
+    assert list(sample) == list(order) == ["c", "a b"]
+    sample, order = _sample(LinearRegression().fit(rows.matrix(), rows.labels), rows)
+    assert isinstance(sample, np.ndarray) and list(order) == ["a b", "c"]
+
+    made = LinearRegression().fit(rows.frame().assign(ratio=1.0), rows.labels)
+    with pytest.raises(BadInput, match=r"was trained on 'ratio', which will not be there.*features.* are a b, c"):
+        _sample(made, rows)
+    with pytest.raises(BadInput, match=r"was trained on 1 columns, but the features are 2: a b, c"):
+        _sample(LinearRegression().fit(rows.matrix()[:, :1], rows.labels), rows)
+
+    class Booster:
+        """As LightGBM names the features of what it has trained."""
+
+        def feature_name(self) -> list[str]:
+            return ["c", "a_b"]
+
+        def predict(self, rows: Any) -> Any:
+            return rows
+
+    sample, order = _sample(Booster(), rows)
+    assert list(order) == ["c", "a b"] and sample.tolist() == [[3, 1], [1, 2], [2, 3]]
+    assert framework_of(turned) == "sklearn"
+    assert framework_of(rows) is framework_of(OutputSpec("int64")) is None
