@@ -16,7 +16,7 @@ from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCo
 from airflow_hops.contract.images import IMAGE, KEY, ImageOptions, ImageSpec
 from airflow_hops.contract.properties import TransformedExamplesProperties
 from airflow_hops.contract.splits import EVAL, TRAIN
-from airflow_hops.contract.target import BINARY, MULTICLASS
+from airflow_hops.contract.target import BINARY, MULTICLASS, Target
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.data.images import decode_images
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
@@ -39,8 +39,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
         options: Those of :class:`airflow_hops.contract.images.ImageOptions`.
 
     Raises:
-        BadInput: an option or a source cannot be used; a split has no images, or a class none in ``train``; too many
-            images are rejected.
+        BadInput: an option or a source cannot be used; there are fewer than two classes; a split has no images, or a
+            class none in ``train``; too many images are rejected.
         HopsError: Spark failed, or files changed while they were read.
     """
     given = ImageOptions(**options)
@@ -48,7 +48,6 @@ def run(context: StepContext, **options: Any) -> Artifact:
     spark = start_spark_context_of(context)
     plan = plan_images(given.sources)
     names = name_classes(plan, given.classes)
-    problem = BINARY if len(names) == 2 else MULTICLASS
     context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
     with context.output() as writer:
         preparation = ImagePreparation(
@@ -60,6 +59,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in given.sources if split != TRAIN)]
         by_class = _by_class(summaries, splits, names)
         _check_splits(rows, splits, by_class)
+        target = Target(label, BINARY if len(names) == 2 else MULTICLASS, names)
         for source in given.sources:
             # What is held out of a source is too little to be judged by itself.
             parts = [TRAIN, EVAL] if source == TRAIN and eval_percent else [source]
@@ -74,7 +74,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
             time=None,
             outputs={IMAGE: OutputSpec("float32", image=spec)},
             classes=names,
-            problem=problem,
+            problem=target.problem,
         )
         trace_images(spec).save(writer.path / "transform_graph")
         (writer.path / "features.json").write_text(specs.to_json())
@@ -97,7 +97,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
                 key=KEY,
                 features=(IMAGE,),
                 outputs=specs.outputs,
-                problem=problem,
+                problem=target.problem,
                 classes=tuple(names),
                 by_class=by_class,
                 splits=tuple(splits),

@@ -69,6 +69,8 @@ def write_folders(root: Path) -> None:
     (root / "gap" / "unicorn").mkdir(parents=True)
     (root / "gap" / "cat").mkdir()
     (root / "gap" / "cat" / "one.png").write_bytes(whole)
+    (root / "one" / "cat").mkdir(parents=True)
+    (root / "one" / "cat" / "one.png").write_bytes(whole)
     (root / "damaged" / "cat").mkdir(parents=True)
     (root / "damaged" / "cat" / "one.png").write_bytes(whole[:60])
 
@@ -159,6 +161,7 @@ CASES: dict[str, dict[str, Any]] = {
     "no_labels": {"sources": {"train": "idx/images.gz"}},
     "hollow": {"sources": {"train": "hollow"}},
     "gap": {"sources": {"train": "gap"}, "eval_percent": 0},
+    "one_class": {"sources": {"train": "one"}, "eval_percent": 0},
     "damaged": {"sources": {"train": "damaged"}, "eval_percent": 0},
     "too_small": {"sources": {"train": IDX}, "fit": "crop"},
     "mixed": {"sources": {"train": IDX, "test": "test"}},
@@ -493,6 +496,7 @@ def test_a_number_without_a_class_is_set_aside(prepared: Any) -> None:
         ("gap", "1 of 2 classes have no image in split 'train': 'unicorn'"),
         ("damaged", "split 'train' has no images, of 1 that were read; 1 were rejected: not an image"),
         ("too_small", "split 'train' has no images, of "),
+        ("one_class", "problem is 'multiclass'; expected the names of at least 2 classes, found 1"),
         (
             "many_rejected",
             "sources['train']: 10 of 30 rows (33.3%) are rejected for 'unknown class', more than max_rejected=0.1 "
