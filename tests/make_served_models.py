@@ -1,11 +1,14 @@
-"""Writes small SavedModels, raw features to probability; a step in the runtime environment."""
+"""Writes small models, raw features to probability; a step in the runtime environment."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import tensorflow as tf
+from onnx import helper
 
 SIGNATURE = [
     tf.TensorSpec([None], tf.string, "carrier"),
@@ -42,12 +45,34 @@ class Late(tf.Module):
         return {"probability": probability}
 
 
+def write_onnx(folder: Path, slope: float) -> None:
+    """The same as an ONNX graph, which takes the distance alone."""
+    number = onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Mul", ["distance", "slope"], ["sloped"]),
+        helper.make_node("Sub", ["sloped", "one"], ["logit"]),
+        helper.make_node("Sigmoid", ["logit"], ["late"]),
+    ]
+    held = [helper.make_tensor("slope", number, [1], [slope / 1000]), helper.make_tensor("one", number, [1], [1.0])]
+    given, made = (helper.make_tensor_value_info(name, number, ["batch"]) for name in ("distance", "late"))
+    graph = helper.make_graph(nodes, "late", [given], [made], held)
+    folder.mkdir()
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), folder / "model.onnx"
+    )
+    types = {"carrier": "string", "distance": "float", "scheduled_at": "int64"}
+    columns = [{"name": name, "type": kind} for name, kind in types.items()]
+    signature = {"columns": columns, "model": {"columns": columns[1:2]}, "problem": "binary"}
+    (folder / "signature.json").write_text(json.dumps(signature))
+
+
 def write(context: Any, folder: str) -> None:
-    """One SavedModel a kind; the broken one is none."""
+    """One SavedModel a kind, and an ONNX graph; the broken one is none."""
     kinds = {"first": 1.0, "second": 1.2, "third": 1.4, "constant": 1.0, "nan": 1.0, "failing": 1.0, "slow": 1.0}
     for kind, slope in kinds.items():
         model = Late(slope, kind)
         tf.saved_model.save(model, f"{folder}/{kind}", {"serving_default": model.serve})
+    write_onnx(Path(folder) / "onnx", 1.2)
     broken = Path(folder) / "broken"
     broken.mkdir()
     (broken / "saved_model.pb").write_bytes(b"this is no protocol buffer")

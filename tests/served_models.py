@@ -134,10 +134,10 @@ class Pipeline:
         return self.runner.store
 
     def model(self, kind: str, **properties: Any) -> Artifact:
-        """A model artifact as the train stage writes it; the same kind has the same fingerprint."""
+        """A model artifact as a training writes it; the same kind has the same fingerprint."""
         uri = self.store.uri("training", f"run-{uuid.uuid4().hex[:6]}", "train", "model")
         with self.store.create(uri, "model", Producer("training", "run", "train")) as writer:
-            shutil.copytree(self.saved_models / kind, writer.path / "saved_model")
+            shutil.copytree(self.saved_models / kind, writer.path / ("onnx" if kind == "onnx" else "saved_model"))
             training = {"epochs": EPOCHS, "learning_rate": 0.001, "kind": kind}
             (writer.path / "training.json").write_text(json.dumps(training))
             return writer.commit(
@@ -149,6 +149,7 @@ class Pipeline:
                     "statistics": f"{self.store.root}/statistics-of-{kind}",
                     "schema": f"{self.store.root}/schema",
                     "window": ["2013-01-01T00:00:00Z", "2013-04-01T00:00:00Z"],
+                    **({"format": "onnx"} if kind == "onnx" else {}),
                     **properties,
                 },
             )

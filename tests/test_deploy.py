@@ -67,7 +67,7 @@ def test_first_model_becomes_the_champion_and_gets_all_the_traffic(pipeline: Pip
 
 def test_second_model_becomes_a_canary_and_a_retry_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
-    second = pipeline.model("second")
+    second = pipeline.model("onnx")
     for _ in range(2):
         deployment = pipeline.deploy(second, canary_percent=25)
         assert deployment.properties["mode"] == "canary"

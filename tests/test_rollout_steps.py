@@ -33,7 +33,7 @@ def shares(pipeline: Pipeline) -> dict[int, float]:
 
 def test_a_step_and_a_promotion_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
-    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=30)
+    deployment = pipeline.deploy(pipeline.model("onnx"), canary_percent=30)
     plan: dict[str, Any] = {"steps": [60, 100], "min_requests": 20, "keep_versions": 1}
     wait_for(lambda: shares(pipeline) == {1: 70, 2: 30}, "the canary's share")
     pipeline.server.ask(pipeline.name, 100)

@@ -7,7 +7,7 @@ import importlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,16 +68,26 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     inputs = _inputs_of(model, sample)
     by_type = {"float": types.FloatTensorType, "int64": types.Int64TensorType, "string": types.StringTensorType}
     given = [(name, by_type[kind.name]([None, inputs.width or 1])) for name, kind in inputs.columns.items()]
-    options = {} if target.problem == REGRESSION else {"zipmap": False}
+    # A scaler divides, as in scikit-learn: multiplied by the inverse, a value may pass a threshold.
+    options: dict[Any, Any] = {step: {"div": "div"} for step in _scalers()}
+    if target.problem != REGRESSION:
+        options[id(model)] = {"zipmap": False}
     try:
-        graph = skl2onnx.convert_sklearn(
-            model, initial_types=given, options=options, target_opset={"": _OPSET, "ai.onnx.ml": 3}
-        )
+        with _numbered_features(step for _, step in _steps(model, "")):
+            graph = skl2onnx.convert_sklearn(
+                model, initial_types=given, options=options, target_opset={"": _OPSET, "ai.onnx.ml": 3}
+            )
     except Exception as error:  # a converter can fail in any way
         raise NotConvertible(
             f"{_step_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
         ) from error
     return Graph(graph.SerializeToString(), inputs, _output(graph))
+
+
+def _scalers() -> tuple[type, ...]:
+    from sklearn.preprocessing import MaxAbsScaler, RobustScaler, StandardScaler
+
+    return MaxAbsScaler, RobustScaler, StandardScaler
 
 
 def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
@@ -145,7 +155,7 @@ def _of_booster(model: Any, sample: Sample, framework: str, target: Target) -> G
     if framework == "lightgbm":
         options["zipmap"] = False
     try:
-        with _numbered_features(model, framework, width):
+        with _numbered_features([model]):
             graph = getattr(onnxmltools, f"convert_{framework}")(model, initial_types=given, **options)
     except Exception as error:  # a converter can fail in any way
         raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
@@ -154,18 +164,18 @@ def _of_booster(model: Any, sample: Sample, framework: str, target: Target) -> G
 
 
 @contextlib.contextmanager
-def _numbered_features(model: Any, framework: str, width: int) -> Iterator[None]:
-    """Has the features of an XGBoost model be called ``f0``, ``f1``, …, the only names that its converter reads."""
-    if framework != "xgboost":
-        yield
-        return
-    booster = model.get_booster() if hasattr(model, "get_booster") else model
-    names = booster.feature_names
-    booster.feature_names = [f"f{number}" for number in range(width)]
+def _numbered_features(models: Iterable[Any]) -> Iterator[None]:
+    """Has the features of XGBoost's models be called ``f0``, ``f1``, …, the only names that its converter reads."""
+    ours = [model for model in models if type(model).__module__.startswith("xgboost")]
+    boosters = [model.get_booster() if hasattr(model, "get_booster") else model for model in ours]
+    names = [booster.feature_names for booster in boosters]
+    for booster in boosters:
+        booster.feature_names = [f"f{number}" for number in range(booster.num_features())]
     try:
         yield
     finally:
-        booster.feature_names = names
+        for booster, before in zip(boosters, names, strict=True):
+            booster.feature_names = before
 
 
 def _of_torch(model: Any, sample: Sample) -> Graph:

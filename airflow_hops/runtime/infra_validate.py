@@ -27,6 +27,7 @@ from airflow_hops.data.raw_features import example_files, read_rows
 from airflow_hops.processes.ending import end_process
 from airflow_hops.processes.programs import module_command, with_package
 from airflow_hops.runtime.evaluate.scoring import ServedModel, batch_rows
+from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.serving_api.answers import ModelServerError
 from airflow_hops.serving_api.client import ModelServerClient
@@ -109,7 +110,7 @@ def run(
     split = split or ExamplesProperties.of(examples).splits[-1]
     files = example_files(context.local("examples"), split)
     validation = validate_serving(
-        context.local("model") / "saved_model",
+        model_folder(context.store, context.input("model")),
         files,
         context.scratch,
         requests=requests,
@@ -127,12 +128,12 @@ def run(
 
 
 def validate_serving(
-    saved_model: Path, files: Sequence[Path], scratch: Path, *, requests: int = 20, start_timeout_s: float = 60.0
+    folder: Path, files: Sequence[Path], scratch: Path, *, requests: int = 20, start_timeout_s: float = 60.0
 ) -> InfraValidation:
-    """Serves a SavedModel in a server of its own and asks it for real rows.
+    """Serves a model in a server of its own and asks it for real rows.
 
     Args:
-        saved_model: The SavedModel's folder.
+        folder: The model's folder.
         files: Parquet files of raw examples.
         scratch: Folder for the server's files.
         requests: How many rows to send.
@@ -145,10 +146,10 @@ def validate_serving(
         HopsError: the server did not start.
     """
     begun = time.monotonic()
-    with throwaway_server(saved_model, scratch, start_timeout_s) as server:
+    with throwaway_server(folder, scratch, start_timeout_s) as server:
         # While the server starts, this process loads the same model, to know what the answers should be.
         try:
-            model: ServedModel | None = ServedModel(saved_model)
+            model: ServedModel | None = ServedModel(folder)
             own_error = None
         except BadInput as error:
             model, own_error = None, str(error)
@@ -217,18 +218,18 @@ class ThrowawayServer:
 
 
 @contextmanager
-def throwaway_server(saved_model: Path, scratch: Path, timeout_s: float) -> Iterator[ThrowawayServer]:
+def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[ThrowawayServer]:
     """Starts a model server on free ports, and stops that process, and no other, at the end.
 
     Args:
-        saved_model: The SavedModel that becomes version 1.
+        folder: Folder of the model that becomes version 1.
         scratch: Folder for the server's files.
         timeout_s: Seconds that it has to come up.
     """
     base = scratch / "models"
     base.mkdir(parents=True)
     link = base / str(VERSION)
-    link.symlink_to(saved_model.resolve(), target_is_directory=True)
+    link.symlink_to(folder.resolve(), target_is_directory=True)
     ready_file, log_file = scratch / "ready.json", scratch / "server.log"
     command = module_command(
         sys.executable,

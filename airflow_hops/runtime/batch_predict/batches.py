@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.raw_features import check_columns, dense_arrays
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_thread
+from airflow_hops.processes.tensorflow_graphs import use_one_thread
+from airflow_hops.runtime.loaded_models import load_model
 from airflow_hops.runtime.transform.batches import TransformTask
-from airflow_hops.runtime.transform.signature_inputs import LoadedSignature
 
 Array = np.ndarray[Any, Any]
 _loaded: dict[tuple[str, str], SignatureModel] = {}
@@ -29,14 +29,14 @@ class PredictionPlan:
     """The plan that every task gets.
 
     Attributes:
-        saved_model: Folder of the SavedModel; every executor can read it.
+        model: Folder of the model; every executor can read it.
         signature: Name of the signature.
         target: Folder to write to, with a folder per split; every executor can write to it.
         columns: Columns of the examples that go with the predictions.
         batch_rows: Rows that are predicted at once.
     """
 
-    saved_model: str
+    model: str
     signature: str
     target: str
     columns: tuple[str, ...]
@@ -63,10 +63,10 @@ class PredictionSummary:
 
 
 class SignatureModel:
-    """A signature of a SavedModel that takes a column of the examples for each of its inputs.
+    """A signature of a model of any format that takes a column of the examples for each of its inputs.
 
     Args:
-        path: The SavedModel's folder.
+        path: The model's folder.
         signature: The signature's name.
 
     Attributes:
@@ -79,26 +79,17 @@ class SignatureModel:
     """
 
     def __init__(self, path: Path, signature: str) -> None:
-        self._tf = tf = import_tensorflow()
-        try:
-            self._model = tf.saved_model.load(str(path))  # kept: its variables live as long as it does
-        except Exception as error:  # a damaged file can fail in any way
-            raise BadInput(f"{path}: the SavedModel does not load ({type(error).__name__}: {error})") from error
-        signatures = self._model.signatures
-        if signature not in signatures:
-            raise BadInput(f"{path}: there is no signature {signature!r}; there are {', '.join(signatures)}")
-        self._signature = LoadedSignature(path, self._model, signature)
-        self._specs = self._signature.inputs
-        for name, spec in self._specs.items():
-            if spec.shape.rank not in (1, 2) or spec.shape[0] is not None:
+        self._model = load_model(path, signature)
+        for name, spec in self._model.inputs.items():
+            if spec.shape is None or len(spec.shape) not in (1, 2) or spec.shape[0] is not None:
                 raise BadInput(
                     f"{path}: input {name!r} of signature {signature!r} has shape {spec.shape}; expected [None] or "
                     "[None, width], to take a column of the examples"
                 )
-        self.inputs: dict[str, str] = {name: spec.dtype.name for name, spec in self._specs.items()}
+        self.inputs: dict[str, str] = {name: spec.dtype for name, spec in self._model.inputs.items()}
         self.outputs: dict[str, tuple[Any, bool]] = {
-            name: (np.dtype(spec.dtype.as_numpy_dtype), spec.shape.rank == 1 or spec.shape[1:] == [1])
-            for name, spec in self._signature.outputs.items()
+            name: (spec.numpy, spec.shape is not None and (len(spec.shape) == 1 or spec.shape[1:] == (1,)))
+            for name, spec in self._model.outputs.items()
         }
 
     def check(self, file: Path) -> None:
@@ -108,7 +99,7 @@ class SignatureModel:
             BadInput: a column is missing, or of another type.
         """
         schema = pq.read_schema(file)
-        flat = {name: _column_dtype(d) for name, d in self.inputs.items() if not _is_list(schema, name)}
+        flat = {name: spec.column for name, spec in self._model.inputs.items() if not _is_list(schema, name)}
         check_columns(file, flat, of="the model's signature")
 
     def predict(self, batch: Any, where: str) -> dict[str, Array]:
@@ -124,12 +115,11 @@ class SignatureModel:
         Raises:
             BadInput: the model fails on the values, or an output is not of the batch's rows.
         """
-        tensors = {name: self._tensor(name, batch, where) for name in self._specs}
+        arrays = {name: self._array(name, batch, where) for name in self.inputs}
         try:
-            found = self._signature(tensors)
-        except (self._tf.errors.OpError, ValueError) as error:
+            outputs = self._model.run(arrays)
+        except BadInput as error:
             raise BadInput(f"{where}: the model fails on a batch of {batch.num_rows} rows: {error}") from None
-        outputs = {name: values.numpy() for name, values in found.items()}
         for name, values in outputs.items():
             if not values.ndim or len(values) != batch.num_rows:
                 raise BadInput(
@@ -138,8 +128,8 @@ class SignatureModel:
                 )
         return outputs
 
-    def _tensor(self, name: str, batch: Any, where: str) -> Any:
-        spec = self._specs[name]
+    def _array(self, name: str, batch: Any, where: str) -> Array:
+        spec = self._model.inputs[name]
         column = batch.column(batch.schema.get_field_index(name))
         rows = batch.num_rows
         if _is_list(batch.schema, name):
@@ -147,19 +137,12 @@ class SignatureModel:
             if column.null_count or len(flat) % rows:
                 raise BadInput(f"{where}: column {name!r} has not the same number of values in every row")
             column = flat
-        batch = pa.RecordBatch.from_arrays([column], [name])
-        if spec.dtype == self._tf.float64:
+        if spec.dtype == "float64":
             values: Array = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
         else:
-            values = dense_arrays(batch, {name: _column_dtype(spec.dtype.name)}, where)[name]
-        if spec.shape.rank == 2:
-            values = values.reshape(rows, -1)
-        try:
-            return self._tf.constant(
-                values if spec.dtype == self._tf.string else values.astype(spec.dtype.as_numpy_dtype), spec.dtype
-            )
-        except (TypeError, ValueError) as error:
-            raise BadInput(f"{where}: column {name!r} cannot become {spec.dtype.name}: {error}") from error
+            batch = pa.RecordBatch.from_arrays([column], [name])
+            values = dense_arrays(batch, {name: spec.column}, where)[name]
+        return values.reshape(rows, -1) if spec.shape is not None and len(spec.shape) == 2 else values
 
 
 def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
@@ -249,13 +232,6 @@ def _count_not_finite(outputs: Mapping[str, Array], summary: PredictionSummary) 
                 summary.not_finite[name] = summary.not_finite.get(name, 0) + int(bad.sum())
 
 
-def _column_dtype(dtype: str) -> str:
-    """The type of column that a tensor of a dtype takes."""
-    if dtype == "string":
-        return "string"
-    return "int64" if dtype.startswith(("int", "uint", "bool")) else "float32"
-
-
 def _is_list(schema: Any, name: str) -> bool:
     index = schema.get_field_index(name)
     if index < 0:
@@ -266,9 +242,9 @@ def _is_list(schema: Any, name: str) -> bool:
 
 def _load(plan: PredictionPlan) -> SignatureModel:
     """The model, loaded once in a Python worker."""
-    key = (plan.saved_model, plan.signature)
+    key = (plan.model, plan.signature)
     if key not in _loaded:
         use_one_thread()
         _loaded.clear()
-        _loaded[key] = SignatureModel(Path(plan.saved_model), plan.signature)
+        _loaded[key] = SignatureModel(Path(plan.model), plan.signature)
     return _loaded[key]

@@ -25,6 +25,7 @@ from airflow_hops.runtime.batch_predict.batches import (
     predict_task,
 )
 from airflow_hops.runtime.evaluate.scoring import BATCH_BLOBS, BATCH_ROWS
+from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.spark.context import as_spark_failure, start_spark_context_of
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import ModelRegistry
@@ -63,18 +64,18 @@ def run(
     _check_values(splits=splits, columns=columns, batch_rows=batch_rows)
     of = ExamplesProperties.of(context.input("examples"))
     model, number = _model(context, model_name, version)
-    saved_model = context.store.local(model) / "saved_model"
+    folder_of_model = model_folder(context.store, model)
     spark = start_spark_context_of(context)
     folder = context.local("examples")
     found = list(splits) if splits is not None else list(of.splits or _splits(folder))
     files = {split: example_files(folder, split) for split in found}
-    loaded = SignatureModel(saved_model, signature)
+    loaded = SignatureModel(folder_of_model, signature)
     kept = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
     _check(loaded, files, kept)
     context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
     with context.output(model=model) as writer:
         rows_at_once = batch_rows or _batch_rows(files)
-        plan = PredictionPlan(str(saved_model), signature, str(writer.path), kept, rows_at_once)
+        plan = PredictionPlan(str(folder_of_model), signature, str(writer.path), kept, rows_at_once)
         summaries = _run_on_spark(context, spark, plan, files)
         for split, paths in files.items():
             _finish_split(writer.path / split, loaded, plan, paths[0])

@@ -16,6 +16,7 @@ from airflow_hops.contract.model_record import ModelRecord, ServedVersion, by_wh
 from airflow_hops.contract.properties import BlessingProperties, DeploymentProperties, Mode, ModelProperties
 from airflow_hops.contract.rollout.counts import snapshot_of
 from airflow_hops.contract.times import now
+from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.model_server import ModelServer, check_model
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import ModelRegistry, read_training
@@ -75,7 +76,7 @@ def run(
     for role in ("evaluation", "infra_blessing"):
         if context.has_input(role):
             _check_blessing(context, role, model)
-    check_model(context.store.local(model) / "saved_model")
+    check_model(model_folder(context.store, model))
     server = ModelServer.of(context.spec.services, context.store)
     context.progress(0.0, f"model server {server.address}")
     server.check_reachable(model_name)
@@ -237,14 +238,14 @@ class _Steps:
         write_record(self.context.store, self.model_name, record)
 
     def _load(self, version: int, others: list[int]) -> bool:
-        saved_model = self.context.store.local(self.model) / "saved_model"
+        folder = model_folder(self.context.store, self.model)
         return load_version(
             self.context,
             self.server,
             self.model_name,
             version,
             others,
-            publish=lambda: self.server.publish(saved_model, self.model_name, version, self.model.fingerprint),
+            publish=lambda: self.server.publish(folder, self.model_name, version, self.model.fingerprint),
             timeout_s=self.available_timeout_s,
         )
 

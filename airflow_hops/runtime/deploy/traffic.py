@@ -14,6 +14,7 @@ from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.contract.times import now
 from airflow_hops.runtime.deploy.stage import CANARY_LABEL, STABLE_LABEL, load_version
+from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.model_server import ModelServer
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import ModelRegistry
@@ -303,8 +304,7 @@ class Serving:
         def publish() -> bool:
             if server.folders.has(name, version):
                 return False
-            saved_model = self.context.store.local(served.model) / "saved_model"
-            return server.publish(saved_model, name, version, served.fingerprint)
+            return server.publish(model_folder(self.context.store, served.model), name, version, served.fingerprint)
 
         load_version(
             self.context, server, name, version, configured, publish=publish, timeout_s=self.available_timeout_s

@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import MULTICLASS, OUTPUTS, REGRESSION, Problem
 from airflow_hops.data.raw_features import check_columns, dense_arrays
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.runtime.loaded_models import load_model
 from airflow_hops.runtime.transform.graph import SIGNATURE
-from airflow_hops.runtime.transform.signature_inputs import LoadedSignature
 
 BATCH_ROWS = 8192
 BATCH_BLOBS = 256
@@ -26,33 +25,25 @@ MISSING = "(missing)"
 
 
 class ServedModel:
-    """The signature ``serving_default`` of an exported SavedModel.
+    """The signature ``serving_default`` of an exported model, of any format.
 
     Args:
-        path: The SavedModel's folder.
+        path: The model's folder.
 
     Attributes:
-        inputs: Dtypes of the raw features by name.
+        inputs: Dtypes (int64, float32, string) of the raw features by name.
         problem: What it predicts, by its outputs.
         output: The output that is its prediction: ``probability``, ``probabilities`` or ``prediction``.
         classes: How many classes ``probabilities`` has; None of the others.
 
     Raises:
-        BadInput: it does not load, or its signature is another.
+        BadInput: it does not load, its signature is another, or an input is no column.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        tf = import_tensorflow()
-        try:
-            self._loaded = tf.saved_model.load(str(path))
-        except Exception as error:  # a damaged file can fail in any way
-            raise BadInput(f"{path}: the SavedModel does not load ({type(error).__name__}: {error})") from error
-        signatures = self._loaded.signatures
-        if SIGNATURE not in signatures:
-            raise BadInput(f"{path}: there is no signature {SIGNATURE!r}; there are {', '.join(signatures)}")
-        self._signature = LoadedSignature(path, self._loaded, SIGNATURE)
-        outputs = self._signature.outputs
+        self._loaded = load_model(path, SIGNATURE)
+        outputs = self._loaded.outputs
         known = [problem for problem, output in OUTPUTS.items() if output in outputs]
         if not known:
             expected = ", ".join(map(repr, OUTPUTS.values()))
@@ -61,8 +52,15 @@ class ServedModel:
             )
         self.problem: Problem = known[0]
         self.output = OUTPUTS[self.problem]
-        self.classes: int | None = int(outputs[self.output].shape[1]) if self.problem == MULTICLASS else None
-        self.inputs: dict[str, str] = {name: spec.dtype.name for name, spec in self._signature.inputs.items()}
+        shape = outputs[self.output].shape or ()
+        self.classes: int | None = shape[-1] if self.problem == MULTICLASS else None
+        self.inputs: dict[str, str] = {name: spec.column for name, spec in self._loaded.inputs.items()}
+        for name, spec in self._loaded.inputs.items():
+            if spec.shape not in ((None,), (None, 1)):
+                raise BadInput(
+                    f"{path}: input {name!r} has shape {spec.shape}; expected [batch], to take a column of the "
+                    "examples (a model that takes a matrix is exported with the names of its columns)"
+                )
 
     def predict(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """What the model predicts of rows.
@@ -74,9 +72,9 @@ class ServedModel:
             float32 of shape ``[rows]``: the probability of the second class, or the predicted number; of several
             classes the probability of each, ``[rows, classes]``.
         """
-        tf = import_tensorflow()
-        tensors = {name: tf.constant(arrays[name], dtype) for name, dtype in self.inputs.items()}
-        values: np.ndarray[Any, Any] = self._signature(tensors)[self.output].numpy()
+        inputs = self._loaded.inputs.items()
+        columns = {name: arrays[name].reshape((-1, 1) if len(spec.shape or ()) == 2 else -1) for name, spec in inputs}
+        values = self._loaded.run(columns)[self.output]
         return values.reshape(-1) if self.classes is None else values
 
 

@@ -23,6 +23,7 @@ from airflow_hops.runtime.evaluate.custom_metrics import custom_metrics
 from airflow_hops.runtime.evaluate.judging import METRICS, Judge, names_of_figures
 from airflow_hops.runtime.evaluate.metrics import Metrics
 from airflow_hops.runtime.evaluate.scoring import ServedModel, score
+from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.store.model_records import read_record
 
@@ -71,7 +72,7 @@ def run(
     folder = context.local("examples")
     files = {split: example_files(folder, split) for split in splits}
     properties = {CANDIDATE: ModelProperties.of(context.store.manifest(model.uri))}
-    models = {CANDIDATE: ServedModel(context.local("model") / "saved_model")}
+    models = {CANDIDATE: ServedModel(model_folder(context.store, model))}
     champion = read_record(context.store, model_name).champion
     is_champion = champion is not None and champion.fingerprint == model.fingerprint
     if champion is not None and not is_champion:
@@ -132,12 +133,12 @@ def run(
 
 
 def evaluate_model(
-    saved_model: Path, parquet_files: Sequence[Path], label: str, slices: Sequence[str] = (), weight: str | None = None
+    folder: Path, parquet_files: Sequence[Path], label: str, slices: Sequence[str] = (), weight: str | None = None
 ) -> dict[str, Any]:
     """Figures of one exported model on the rows of Parquet files.
 
     Args:
-        saved_model: Folder of the SavedModel.
+        folder: Folder of the model, of any format.
         parquet_files: Raw examples.
         label: Name of the label column.
         slices: Columns by whose values the figures are given too.
@@ -147,7 +148,7 @@ def evaluate_model(
         The figures of the model's problem by name (:mod:`~airflow_hops.runtime.evaluate.binary_metrics` and its
         siblings), and under ``slices``, for each column, a list of them with their ``value``, the most frequent first.
     """
-    model = ServedModel(saved_model)
+    model = ServedModel(folder)
     scored = score({CANDIDATE: model}, parquet_files, label, weight=weight, slices=slices)
     rows = ClassNames(None, {}).align(scored, "the examples")
     figures = _as_json(Judge(model.problem, METRICS[model.problem].metric).describe(rows))
@@ -174,10 +175,10 @@ def _splits(wanted: Sequence[str] | None, examples: Artifact) -> list[str]:
 
 
 def _champion_model(context: StepContext, champion: ServedVersion) -> tuple[Path, ModelProperties]:
-    """The champion's SavedModel; what the server has of it where its artifact was replaced, or is gone."""
+    """The champion's model; what the server has of it where its artifact was replaced, or is gone."""
     try:
-        folder = context.store.local(champion.model)
-        return folder / "saved_model", ModelProperties.of(context.store.manifest(champion.model.uri))
+        folder = model_folder(context.store, champion.model)
+        return folder, ModelProperties.of(context.store.manifest(champion.model.uri))
     except BadInput as error:
         served = Path(champion.serving_path)
         if not champion.serving_path or not served.is_dir():

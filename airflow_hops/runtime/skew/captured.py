@@ -20,6 +20,7 @@ from airflow_hops.runtime.feature_statistics import (
     load_statistics,
 )
 from airflow_hops.runtime.feature_statistics.summary import features_by_name, type_name
+from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
 from airflow_hops.runtime.skew.captured_rows import (
     Cursor,
@@ -195,7 +196,7 @@ def _attribute(
 
     try:
         training = _training_files(context, trained, options.split)
-        model = context.store.local(trained.champion.model) / "saved_model"
+        model = model_folder(context.store, trained.champion.model)
         return attribute_drift(
             model,
             lambda columns: read_features(training, columns, prefix=""),

@@ -1,0 +1,171 @@
+"""Models of any format, loaded in this process and called with arrays, as evaluation and batch prediction do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.runtime.transform.signature_inputs import LoadedSignature
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.formats import SAVED_MODEL, format_of
+from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.store import ArtifactStore
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a signature.
+
+    Attributes:
+        dtype: TensorFlow's name of its dtype.
+        shape: None for a dimension that is open; None where even the rank is.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """NumPy's dtype; objects for strings."""
+        return np.dtype(object if self.dtype == "string" else self.dtype)
+
+    @property
+    def column(self) -> str:
+        """The dtype of the column of examples that becomes such an input: int64, float32 or string."""
+        if self.dtype == "string":
+            return "string"
+        return "int64" if self.dtype.startswith(("int", "uint", "bool")) else "float32"
+
+
+class LoadedModel(ABC):
+    """A signature of a loaded model.
+
+    Args:
+        path: The model's folder.
+        inputs: By name.
+        outputs: By name.
+    """
+
+    def __init__(self, path: Path, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]) -> None:
+        self.path, self.inputs, self.outputs = path, inputs, outputs
+
+    def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs of rows, by name.
+
+        Args:
+            arrays: By input; numbers of another type are cast.
+
+        Raises:
+            BadInput: the model refuses them.
+        """
+        return self._run({name: _cast(arrays[name], spec) for name, spec in self.inputs.items()})
+
+    @abstractmethod
+    def _run(self, arrays: dict[str, Array]) -> dict[str, Array]: ...
+
+
+def load_model(path: Path, signature: str) -> LoadedModel:
+    """Loads a model, of the format that the files in its folder tell.
+
+    Args:
+        path: The model's folder.
+        signature: The signature's name.
+
+    Raises:
+        BadInput: it does not load, or has no such signature.
+    """
+    kind = format_of(path)
+    if kind is None or kind is SAVED_MODEL:
+        return _SavedModel(path, signature)
+    return _Servable(path, signature, kind.name)
+
+
+def model_folder(store: ArtifactStore, model: Artifact) -> Path:
+    """The folder, on this machine, that holds the model of an artifact: that of its format."""
+    return store.local(model) / ModelProperties.of(store.manifest(model.uri)).folder
+
+
+class _SavedModel(LoadedModel):
+    """By TensorFlow's own loader, which is not the model server's."""
+
+    def __init__(self, path: Path, signature: str) -> None:
+        self._tf = tf = import_tensorflow()
+        try:
+            self._loaded = tf.saved_model.load(str(path))  # kept: its variables live as long as it does
+        except Exception as error:  # a damaged file can fail in any way
+            raise BadInput(f"{path}: the SavedModel does not load ({type(error).__name__}: {error})") from error
+        _check_signature(path, signature, self._loaded.signatures)
+        self._signature = LoadedSignature(path, self._loaded, signature)
+        super().__init__(path, _specs(self._signature.inputs), _specs(self._signature.outputs))
+
+    def _run(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        tf = self._tf
+        try:
+            tensors = {name: tf.constant(values, self.inputs[name].dtype) for name, values in arrays.items()}
+            return {name: values.numpy() for name, values in self._signature(tensors).items()}
+        except (tf.errors.OpError, TypeError, ValueError) as error:
+            raise BadInput(f"{self.path}: {error}") from None
+
+
+class _Servable(LoadedModel):
+    """By the model server's own code."""
+
+    def __init__(self, path: Path, signature: str, kind: str) -> None:
+        from airflow_hops.serving.models.formats import open_model
+        from airflow_hops.serving_api import tensors
+        from airflow_hops.serving_api.protocol import SignatureDefMap
+
+        try:
+            self._servable: Any = open_model("model", 1, path, ModelOptions(warmup_iterations=0))
+        except ServingError as error:
+            raise BadInput(f"{path}: the {kind} model does not load ({error})") from error
+        definitions = SignatureDefMap.FromString(self._servable.signature_defs).signature_def
+        _check_signature(path, signature, definitions)
+        self._name = signature
+
+        def specs(infos: Any) -> dict[str, TensorSpec]:
+            found = {}
+            for name, info in infos.items():
+                kind = tensors.BY_NUMBER[info.dtype]
+                dtype = "string" if kind is tensors.STRING else kind.numpy.name
+                found[name] = TensorSpec(dtype, _shape(info.tensor_shape))
+            return found
+
+        super().__init__(path, specs(definitions[signature].inputs), specs(definitions[signature].outputs))
+
+    def _run(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        try:
+            found: dict[str, Array] = self._servable.predict(arrays, self._name)
+        except ServingError as error:
+            raise BadInput(f"{self.path}: {error}") from None
+        return found
+
+
+def _check_signature(path: Path, signature: str, signatures: Any) -> None:
+    if signature not in signatures:
+        raise BadInput(f"{path}: there is no signature {signature!r}; there are {', '.join(signatures)}")
+
+
+def _specs(of_tensorflow: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    return {
+        name: TensorSpec(spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape))
+        for name, spec in of_tensorflow.items()
+    }
+
+
+def _shape(shape: Any) -> tuple[int | None, ...] | None:
+    return None if shape.unknown_rank else tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
+
+
+def _cast(values: Array, spec: TensorSpec) -> Array:
+    return values if spec.dtype == "string" else np.asarray(values).astype(spec.numpy, copy=False)

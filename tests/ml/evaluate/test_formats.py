@@ -1,0 +1,154 @@
+"""Models of each format, as every stage after training takes them: scored, judged, validated, asked for splits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.contract.target import Target
+from airflow_hops.hops.export import export_model
+from airflow_hops.runtime import infra_validate
+from airflow_hops.runtime.batch_predict.batches import PredictionPlan, predict_task
+from airflow_hops.runtime.evaluate import stage
+from airflow_hops.runtime.evaluate.scoring import ServedModel
+from airflow_hops.runtime.loaded_models import model_folder
+from airflow_hops.runtime.transform.batches import TransformTask
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import write_record
+
+pytestmark = pytest.mark.runtime
+
+ROWS = 400
+FEATURES = ("rooms", "age")
+PRICE = Target("price", "regression")
+KIND = Target("kind", "multiclass", ("flat", "house", "shed"))
+
+
+def table() -> pa.Table:
+    random = np.random.default_rng(3)
+    rooms, age = random.uniform(1, 9, ROWS).astype(np.float32), random.uniform(0, 90, ROWS)
+    price = 50.0 * rooms - age + random.normal(0, 5, ROWS)
+    return pa.table({"rooms": rooms, "age": age, "price": price, "kind": np.digitize(rooms, [3, 6])})
+
+
+@pytest.fixture(scope="module")
+def examples(shared_store: ArtifactStore) -> Callable[[Target], Artifact]:
+    """Examples of houses, for a target."""
+
+    def write(target: Target) -> Artifact:
+        uri = shared_store.uri("formats", target.label, "prepare", "examples")
+        with shared_store.create(uri, "examples", Producer()) as writer:
+            (writer.path / "eval").mkdir()
+            pq.write_table(table(), writer.path / "eval" / "part-0.parquet")
+            properties = ExamplesProperties(
+                target.label, splits=("eval",), problem=target.problem, classes=target.classes
+            )
+            return writer.commit(rows={"eval": RowCounts(ROWS, ROWS)}, properties=properties.to_dict())
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def train(shared_store: ArtifactStore) -> Callable[..., Artifact]:
+    """Trains and exports; one that has no converter is stored with skops."""
+
+    def make(target: Target, *, converts: bool = True, run_id: str = "1") -> Artifact:
+        rows = table().select(FEATURES).to_pandas().astype(np.float32)
+        labels = table()[target.label].to_numpy()
+        regressor = HistGradientBoostingRegressor(max_iter=20) if converts else LinearRegression()
+        last = regressor if target is PRICE else LogisticRegression(max_iter=200)
+        model = make_pipeline(StandardScaler() if converts else FunctionTransformer(np.sqrt), last).fit(rows, labels)
+        uri = shared_store.uri("formats", f"{target.label}-{converts}-{run_id}", "train", "model")
+        with shared_store.create(uri, "model", Producer()) as writer:
+            exported = export_model(
+                model, writer.path, framework="sklearn", target=target, sample=rows, fall_back=not converts
+            )
+            properties = ModelProperties(
+                label=target.label, problem=target.problem, classes=target.classes, format=exported.format,
+                framework=exported.framework, synchronized=True,
+            )  # fmt: skip
+            return writer.commit(properties=properties.to_dict())
+
+    return make
+
+
+@pytest.mark.parametrize(("target", "converts"), [(PRICE, True), (KIND, False)], ids=["onnx", "skops"])
+def test_a_model_is_judged_by_its_figures_against_a_champion_of_another_format(
+    run_shared_stage: Callable[..., Any],
+    shared_store: ArtifactStore,
+    examples: Callable[[Target], Artifact],
+    train: Callable[..., Artifact],
+    tmp_path: Path,
+    target: Target,
+    converts: bool,
+) -> None:
+    """The champion's artifact is gone: it is read where it is served."""
+    candidate, champion = train(target, converts=converts), train(target, converts=not converts, run_id="2")
+    assert model_folder(shared_store, candidate).name == ("onnx" if converts else "skops")
+    served = tmp_path / "1"
+    shutil.copytree(model_folder(shared_store, champion), served)
+    gone = Artifact(champion.uri + "-gone", "model", champion.fingerprint, properties=champion.properties)
+    name = f"formats-{target.label}"
+    write_record(shared_store, name, ModelRecord(champion=ServedVersion.of(gone, 1, str(served), 100)))
+    inputs = {"model": candidate, "examples": examples(target)}
+    evaluation = run_shared_stage(stage.run, kind="evaluation", inputs=inputs, model_name=name, min_improvement=-1.0)
+    report = json.loads((shared_store.local(evaluation) / "evaluation.json").read_text())
+    figures = report["splits"]["eval"]
+    assert figures["candidate"]["rows"] == ROWS and figures["gain"] is not None
+    quality = figures["candidate"]["r2" if target is PRICE else "accuracy"]
+    assert quality == pytest.approx(0.99, abs=0.05)
+
+
+def test_a_model_that_is_no_saved_model_is_validated_in_a_server_and_predicts_whole_splits(
+    shared_store: ArtifactStore,
+    examples: Callable[[Target], Artifact],
+    train: Callable[..., Artifact],
+    tmp_path: Path,
+) -> None:
+    folder = model_folder(shared_store, train(KIND))
+    files = [shared_store.local(examples(KIND)) / "eval" / "part-0.parquet"]
+    (tmp_path / "scratch").mkdir()
+    found = infra_validate.validate_serving(folder, files, tmp_path / "scratch", requests=4)
+    assert found.blessed, found.error
+
+    plan = PredictionPlan(str(folder), "serving_default", str(tmp_path), ("age",), 150)
+    summary = json.loads(predict_task(plan, TransformTask("eval", str(files[0]), (0,), ROWS, 0)))
+    assert (summary["rows"], summary["error"]) == (ROWS, None)
+    predicted = pq.read_table(tmp_path / "eval")
+    assert predicted.column_names == ["age", "class", "probabilities"]
+    assert (
+        np.mean(np.array(predicted["class"].to_pylist()) == np.array([b"flat", b"house", b"shed"])[table()["kind"]])
+        > 0.9
+    )
+    model = ServedModel(folder)
+    assert (model.problem, model.classes, model.inputs) == ("multiclass", 3, dict.fromkeys(FEATURES, "float32"))
+    arrays = {name: table()[name].to_numpy() for name in FEATURES}
+    assert np.stack(predicted["probabilities"].to_pylist()) == pytest.approx(model.predict(arrays), abs=1e-6)
+
+
+def test_a_folder_that_cannot_be_scored_says_why(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nothing: the SavedModel does not load"):
+        ServedModel(tmp_path / "nothing")
+    (tmp_path / "model.onnx").write_bytes(b"none")
+    with pytest.raises(BadInput, match=r"the ONNX model does not load .*rotobuf parsing failed"):
+        ServedModel(tmp_path)
+    rows = table().select(FEATURES).to_pandas().to_numpy(np.float32)
+    model = LogisticRegression().fit(rows, table()["kind"].to_numpy())
+    export_model(model, tmp_path / "matrix", framework="sklearn", target=KIND, sample=rows)
+    with pytest.raises(BadInput, match=r"input 'inputs' has shape \(None, 2\); expected \[batch\], to take a column"):
+        ServedModel(tmp_path / "matrix" / "onnx")
