@@ -7,6 +7,7 @@ from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.images import PrepareImagesOperator
+from airflow_hops.operators.import_model import ImportModelOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.prepare import PrepareOperator
@@ -31,6 +32,7 @@ __all__ = [
     "EvaluateOperator",
     "HorovodTrainOperator",
     "ImageSource",
+    "ImportModelOperator",
     "InfraValidateOperator",
     "IngestOperator",
     "PrepareImagesOperator",

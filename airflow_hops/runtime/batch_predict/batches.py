@@ -68,7 +68,6 @@ class SignatureModel:
     Args:
         path: The model's folder.
         signature: The signature's name.
-        threads: As of :func:`~airflow_hops.runtime.loaded_models.load_model`.
 
     Attributes:
         inputs: TensorFlow's names of the dtypes by input.
@@ -79,8 +78,8 @@ class SignatureModel:
             ``[batch, width]``.
     """
 
-    def __init__(self, path: Path, signature: str, *, threads: int = 0) -> None:
-        self._model = load_model(path, signature, threads=threads)
+    def __init__(self, path: Path, signature: str) -> None:
+        self._model = load_model(path, signature)
         for name, spec in self._model.inputs.items():
             if spec.shape is None or len(spec.shape) not in (1, 2) or spec.shape[0] is not None:
                 raise BadInput(
@@ -247,5 +246,5 @@ def _load(plan: PredictionPlan) -> SignatureModel:
     if key not in _loaded:
         use_one_thread()
         _loaded.clear()
-        _loaded[key] = SignatureModel(Path(plan.model), plan.signature, threads=1)
+        _loaded[key] = SignatureModel(Path(plan.model), plan.signature)
     return _loaded[key]

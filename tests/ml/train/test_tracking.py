@@ -45,6 +45,7 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
         "failed": after_failure,
         "finished": after_retry,
         "registered": registered,
+        "tracking_uri": tracking_uri,
         "runs": ask_mlflow.runs(None, tracking_uri, "tests"),
     }
 
@@ -97,3 +98,21 @@ def test_a_training_goes_on_without_mlflow_and_says_so(trainings: Trainings, exa
     assert model.kind == "model"
     (warning,) = [line for line in trainings.lines if "not tracked any further" in line]
     assert "MLflow at http://127.0.0.1:9 does not open" in warning
+
+
+def test_a_model_that_was_logged_to_mlflow_is_found_by_its_name(
+    tracked: dict[str, Any], tmp_path: Any, make_context: Any
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    from airflow_hops.runtime.import_model import fetch_source, find_model
+
+    logged = tmp_path / "logged"
+    logged.mkdir()
+    (logged / "model.onnx").write_bytes(b"a graph")
+    MlflowClient(tracked["tracking_uri"]).log_artifacts(tracked["finished"]["id"], str(logged), "model")
+    context = make_context(services={"tracking_uri": tracked["tracking_uri"]})
+    found = fetch_source(f"runs:/{tracked['finished']['id']}/model", context, tmp_path / "fetched")
+    assert find_model(found, "there").file.read_bytes() == b"a graph"
+    with pytest.raises(HopsError, match="none-such"):
+        fetch_source("models:/none-such/3", context, tmp_path / "missing")

@@ -22,8 +22,6 @@ export interface FeatureRow {
   streak: number;
   cause: string | null;
   effect: number | null;
-  /** What the model predicts: the effect's units. */
-  problem: string | null;
 }
 
 /** A score by its threshold; null where one of them is not known. */
@@ -58,7 +56,6 @@ export function featureRows({ features, checks }: Timeline): FeatureRow[] {
       streak: compared.length - 1 - last,
       cause: checks[newest]?.causes[name] ?? null,
       effect: checks[newest]?.effects[name] ?? null,
-      problem: checks[newest]?.problem ?? null,
     };
   });
 }

@@ -8,8 +8,6 @@ export interface Roles {
   label: string | null;
   key: string | null;
   time: string | null;
-  /** Names of the label's classes, by number; none where it has none. */
-  classes: readonly string[];
 }
 
 /** Reads them of an artifact's properties. */
@@ -18,8 +16,7 @@ export function rolesOf(properties: Record<string, unknown>): Roles {
     const value = properties[name];
     return typeof value === "string" ? value : null;
   };
-  const classes = Array.isArray(properties.classes) ? properties.classes.map(String) : [];
-  return { label: text("label"), key: text("key"), time: text("time"), classes };
+  return { label: text("label"), key: text("key"), time: text("time") };
 }
 
 type ColumnType = Schemas["ColumnType"];

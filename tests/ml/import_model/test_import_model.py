@@ -1,0 +1,164 @@
+"""Models that were trained elsewhere: what of a folder becomes a model artifact, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from sklearn.linear_model import LinearRegression, LogisticRegression
+
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.contract.target import Target
+from airflow_hops.hops import scikit_learn
+from airflow_hops.hops.export import export_model
+from airflow_hops.runtime import import_model
+from airflow_hops.runtime.evaluate.scoring import ServedModel
+from airflow_hops.runtime.import_model import find_model
+from tests import flights_examples
+
+ROWS = pd.DataFrame({"age": np.arange(40.0) % 9, "visits": np.arange(40.0) % 5})
+LATE = (ROWS["age"] + ROWS["visits"] > 6).astype("int64").to_numpy()
+
+
+@pytest.fixture
+def examples(store: Any) -> Artifact:
+    """Rows of two classes."""
+    table = ROWS.assign(late=LATE, key=[f"row-{number}" for number in range(len(ROWS))])
+    of = {"label": "late", "key": "key", "time": None, "classes": ["punctual", "late"], "problem": "binary"}
+    return flights_examples.write_examples(store, {"train": table, "eval": table[:15]}, **of)
+
+
+@pytest.fixture
+def brought(run_stage: Callable[..., Any], examples: Artifact) -> Callable[..., Artifact]:
+    """Imports a model."""
+
+    def run(source: Path, **params: Any) -> Artifact:
+        found = run_stage(import_model.run, kind="model", inputs={"examples": examples}, source=str(source), **params)
+        assert isinstance(found, Artifact)
+        return found
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ONNX graph of a matrix, as any tool leaves it, in a folder as MLflow makes it."""
+    from skl2onnx import to_onnx
+
+    folder = tmp_path_factory.mktemp("elsewhere")
+    estimator = LogisticRegression().fit(ROWS.to_numpy("float32"), LATE)
+    graph = to_onnx(estimator, ROWS.to_numpy("float32")[:1], options={"zipmap": False}, target_opset=18)
+    (folder / "model.onnx").write_bytes(graph.SerializeToString())
+    (folder / "MLmodel").write_text("flavors:\n  onnx: {}\n  python_function: {}\n")
+    (folder / "conda.yaml").write_text("dependencies: []\n")
+    return folder
+
+
+def test_a_graph_of_a_matrix_takes_columns_once_they_are_named(
+    brought: Callable[..., Artifact], graph: Path, store: Any
+) -> None:
+    model = brought(graph, features=["age", "visits"])
+    folder = store.local(model)
+    assert {path.name for path in (folder / "onnx").iterdir()} == {"model.onnx", "signature.json"}
+    properties = ModelProperties.of(model)
+    assert (properties.format, properties.problem, properties.classes) == ("onnx", "binary", ("punctual", "late"))
+    assert properties.inputs == properties.features == ("age", "visits") and properties.synchronized
+    assert json.loads((folder / "import.json").read_text())["rows"] == 15
+    served = ServedModel(folder / "onnx")
+    found = served.predict({name: ROWS[name].to_numpy("float32") for name in ROWS})
+    assert ((found > 0.5) == LATE).mean() > 0.9
+    with pytest.raises(BadInput, match=r"takes a matrix of 2 columns, and features names 1; expected the columns"):
+        brought(graph, features=["age"])
+    with pytest.raises(BadInput, match=r"there is no column 'miles'"):
+        brought(graph, features=["age", "miles"])
+
+
+def test_what_was_exported_for_this_server_is_imported_as_it_is(
+    brought: Callable[..., Artifact], tmp_path: Path
+) -> None:
+    estimator = LogisticRegression().fit(ROWS, LATE)
+    target = Target("late", classes=("punctual", "late"))
+    export_model(estimator, tmp_path, framework="sklearn", target=target, sample=ROWS)
+    assert ModelProperties.of(brought(tmp_path, framework="sklearn")).framework == "sklearn"
+    with pytest.raises(BadInput, match=r"features and prediction are in .*signature.json already"):
+        brought(tmp_path / "onnx" / "model.onnx", features=["age", "visits"])
+
+
+def test_an_estimator_that_skops_has_saved_is_asked_for_probabilities(
+    brought: Callable[..., Artifact], tmp_path: Path, store: Any
+) -> None:
+    scikit_learn.save(LogisticRegression().fit(ROWS, LATE), tmp_path / "1", sample=ROWS.astype("float32"))
+    model = brought(tmp_path / "1")
+    assert (ModelProperties.of(model).format, ModelProperties.of(model).framework) == ("skops", "sklearn")
+    assert ServedModel(store.local(model) / "skops").output == "probability"
+
+
+@pytest.mark.parametrize(
+    ("column", "output"), [("visits", "probability"), ("miles", "probability"), ("visits", "dense")]
+)
+def test_a_saved_model_is_taken_by_its_own_signature(
+    brought: Callable[..., Artifact], tmp_path: Path, column: str, output: str
+) -> None:
+    module = tf.Module()
+    of_column = tf.TensorSpec([None], tf.float32, name=column)
+    module.serve = tf.function(lambda values: {output: tf.sigmoid(values - 3)}, input_signature=[of_column])
+    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.serve})
+    if (column, output) == ("visits", "probability"):
+        properties = ModelProperties.of(brought(tmp_path))
+        assert (properties.folder, properties.inputs, properties.framework) == (
+            "saved_model",
+            ("visits",),
+            "tensorflow",
+        )
+        return
+    wrong = {"miles": "there is no column 'miles', which the signature of", "visits": "has none of the outputs 'proba"}
+    with pytest.raises(BadInput, match=wrong[column]):
+        brought(tmp_path)
+
+
+def test_a_model_of_another_problem_is_told(brought: Callable[..., Artifact], tmp_path: Path) -> None:
+    estimator = LinearRegression().fit(ROWS, LATE)
+    export_model(estimator, tmp_path, framework="sklearn", target=Target("late", "regression"), sample=ROWS)
+    with pytest.raises(BadInput, match=r"gives 'prediction', that of a regression problem; .* makes a binary one"):
+        brought(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["model.pkl", "MLmodel"], r"holds model.pkl, a pickle, which runs whatever code.*export_model"),
+        (["data/model.joblib"], r"holds model.joblib, a pickle"),
+        (["notes.txt"], r"expected a saved_model.pb, a .onnx or a .skops file in it; there is notes.txt"),
+        ([], "there is nothing"),
+        (["a.onnx", "b.onnx"], r"holds several models: a.onnx, b.onnx; name the folder or the file of one"),
+    ],
+)
+def test_a_folder_without_one_model_that_is_safe_is_refused(tmp_path: Path, files: list[str], message: str) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(BadInput, match=message):
+        find_model(tmp_path, "there")
+
+
+def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], graph: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    shutil.copytree(graph, linked)
+    (linked / "model.onnx.data").symlink_to("/etc/hostname")
+    with pytest.raises(BadInput, match=r"model.onnx.data is a link; expected files alone"):
+        brought(linked, features=["age", "visits"])
+    (tmp_path / "broken.onnx").write_bytes(b"no graph")
+    with pytest.raises(BadInput, match=r"model.onnx does not load"):
+        brought(tmp_path / "broken.onnx")
+    with pytest.raises(BadInput, match="there is no such file or folder"):
+        brought(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="expected an absolute path"):
+        brought(Path("relative"))
