@@ -13,7 +13,7 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header --python-version 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel ui demo demo-images check test test-faults quick-tests quick-tests-ml all-tests all-tests-ml lint style types types-newest walls pages bench docs requirements clean
+.PHONY: help setup wheel ui demo demo-images check test test-faults quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs requirements clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,7 +62,7 @@ all-tests:
 all-tests-ml:
 	$(PYTEST_ML)
 
-lint: setup style types types-newest walls pages ## check style, types and import walls
+lint: setup style types walls pages ## check style, types and import walls
 
 style:
 	$(AIRFLOW_BIN)/ruff check
@@ -70,9 +70,6 @@ style:
 
 types:
 	$(AIRFLOW_BIN)/mypy
-
-types-newest:
-	$(AIRFLOW_BIN)/mypy --python-version 3.13
 
 walls:
 	$(AIRFLOW_BIN)/lint-imports

@@ -65,7 +65,6 @@ LONG = (
     "tests/test_fashion_mnist.py",
     "demo ends",
     "wheel",
-    "tests/test_class_archive.py",
     "api",
 )
 """Groups that take minutes: those begin first, and the rest fills the time beside them."""
@@ -95,7 +94,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(modules.get(module, module)))
     places = {group: place for place, group in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.get_closest_marker("xdist_group").args[0], len(places)))
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        group = item.get_closest_marker("xdist_group").args[0]
+        return places.get(group, len(places)), item.get_closest_marker("last") is not None
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -271,6 +275,27 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
             warm = request.getfixturevalue("warm_launcher").warm  # of the runtime environment; overlays have others
             patch.setattr(RuntimeHook, "warm_start", lambda hook: None if hook.runtime else warm)
             return bag.dags[dag_id].test(run_conf=dict(conf))
+
+    return run
+
+
+@pytest.fixture
+def hops(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs ``airflow hops …`` in this process; returns the exit code and what was said to stdout and stderr."""
+    from airflow.cli.cli_parser import get_parser
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code: str | int | None = 0
+        given = get_parser().parse_args(["hops", *arguments])
+        try:
+            given.func(given)
+        except SystemExit as end:
+            code = end.code
+        said = capsys.readouterr()
+        if isinstance(code, str):
+            return 1, said.out, said.err + code
+        return code or 0, said.out, said.err
 
     return run
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,21 +21,41 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1500
 
 
-@dataclass(frozen=True)
+@dataclass
 class ShownDemo:
-    """A demo that has ended.
+    """A demo that has shown everything, and serves its web UI until :meth:`stop`.
 
     Attributes:
         home: Its folder.
-        code: Its exit code.
-        printed: What it printed.
-        left: Command lines of the processes that it left behind.
+        process: The program.
+        printed: What it has printed.
+        code: Its exit code, once it has ended.
     """
 
     home: Path
-    code: int
-    printed: str
-    left: list[str]
+    process: subprocess.Popen[str]
+    printed: str = ""
+    code: int | None = None
+
+    def airflow_settings(self) -> dict[str, str]:
+        """The environment of its Airflow.
+
+        Raises:
+            AssertionError: it has ended.
+        """
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "standalone" in process.cmdline():
+                    return dict(process.environ())
+        raise AssertionError(f"the demo has no Airflow (any more); it printed:\n{self.printed[-5000:]}")
+
+    def stop(self) -> None:
+        """Presses Ctrl-C, and waits for the end."""
+        if self.code is None:
+            self.process.send_signal(signal.SIGINT)
+            assert self.process.stdout is not None
+            self.printed += self.process.stdout.read()
+            self.code = self.process.wait()
 
 
 def demo_environment(**changes: str) -> dict[str, str]:
@@ -70,8 +91,8 @@ def some_flights(flights_raw: Path, tmp_path_factory: pytest.TempPathFactory, py
 
 
 @pytest.fixture(scope="session")
-def shown_demo(tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_flights: Path) -> ShownDemo:
-    """The demo, start to end: until the web UI is up, and then Ctrl-C is pressed."""
+def shown_demo(tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_flights: Path) -> Iterator[ShownDemo]:
+    """The demo, from its start until it waits for Ctrl-C with the web UI up; it stays so for the tests of the pages."""
     home = tmp_path_factory.mktemp("demo")
     process = subprocess.Popen(
         [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)],
@@ -82,18 +103,19 @@ def shown_demo(tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_fli
         text=True,
     )
     assert process.stdout is not None
+    shown = ShownDemo(home, process)
     killed = threading.Timer(TIMEOUT_S, process.kill)
     killed.start()
-    printed = ""
-    for line in process.stdout:
-        printed += line
-        if "until you press Ctrl-C" in line:
-            break
-    # Once, and not while that line is being printed.
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    printed += process.stdout.read()
-    code = process.wait()
-    killed.cancel()
-    print(printed[-20000:])
-    return ShownDemo(home, code, printed, processes_below(home))
+    try:
+        for line in process.stdout:
+            shown.printed += line
+            if "until you press Ctrl-C" in line:
+                break
+        else:
+            shown.code = process.wait()
+        killed.cancel()
+        print(shown.printed[-20000:])
+        yield shown
+    finally:
+        killed.cancel()
+        shown.stop()

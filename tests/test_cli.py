@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +22,6 @@ def airflow(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run(
         [AIRFLOW, *arguments], env={**kept, **environment}, capture_output=True, text=True, timeout=120
     )
-
-
-@pytest.fixture
-def hops(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs ``airflow hops …``; returns the exit code and what was said to stdout and stderr."""
-    from airflow.cli.cli_parser import get_parser
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code: str | int | None = 0
-        given = get_parser().parse_args(["hops", *arguments])
-        try:
-            given.func(given)
-        except SystemExit as end:
-            code = end.code
-        said = capsys.readouterr()
-        if isinstance(code, str):
-            return 1, said.out, said.err + code
-        return code or 0, said.out, said.err
-
-    return run
 
 
 def test_the_commands_are_in_airflows_own_help() -> None:

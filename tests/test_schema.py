@@ -14,7 +14,6 @@ from typing import Any
 import flights_examples
 import pytest
 from airflow.sdk import DAG
-from test_cli import airflow
 
 from airflow_hops.cli import schema as commands
 from airflow_hops.contract.artifacts import Artifact, Producer
@@ -255,7 +254,9 @@ def test_a_schema_follows_the_data_until_a_model_is_deployed_with_it_and_after_a
     assert pipeline.notes(dag_id)[3:] == ["inferred by run … (reset by ann: first iteration)"]
 
 
-def test_versions_on_the_command_line(pipeline: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_on_the_command_line(
+    pipeline: Pipeline, hops: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pipeline.connect()
     text = 'feature { name: "temp" type: FLOAT presence { min_fraction: 1.0 } }\n'
     uri = pipeline.store.uri("by_hand", "_frozen", "flights", "schema")
@@ -264,15 +265,15 @@ def test_versions_on_the_command_line(pipeline: Pipeline, tmp_path: Path, capsys
     new = tmp_path / "new.pbtxt"
     new.write_text(text.replace("1.0", "0.5"))
 
-    approved = airflow("hops", "schema", "approve", *name, str(new), "--by", "ann", "--note", "seldom there")
-    assert approved.returncode == 0, approved.stderr
+    code, approved, errors = hops("schema", "approve", *name, str(new), "--by", "ann", "--note", "seldom there")
+    assert code == 0, errors
     difference = "temp: presence is in at least 50% of the rows, was in at least 100% of the rows"
-    assert approved.stdout.splitlines() == [difference, "In force: version 2, approved by ann."]
+    assert approved.splitlines() == [difference, "In force: version 2, approved by ann."]
     assert schema_text(pipeline.store, uri) == new.read_text()
 
-    reverted = airflow("hops", "schema", "revert", *name, "1")
-    assert f"In force: version 3, approved by {getpass.getuser()}." in reverted.stdout, reverted.stderr
-    listed = json.loads(airflow("hops", "schema", "history", *name, "--output", "json").stdout)
+    _, reverted, errors = hops("schema", "revert", *name, "1")
+    assert f"In force: version 3, approved by {getpass.getuser()}." in reverted, errors
+    listed = json.loads(hops("schema", "history", *name, "--output", "json")[1])
     shown = [[version[key] for key in ("version", "in_force", "approved_by", "note")] for version in listed]
     assert shown == [
         ["1", "False", "", "inferred"],
@@ -281,9 +282,9 @@ def test_versions_on_the_command_line(pipeline: Pipeline, tmp_path: Path, capsys
     ]
 
     new.write_text("feature {\n nam: 3 }")
-    refused = airflow("hops", "schema", "approve", *name, str(new))
-    assert refused.returncode == 1
-    assert f"{new}:2:2: not a schema in protobuf text" in refused.stderr and "Traceback" not in refused.stderr
+    code, _, errors = hops("schema", "approve", *name, str(new))
+    assert code == 1
+    assert f"{new}:2:2: not a schema in protobuf text" in errors and "Traceback" not in errors
     arguments = {
         "dag_id": "by_hand",
         "name": "flights",

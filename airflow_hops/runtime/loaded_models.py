@@ -74,12 +74,14 @@ class LoadedModel(ABC):
     def _run(self, arrays: dict[str, Array]) -> dict[str, Array]: ...
 
 
-def load_model(path: Path, signature: str) -> LoadedModel:
+def load_model(path: Path, signature: str, *, threads: int = 0) -> LoadedModel:
     """Loads a model, of the format that the files in its folder tell.
 
     Args:
         path: The model's folder.
         signature: The signature's name.
+        threads: Threads of one operation, of a model that is no SavedModel; 0 for one on each core. TensorFlow's are a
+            setting of the process.
 
     Raises:
         BadInput: it does not load, or has no such signature.
@@ -87,7 +89,7 @@ def load_model(path: Path, signature: str) -> LoadedModel:
     kind = format_of(path)
     if kind is None or kind is SAVED_MODEL:
         return _SavedModel(path, signature)
-    return _Servable(path, signature, kind.name)
+    return _Servable(path, signature, kind.name, threads)
 
 
 def model_folder(store: ArtifactStore, model: Artifact) -> Path:
@@ -120,13 +122,14 @@ class _SavedModel(LoadedModel):
 class _Servable(LoadedModel):
     """By the model server's own code."""
 
-    def __init__(self, path: Path, signature: str, kind: str) -> None:
+    def __init__(self, path: Path, signature: str, kind: str, threads: int) -> None:
         from airflow_hops.serving.models.formats import open_model
         from airflow_hops.serving_api import tensors
         from airflow_hops.serving_api.protocol import SignatureDefMap
 
         try:
-            self._servable: Any = open_model("model", 1, path, ModelOptions(warmup_iterations=0))
+            options = ModelOptions(intra_op_threads=threads, warmup_iterations=0)
+            self._servable: Any = open_model("model", 1, path, options)
         except ServingError as error:
             raise BadInput(f"{path}: the {kind} model does not load ({error})") from error
         definitions = SignatureDefMap.FromString(self._servable.signature_defs).signature_def

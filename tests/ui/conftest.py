@@ -13,30 +13,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from rich.console import Console
-from shown_demo import REPOSITORY
 from waiting import wait_for
 
 import build_ui
 import set_up
-from demo.__main__ import Replay
-from demo.services import Stack, free_port
+from demo.services import free_port
 
 PASSWORDS = {"admin": "admin's", "op": "op's", "user": "user's", "viewer": "viewer's"}
 """By user; each has the role of this name."""
-WEEK = ("2013-09-01", "2013-09-08")
 TIMEOUT_MS = 30_000
 STARTUP_TIMEOUT_S = 240.0
 OpenPage = Callable[..., Page]
-Windows = dict[tuple[Any, ...], BrowserContext]
+NOWHERE = "nowhere/at/all"
+"""A path that no page has."""
 FAILED = pytest.StashKey[bool]()
 
 
@@ -71,29 +67,6 @@ class Site:
         return answer.json()
 
 
-class SiteStack(Stack):
-    """The demo's services, with users who have to log in.
-
-    Attributes:
-        data: Folder of the raw tables.
-    """
-
-    data: Path
-
-    def airflow_environment(self, port: int) -> dict[str, str]:
-        """Airflow's settings."""
-        passwords = self.home / "passwords.json"
-        passwords.write_text(json.dumps(PASSWORDS))
-        return {
-            **super().airflow_environment(port),
-            "FLIGHTS_DATA": str(self.data),
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",  # few tests run a DAG, and none waits for long
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{user}" for user in PASSWORDS),
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-        }
-
-
 @pytest.fixture(scope="session")
 def pages_built() -> None:
     """Sees to it that the pages are built from the present sources."""
@@ -115,22 +88,23 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
-    """The web UI after the demo, its model server asked for a week of flights since it was started."""
+    """The demo's web UI, by an API server of its Airflow's at which users log in."""
     if known := os.environ.get("HOPS_TEST_SITE"):
         named = json.loads(Path(known).read_text())
         yield Site(**{**named, "home": Path(named["home"])})
         return
     request.getfixturevalue("pages_built")
     shown = request.getfixturevalue("shown_demo")
-    assert shown.code == 130, shown.printed[-5000:]
-    runtime, raw = request.getfixturevalue("runtime"), request.getfixturevalue("some_flights")
-    with SiteStack(shown.home, runtime, REPOSITORY / "dags") as stack:
-        stack.data = raw
-        api = stack.start()
-        Replay(stack, raw, WEEK).finish(Console(quiet=True))
-        port = urlsplit(api.url).port
-        assert port is not None
-        yield Site(api.url, shown.home, PASSWORDS, stack.airflow_environment(port))
+    passwords = shown.home / "passwords.json"
+    passwords.write_text(json.dumps(PASSWORDS))
+    users = {
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{user}" for user in PASSWORDS),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+    }
+    demo = Site("", shown.home, PASSWORDS, shown.airflow_settings())
+    with another_server(demo, shown.home / "logs" / "users.log", environment=users) as served:
+        yield served
 
 
 @pytest.fixture(scope="package")
@@ -143,9 +117,81 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser.close()
 
 
+class Window:
+    """A page of the browser, and what goes wrong in it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.begin(problems_expected=False)
+        page.on("request", lambda sent: self.unanswered.append(sent.url))
+        page.on("requestfinished", lambda sent: self._answered(sent.url))
+        page.on("requestfailed", lambda sent: self._answered(sent.url))
+        page.on("console", lambda said: self._problem(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self._problem(str(error)))
+        page.on("response", lambda got: self._problem(f"{got.status} {got.url}") if got.status >= 400 else None)
+
+    def begin(self, *, problems_expected: bool) -> None:
+        """Forgets what was, for another test."""
+        self.problems: list[str] = []
+        self.unanswered: list[str] = []
+        self.problems_expected = problems_expected
+
+    def load(self, url: str, theme: str) -> None:
+        """Loads an address as one who was never there."""
+        fresh = f"sessionStorage.opened = 1; localStorage.clear(); localStorage.theme = {json.dumps(theme)}"
+        self.page.add_init_script(f"if (!sessionStorage.opened) {{ {fresh} }}")
+        self.page.goto(url)
+
+    def follow(self, url: str, theme: str) -> None:
+        """Goes to an address of the web UI that is loaded, as a link does: a tenth of the work."""
+        self.page.evaluate(
+            """([url, theme]) => {
+                localStorage.clear();
+                localStorage.theme = theme;
+                const storageArea = localStorage;
+                dispatchEvent(new StorageEvent("storage", { key: "theme", newValue: theme, storageArea }));
+                history.pushState(null, "", url);
+                dispatchEvent(new PopStateEvent("popstate"));
+            }""",
+            [url, theme],
+        )
+        if NOWHERE not in url:
+            expect(self.page.get_by_text("404")).to_have_count(0)
+
+    def leave(self, url: str) -> None:
+        """Goes where nothing of the page that was shown is left."""
+        self.page.unroute_all(behavior="ignoreErrors")
+        self.problems_expected = True
+        self.follow(f"{url}/{NOWHERE}", "light")
+        expect(self.page.get_by_text("404")).to_be_visible()
+
+    def _answered(self, url: str) -> None:
+        if url in self.unanswered:
+            self.unanswered.remove(url)
+
+    def _problem(self, text: str) -> None:
+        if not self.problems_expected:
+            self.problems.append(text)
+
+
+@dataclass
+class Windows:
+    """The windows of one kind: of a user at a site, in a time zone, of a size.
+
+    Attributes:
+        context: What they share; Airflow's own 7 MB are fetched once.
+        token: By which the user is logged in.
+        left: Windows that a test has left, which the next one goes on in.
+    """
+
+    context: BrowserContext
+    token: str
+    left: list[Window] = field(default_factory=list)
+
+
 @pytest.fixture(scope="package")
-def windows(browser: Browser) -> Windows:
-    """The browser's contexts, by user and what else they differ in: loaded once, Airflow's own 7 MB are kept."""
+def windows(browser: Browser) -> dict[tuple[Any, ...], Windows]:
+    """The browser's windows by their kind."""
     return {}
 
 
@@ -163,17 +209,16 @@ def open_page(
     tmp_path: Path,
     site: Site,
     browser: Browser,
-    windows: Windows,
+    windows: dict[tuple[Any, ...], Windows],
 ) -> Iterator[OpenPage]:
-    """Opens a window: ``open_page("plugin/hops", theme="dark", user="viewer")``. Nothing is left of earlier ones.
+    """Shows a page: ``open_page("plugin/hops", theme="dark", user="viewer")``, by a link or, at first, by loading it.
 
     At the end of the test nothing may have gone wrong in any of them: an error in the console, an exception, an answer
     of 400 or more; except in those that were opened with ``problems_expected``. ``site`` is for another than the usual.
-    Where the test has failed, what the windows showed is printed, with the requests that were not answered yet.
+    A test that changes more of a window than a link resets says ``own=True``. Where the test has failed, what the
+    windows showed is printed, with the requests that were not answered yet.
     """
-    problems: list[str] = []
-    pages: list[Page] = []
-    unanswered: list[str] = []
+    opened: list[tuple[Window, Windows | None, str]] = []
 
     def open_page(
         path: str = "",
@@ -185,33 +230,40 @@ def open_page(
         problems_expected: bool = False,
         width: int = 1600,
         height: int = 1000,
+        own: bool = False,
     ) -> Page:
         key = (site.url, user, zone, width, height)
         if key not in windows:
-            windows[key] = browser.new_context(viewport={"width": width, "height": height}, timezone_id=zone)
-            windows[key].set_default_timeout(TIMEOUT_MS)
-        windows[key].add_cookies([{"name": "_token", "value": site.token(user), "url": site.url}])
-        page = windows[key].new_page()
-        pages.append(page)
-        page.on("request", lambda sent: unanswered.append(sent.url))
-        page.on("requestfinished", lambda sent: unanswered.remove(sent.url))
-        page.on("requestfailed", lambda sent: unanswered.remove(sent.url))
-        fresh = f"sessionStorage.opened = 1; localStorage.clear(); localStorage.theme = {json.dumps(theme)}"
-        page.add_init_script(f"if (!sessionStorage.opened) {{ {fresh} }}")
-        if not problems_expected:
-            page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
-            page.on("pageerror", lambda error: problems.append(str(error)))
-            page.on("response", lambda got: problems.append(f"{got.status} {got.url}") if got.status >= 400 else None)
-        page.goto(f"{site.url}/{path}")
-        return page
+            context = browser.new_context(viewport={"width": width, "height": height}, timezone_id=zone)
+            context.set_default_timeout(TIMEOUT_MS)
+            windows[key] = Windows(context, site.token(user))
+        kind, url = windows[key], f"{site.url}/{path}"
+        kind.context.add_cookies([{"name": "_token", "value": kind.token, "url": site.url}])
+        if kind.left and not own:
+            window = kind.left.pop()
+            window.begin(problems_expected=problems_expected)
+            window.follow(url, theme)
+        else:
+            window = Window(kind.context.new_page())
+            window.begin(problems_expected=problems_expected)
+            window.load(url, theme)
+        opened.append((window, None if own else kind, site.url))
+        return window.page
 
     yield open_page
-    for number, page in enumerate(pages):
+    problems = []
+    for number, (window, kind, url) in enumerate(opened):
+        page = window.page
+        problems += window.problems
         if request.node.stash.get(FAILED, False):
             page.screenshot(path=tmp_path / f"window-{number}.png")
             print(f"{page.url} ({tmp_path}/window-{number}.png)\n{page.locator('body').inner_text()[:2000]}")
-            print("not answered yet:", unanswered, "problems:", problems)
-        page.close()
+            print("not answered yet:", window.unanswered, "problems:", window.problems)
+        if kind is None or window.problems or window.problems_expected or request.node.stash.get(FAILED, False):
+            page.close()
+        else:
+            window.leave(url)
+            kind.left.append(window)
     assert problems == []
 
 

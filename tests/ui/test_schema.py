@@ -134,7 +134,7 @@ def test_a_proposal_is_approved_on_the_page_and_the_run_goes_on_with_it(asking: 
     expect(decision.get_by_text("You may see this, but not answer it.")).to_be_visible()
     expect(decision.get_by_role("button")).to_have_count(0)
     assert asking.answer(validation, APPROVE, "viewer") == 403
-    page = open_page(PAGE, site=asking.site)
+    page = open_page(PAGE, site=asking.site, own=True)
     page.on("dialog", lambda dialog: pytest.fail(f"something of the data was run: {dialog.message}"))
     page.get_by_role("button", name="Look at it").click()
     expect(_rows(page, "Anomalies").filter(has_text=HOSTILE)).to_contain_text(SCRIPT)

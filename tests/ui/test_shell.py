@@ -90,7 +90,7 @@ def test_the_pages_work_below_a_path(site_below_a_path: Site, open_page: OpenPag
 
 
 def test_who_is_not_logged_in_is_led_to_the_login_and_back(site: Site, open_page: OpenPage) -> None:
-    page = open_page("plugin/hops", problems_expected=True)
+    page = open_page("plugin/hops", problems_expected=True, own=True)
     expect(page.get_by_role("link", name=DAG, exact=True)).to_be_visible()
     page.context.clear_cookies()
     page.get_by_role("link", name=DAG, exact=True).click()

@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}"
 
 
 class Gain(Model):
-    """Candidate less champion, on the same rows, with its 95% interval."""
+    """By how much the candidate is better, whatever the metric, on the same rows, with its 95% interval."""
 
     metric: str
     difference: Number
@@ -67,6 +67,10 @@ class Evaluation(Model):
     reasons: list[str]
     metric: str
     """By which the two are compared."""
+    problem: str | None
+    """What is predicted: binary, multiclass or regression; null in evaluations of earlier versions."""
+    label: str | None
+    """Name of the label's column, in whose units a regression's figures are."""
     rule: dict[str, Json]
     champion_version: int | None
     """The champion of then; null where there was none."""
@@ -118,6 +122,8 @@ def _answer(report: EvaluationReport, found: ReturnedArtifact) -> Evaluation:
         blessed=report.blessed,
         reasons=list(report.reasons or ()),
         metric=report.metric,
+        problem=report.problem,
+        label=report.label,
         rule=dict(report.rule),
         champion_version=report.champion.version if report.champion else None,
         splits=[SplitEvaluation(name=name, **figures.to_dict()) for name, figures in report.splits.items()],

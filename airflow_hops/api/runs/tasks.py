@@ -75,7 +75,7 @@ class EvaluationRow(Model):
     candidate: dict[str, Number]
     champion: dict[str, Number] | None
     difference: Number
-    """Of the rule's metric, candidate less champion, with its 95% interval."""
+    """By how much the candidate is better, by the rule's metric, with its 95% interval."""
     low: Number
     high: Number
 

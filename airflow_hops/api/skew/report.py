@@ -30,7 +30,7 @@ class ReportFeature(Model):
     detail: str | None
     """What makes the cause likely, in words."""
     effect: Number
-    """By how much the drift moves a prediction on average."""
+    """By how much the drift moves a prediction on average; of a regression in the label's units."""
     scores: dict[str, Number]
 
 
@@ -100,7 +100,11 @@ class FeatureComparison(ReportFeature):
 
     histogram: list[Bucket]
     effect_signed: Number
-    """Above 0 where the drift raises predictions."""
+    """Above 0 where the drift raises predictions; null of several classes."""
+    effect_by_class: dict[str, Number]
+    """Of several classes, the mean change of the probability of each."""
+    problem: str | None
+    """What the model predicts, where effects were looked for."""
     standard_error: Number
     rows: RowFeature | None
     examples: list[RowExample]
@@ -185,13 +189,16 @@ def _feature(report: dict[str, Any], name: str) -> FeatureComparison:
     skew = report["features"].get(name)
     if skew is None:
         raise HTTPException(404, f"feature {name!r} was not compared")
-    effect = ((report.get("attribution") or {}).get("effects") or {}).get(name) or {}
+    attribution = report.get("attribution") or {}
+    effect = (attribution.get("effects") or {}).get(name) or {}
     rows = ((report.get("row_skew") or {}).get("features") or {}).get(name)
     return FeatureComparison(
         name=name,
         **_figures(skew),
         histogram=[_bucket(bucket) for bucket in skew["common_histogram"]],
         effect_signed=effect.get("effect_signed"),
+        effect_by_class=effect.get("by_class") or {},
+        problem=attribution.get("problem"),
         standard_error=effect.get("standard_error"),
         rows=_row_feature(name, rows) if rows else None,
         examples=[RowExample(**example) for example in rows["examples"]] if rows else [],

@@ -71,6 +71,8 @@ class SkewCheck(ArtifactAddress):
     """Features that differ from the training data row by row."""
     causes: dict[str, str]
     effects: dict[str, Number]
+    problem: str | None
+    """What the model predicts, of which the effects are; null in comparisons of earlier versions."""
     decision: RetrainingDecision | None
 
 
@@ -259,6 +261,7 @@ def _check(returned: ReturnedArtifact, decision: RetrainingDecision | None) -> S
         skewed=list(of.skewed),
         causes=dict(of.causes),
         effects=dict(of.effects),
+        problem=of.problem,
         decision=decision,
     )
 

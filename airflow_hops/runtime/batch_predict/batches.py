@@ -68,6 +68,7 @@ class SignatureModel:
     Args:
         path: The model's folder.
         signature: The signature's name.
+        threads: As of :func:`~airflow_hops.runtime.loaded_models.load_model`.
 
     Attributes:
         inputs: TensorFlow's names of the dtypes by input.
@@ -78,8 +79,8 @@ class SignatureModel:
             ``[batch, width]``.
     """
 
-    def __init__(self, path: Path, signature: str) -> None:
-        self._model = load_model(path, signature)
+    def __init__(self, path: Path, signature: str, *, threads: int = 0) -> None:
+        self._model = load_model(path, signature, threads=threads)
         for name, spec in self._model.inputs.items():
             if spec.shape is None or len(spec.shape) not in (1, 2) or spec.shape[0] is not None:
                 raise BadInput(
@@ -246,5 +247,5 @@ def _load(plan: PredictionPlan) -> SignatureModel:
     if key not in _loaded:
         use_one_thread()
         _loaded.clear()
-        _loaded[key] = SignatureModel(Path(plan.model), plan.signature)
+        _loaded[key] = SignatureModel(Path(plan.model), plan.signature, threads=1)
     return _loaded[key]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     end_with(os.environ.get(WORKER_VARIABLE, ""))
 
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+    # TensorBoard reads event files without TensorFlow where it finds this module (tensorboard/compat/__init__.py): it
+    # is up in a second in place of five, and takes a tenth of the memory.
+    sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
     from tensorboard import default, program
 
     board = program.TensorBoard(plugins=default.get_plugins())

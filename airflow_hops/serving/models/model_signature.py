@@ -59,15 +59,23 @@ class ModelSignature:
         if self.order is None:
             return {name: values[name] for name in self.model.columns}
         ((name, tensor_type),) = self.model.columns.items()
-        parts = [values[part][:, np.newaxis] if values[part].ndim == 1 else values[part] for part in self.order]
-        if len({len(part) for part in parts}) > 1:
+        arrays = [values[part] for part in self.order]
+        rows, width = len(arrays[0]), sum([1 if array.ndim == 1 else array.shape[1] for array in arrays])
+        if width != self.model.width:
+            raise ValueError(f"{', '.join(self.order)} are {width} wide together; expected {self.model.width}")
+        if any(len(array) != rows for array in arrays):
             found = ", ".join(f"{part} {len(values[part])}" for part in self.order)
             raise ValueError(f"inputs differ in their 0th dimension: {found}")
-        matrix = np.concatenate(parts, axis=1, dtype=tensor_type.numpy, casting="unsafe")
-        if matrix.shape[1] != self.model.width:
-            raise ValueError(
-                f"{', '.join(self.order)} are {matrix.shape[1]} wide together; expected {self.model.width}"
-            )
+        # Column by column: np.concatenate takes three times as long for a row.
+        matrix: np.ndarray = np.empty((rows, width), tensor_type.numpy)
+        column = 0
+        for array in arrays:
+            if array.ndim == 1:
+                matrix[:, column] = array
+                column += 1
+            else:
+                matrix[:, column : column + array.shape[1]] = array
+                column += array.shape[1]
         return {name: matrix}
 
     def to_json(self) -> str:

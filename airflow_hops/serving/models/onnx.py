@@ -68,8 +68,8 @@ class OnnxServable(DescribedServable):
 
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
         started_s = time.monotonic()
-        # Data beside the file is looked for in the folder that the path resolves to.
-        path = (folder / MODEL_FILE).resolve()
+        # Data beside the file must lie in its folder, wherever a link to the folder leads.
+        path = folder.resolve() / MODEL_FILE
         self._session = _load(path, options)
         self._inputs = {node.name: node for node in self._session.get_inputs()}
         outputs = self._session.get_outputs()

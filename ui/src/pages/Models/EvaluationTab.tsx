@@ -1,4 +1,5 @@
-import { Box, Flex, HStack, List, Stack, Text } from "@chakra-ui/react";
+import { Box, Flex, HStack, List, SimpleGrid, Stack, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Empty } from "src/components/Empty";
@@ -7,13 +8,19 @@ import { Segments } from "src/components/Segments";
 import { StateBadge } from "src/components/StateBadge";
 import { formatCount } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
+import { CalibrationChart } from "src/pages/Models/CalibrationChart";
+import { ClassTable, ConfusionMatrix } from "src/pages/Models/ClassTables";
 import { FiguresTable } from "src/pages/Models/FiguresTable";
+import { calibrationOf, classesOf, directionsOf, inUnits, namesOf, residualsOf } from "src/pages/Models/figures";
 import { type ModelDetail, useEvaluation } from "src/pages/Models/queries";
+import { ResidualBars } from "src/pages/Models/ResidualBars";
 import { SliceTable } from "src/pages/Models/SliceTable";
 import { VersionBadge } from "src/pages/Models/versions";
+import { metricLabel } from "src/pages/Models/words";
 import { airflowTaskPath } from "src/routes";
 
 type Evaluation = Schemas["Evaluation"];
+type Split = Schemas["SplitEvaluation"];
 
 const CHOICES = 12;
 
@@ -83,7 +90,9 @@ function Found({ evaluation, version }: { evaluation: Evaluation; version: numbe
             version={version}
             champion={evaluation.champion_version}
             metric={evaluation.metric}
+            higher={directionsOf(evaluation.rule)}
           />
+          <Units evaluation={evaluation} split={split} />
         </Box>
         {by !== undefined && (
           <Box flex="3" minW={0} width="full">
@@ -110,7 +119,67 @@ function Found({ evaluation, version }: { evaluation: Evaluation; version: numbe
           </Box>
         )}
       </Flex>
+      <Pictures evaluation={evaluation} split={split} version={version} />
     </Stack>
+  );
+}
+
+function Units({ evaluation: { problem, label }, split }: { evaluation: Evaluation; split: Split }) {
+  const names = inUnits(problem, namesOf(split.candidate));
+  return (
+    names.length > 0 && (
+      <Text fontSize="xs" color="fg.muted" mt={1}>
+        In the units of {label ?? "the label"}: {names.map(metricLabel).join(", ")}
+      </Text>
+    )
+  );
+}
+
+/** What the problem has beside figures: calibration, residuals of numbers, classes and what they are taken for. */
+function Pictures({ evaluation, split, version }: { evaluation: Evaluation; split: Split; version: number }) {
+  const { problem, label, champion_version } = evaluation;
+  const { candidate, champion } = split;
+  const other: [number, typeof champion][] = champion_version === null ? [] : [[champion_version, champion]];
+  return (
+    <SimpleGrid columns={{ base: 1, xl: 2 }} gap={6}>
+      {calibrationOf(candidate).length > 0 && (
+        <Panel title="Calibration">
+          <CalibrationChart
+            candidate={candidate}
+            champion={champion}
+            versions={[version, champion_version]}
+            problem={problem}
+            label={label}
+          />
+        </Panel>
+      )}
+      {residualsOf(candidate).length > 0 && (
+        <Panel title="Residuals">
+          <ResidualBars versions={[[version, candidate], ...other]} label={label} />
+        </Panel>
+      )}
+      {classesOf(candidate).length > 0 && (
+        <>
+          <Panel title={`What v${version} takes classes for`}>
+            <ConfusionMatrix figures={candidate} />
+          </Panel>
+          <Panel title="By class">
+            <ClassTable candidate={candidate} champion={champion} />
+          </Panel>
+        </>
+      )}
+    </SimpleGrid>
+  );
+}
+
+function Panel({ title, children }: { title: string; children: ReactNode }) {
+  return (
+    <Box minW={0}>
+      <Text fontWeight="semibold" fontSize="sm" mb={2}>
+        {title}
+      </Text>
+      {children}
+    </Box>
   );
 }
 

@@ -1,6 +1,7 @@
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { renderToStaticMarkup } from "react-dom/server";
 import { FiguresTable } from "src/pages/Models/FiguresTable";
+import { ResidualBars } from "src/pages/Models/ResidualBars";
 import { expect, test } from "vitest";
 
 const SPLIT = {
@@ -13,10 +14,10 @@ const SPLIT = {
 };
 
 /** The cells of each row, as text. */
-function rowsOf(champion: number | null): string[][] {
+function rowsOf(champion: number | null, split: Parameters<typeof FiguresTable>[0]["split"] = SPLIT): string[][] {
   const html = renderToStaticMarkup(
     <ChakraProvider value={defaultSystem}>
-      <FiguresTable split={SPLIT} version={2} champion={champion} metric="log_loss" />
+      <FiguresTable split={split} version={2} champion={champion} metric="log_loss" />
     </ChakraProvider>,
   );
   const cellsOf = (row: string) => row.split("<td").slice(1);
@@ -31,6 +32,39 @@ test("every figure of an evaluation is a row, the one that decides first", () =>
     ["AUC", "0.750.7 to 0.8", "0.70.65 to 0.75", "+0.05"],
     ["f1", "0.512", "0.5", "+0.012"],
   ]);
+});
+
+test("a gain in a loss is a difference below zero, and its interval is turned", () => {
+  const gain = { metric: "log_loss", difference: 0.02, low: 0.01, high: 0.03 };
+  expect(rowsOf(1, { ...SPLIT, gain })[0]).toEqual(["log loss", "0.5", "0.5", "-0.02-0.03 to -0.01"]);
+});
+
+test("figures of other rows have no difference", () => {
+  const champion = { ...SPLIT.champion, rows: 60 };
+  expect(rowsOf(1, { ...SPLIT, champion }).map((cells) => cells.at(-1))).toEqual(["–", "–", "–"]);
+});
+
+test("residuals of each version are drawn to the same scale, and said", () => {
+  const figures = (far: number) => ({ residual_quantiles: { "5": -far, "25": -1, "50": 0, "75": 1, "95": far } });
+  const html = renderToStaticMarkup(
+    <ChakraProvider value={defaultSystem}>
+      <ResidualBars
+        versions={[
+          [2, figures(5)],
+          [1, figures(10)],
+        ]}
+        label="price"
+      />
+    </ChakraProvider>,
+  );
+  expect(html).toContain("Residuals of version 2: 5%: -5, 25%: -1, 50%: 0, 75%: 1, 95%: 5");
+  expect([...html.matchAll(/<line x1="([\d.]+)" x2="([\d.]+)" y1="13"/g)].map((at) => at.slice(1).map(Number))).toEqual(
+    [
+      [108, 312],
+      [6, 414],
+    ],
+  );
+  expect(html).toContain("price less prediction, up to ±10");
 });
 
 test("without a champion, there is nothing to compare with", () => {

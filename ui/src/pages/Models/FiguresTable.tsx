@@ -1,7 +1,7 @@
 import { Table, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { formatNumber } from "src/format";
-import { direction, type Figures, namesOf, numberOf, toneOf } from "src/pages/Models/figures";
+import { type Directions, direction, type Figures, namesOf, numberOf, toneOf } from "src/pages/Models/figures";
 import { VersionBadge } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
 
@@ -11,11 +11,13 @@ export function FiguresTable({
   version,
   champion,
   metric,
+  higher,
 }: {
   split: Schemas["SplitEvaluation"];
   version: number;
   champion: number | null;
   metric: string;
+  higher?: Directions;
 }) {
   const names = namesOf(split.candidate).toSorted((a, b) => Number(b === metric) - Number(a === metric));
   return (
@@ -50,7 +52,7 @@ export function FiguresTable({
                     <Value figures={split.champion} name={name} />
                   </Table.Cell>
                   <Table.Cell textAlign="end">
-                    <Difference split={split} name={name} />
+                    <Difference split={split} name={name} higher={higher} />
                   </Table.Cell>
                 </>
               )}
@@ -73,17 +75,24 @@ function Value({ figures, name }: { figures: Figures | null; name: string }) {
   );
 }
 
-function Difference({ split, name }: { split: Schemas["SplitEvaluation"]; name: string }) {
+function Difference({ split, name, higher }: { split: Schemas["SplitEvaluation"]; name: string; higher?: Directions }) {
   const candidate = numberOf(split.candidate, name);
   const champion = numberOf(split.champion, name);
-  const difference = candidate === null || champion === null ? null : candidate - champion;
   const gain = split.gain?.metric === name ? split.gain : null;
+  // A gain is more where the candidate is better: of a loss, where it has less of it.
+  const sign = direction(name, 1, higher) < 0 ? -1 : 1;
+  // Where the champion does not know a class, the two have figures of other rows: only the gain is of the same.
+  const sameRows = numberOf(split.candidate, "rows") === numberOf(split.champion, "rows");
+  const own = candidate === null || champion === null || !sameRows ? null : candidate - champion;
+  const difference = gain?.difference == null ? own : sign * gain.difference;
+  const ends =
+    gain?.low == null || gain.high === null ? null : [sign * gain.low, sign * gain.high].sort((a, b) => a - b);
   return (
     <>
-      <Text as="span" color={toneOf(direction(name, difference))}>
+      <Text as="span" color={toneOf(direction(name, difference, higher))}>
         {signed(difference)}
       </Text>
-      {gain && gain.low !== null && gain.high !== null && <Interval low={gain.low} high={gain.high} sign />}
+      {ends && <Interval low={ends[0] as number} high={ends[1] as number} sign />}
     </>
   );
 }

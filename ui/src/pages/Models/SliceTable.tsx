@@ -7,7 +7,7 @@ import type { Column } from "src/components/table";
 import { formatNumber, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { signed } from "src/pages/Models/FiguresTable";
-import { direction, numberOf, toneOf } from "src/pages/Models/figures";
+import { numberOf, toneOf } from "src/pages/Models/figures";
 import { metricLabel } from "src/pages/Models/words";
 
 type Slice = Schemas["Slice"];
@@ -122,10 +122,10 @@ function columnsFor(
             width: 90,
             align: "end" as const,
             descendingFirst: true,
-            help: "Candidate less champion, on the same rows",
+            help: "By how much the candidate is better than the champion, on the same rows",
             value: (slice: Slice) => slice.gain?.difference,
             render: ({ gain }: Slice) => (
-              <Text as="span" color={toneOf(direction(metric, gain?.difference ?? null))}>
+              <Text as="span" color={toneOf(Math.sign(gain?.difference ?? 0))}>
                 {signed(gain?.difference ?? null)}
               </Text>
             ),
@@ -142,7 +142,7 @@ function columnsFor(
           highest={highest}
           reference={overall}
           format={champion === null ? formatNumber : signed}
-          better={champion === null ? 0 : direction(metric, slice.gain?.difference ?? null)}
+          better={champion === null ? 0 : Math.sign(slice.gain?.difference ?? 0)}
         />
       ),
     },

@@ -1,4 +1,12 @@
-import { direction, namesOf } from "src/pages/Models/figures";
+import {
+  calibrationOf,
+  direction,
+  directionsOf,
+  inUnits,
+  mistakesOf,
+  namesOf,
+  residualsOf,
+} from "src/pages/Models/figures";
 import type { Decision } from "src/pages/Models/queries";
 import { perSecond, ratesOf } from "src/pages/Models/rates";
 import { groupDecisions, stepsOf } from "src/pages/Models/rollouts";
@@ -91,4 +99,32 @@ test("figures are numbers; better is up of an AUC, down of a loss, and neither o
     direction("mean_label", 0.1),
     direction("auc", 0),
   ]).toEqual([1, -1, 0, 0]);
+  const higher = directionsOf({ metric: "cost", higher_is_better: { cost: false, r2: true } });
+  expect([direction("cost", 0.1, higher), direction("r2", 0.1, higher), direction("auc", 0.1, higher)]).toEqual([
+    -1, 1, 1,
+  ]);
+  expect(directionsOf({}).brier).toBe(false);
+  expect(inUnits("regression", ["rmse", "r2", "mean_label"])).toEqual(["rmse", "mean_label"]);
+  expect(inUnits("binary", ["mean_label"])).toEqual([]);
+});
+
+test("the most frequent mistakes come first, with their share of the class", () => {
+  const found = mistakesOf(
+    ["a", "b", "c"],
+    [
+      [8, 2, 0],
+      [0, 5, 5],
+      [1, 0, 3],
+    ],
+  );
+  expect(found.map(({ name, said, share }) => `${name} for ${said}: ${share}`)).toEqual([
+    "b for c: 0.5",
+    "a for b: 0.2",
+    "c for a: 0.25",
+  ]);
+  expect(residualsOf({ residual_quantiles: { "95": 2, "5": -1 } })).toEqual([
+    [5, -1],
+    [95, 2],
+  ]);
+  expect([calibrationOf({ auc: 0.7 }), calibrationOf(null), residualsOf({})]).toEqual([[], [], []]);
 });

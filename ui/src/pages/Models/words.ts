@@ -33,7 +33,17 @@ export function askedInWords(counts: Schemas["AskedCounts"] | null): string {
   return `${formatCount(requests)} requests, ${formatCount(errors)} failed${refused ? `, ${formatCount(refused)} refused` : ""}`;
 }
 
+const METRICS: Readonly<Record<string, string>> = {
+  auc: "AUC",
+  brier: "Brier score",
+  rmse: "RMSE",
+  mae: "MAE",
+  r2: "R²",
+  macro_f1: "macro F1",
+  weighted_f1: "weighted F1",
+};
+
 /** Metrics' names for people: `log_loss` as `log loss`, `auc` as `AUC`. */
 export function metricLabel(name: string): string {
-  return name === "auc" ? "AUC" : name === "brier" ? "Brier score" : name.replaceAll("_", " ");
+  return METRICS[name] ?? name.replaceAll("_", " ");
 }

@@ -9,7 +9,7 @@ import { formatNumber, formatPercent, formatPValue } from "src/format";
 import { measureName } from "src/measures";
 import { Histogram } from "src/pages/Skew/Histogram";
 import { RowExamples } from "src/pages/Skew/RowExamples";
-import { causeInWords, effectInWords, FAULTS } from "src/pages/Skew/words";
+import { causeInWords, classesInWords, effectInWords, FAULTS, formatEffect } from "src/pages/Skew/words";
 import { type ArtifactRef, dataPath } from "src/routes";
 
 /** A feature in one comparison: both histograms, figures, what it looks like and what it does. */
@@ -66,9 +66,13 @@ function Found({ check, found }: { check: ArtifactRef; found: Schemas["FeatureCo
         </Figure>
         {found.effect !== null && (
           <Figure label="On predictions">
-            {effectInWords(found.effect, found.effect_signed)}
-            {found.standard_error !== null && ` (± ${formatPercent(2 * found.standard_error, 2).replace("%", "")})`}
+            {effectInWords(found.effect, found.effect_signed, found.problem)}
+            {found.standard_error !== null &&
+              ` (± ${formatEffect(2 * found.standard_error, found.problem, 2).replace("%", "")})`}
           </Figure>
+        )}
+        {Object.keys(found.effect_by_class).length > 0 && (
+          <Figure label="By class">{classesInWords(found.effect_by_class)}</Figure>
         )}
         {Object.entries(found.scores)
           .filter(([name]) => name !== found.measure)

@@ -4,13 +4,13 @@ import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import { Sparkline } from "src/components/Sparkline";
 import type { Column } from "src/components/table";
-import { formatNumber, formatPercent, formatTime, plural } from "src/format";
+import { formatNumber, formatTime, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import { HeatStrip } from "src/pages/Skew/HeatStrip";
 import { HEAT, STRIPS } from "src/pages/Skew/heat";
 import { type Check, type FeatureRow, timesOf } from "src/pages/Skew/timeline";
-import { CAUSE_LABELS, FAULTS, formatRatio } from "src/pages/Skew/words";
+import { CAUSE_LABELS, FAULTS, formatEffect, formatRatio } from "src/pages/Skew/words";
 
 const STRIP = 300;
 const LINE = 130;
@@ -160,9 +160,9 @@ function makeColumns(
       align: "end",
       width: 90,
       descendingFirst: true,
-      help: "By how much the drift moves a prediction on average, in points of a hundred",
+      help: "By how much the drift moves a prediction on average: of a number in its units, else in points of a hundred",
       value: (row) => row.effect,
-      render: (row) => formatPercent(row.effect),
+      render: (row) => formatEffect(row.effect, row.problem),
     },
     {
       key: "threshold",

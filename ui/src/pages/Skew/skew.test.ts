@@ -1,7 +1,7 @@
 import { heatIndex } from "src/pages/Skew/heat";
 import { type Check, featureRows, firstFeature, placeOf, ratioOf, type Timeline } from "src/pages/Skew/timeline";
 import { timeTicks } from "src/pages/Skew/timeTicks";
-import { formatRatio } from "src/pages/Skew/words";
+import { classesInWords, effectInWords, formatRatio } from "src/pages/Skew/words";
 import { describe, expect, test } from "vitest";
 
 const HOUR = 3_600_000;
@@ -35,6 +35,13 @@ describe("ticks of time", () => {
     expect(values.map(label).filter((text) => !/^2026-03-\d\d$|^12:00$/.test(text))).toEqual([]);
     expect(new Set(values).size).toBe(values.length);
   });
+});
+
+test("an effect is of a number in its units, else in points; of classes the most moved are named", () => {
+  expect(effectInWords(0.031, 0.031, null)).toBe("moves a prediction by 3.1 points on average, upwards");
+  expect(effectInWords(1234.5, -3, "regression")).toBe("moves a prediction by 1,235 on average, downwards");
+  expect(effectInWords(0.2, null, "multiclass")).toBe("moves a prediction by 20 points on average");
+  expect(classesInWords({ cat: 0.1, dog: -0.25, owl: 0 })).toBe("dog −25 points, cat +10 points");
 });
 
 const check = (verdict: string, drifted: string[], hour: number, more: Partial<Check> = {}) =>

@@ -22,6 +22,8 @@ export interface FeatureRow {
   streak: number;
   cause: string | null;
   effect: number | null;
+  /** What the model predicts: the effect's units. */
+  problem: string | null;
 }
 
 /** A score by its threshold; null where one of them is not known. */
@@ -56,6 +58,7 @@ export function featureRows({ features, checks }: Timeline): FeatureRow[] {
       streak: compared.length - 1 - last,
       cause: checks[newest]?.causes[name] ?? null,
       effect: checks[newest]?.effects[name] ?? null,
+      problem: checks[newest]?.problem ?? null,
     };
   });
 }

@@ -76,10 +76,30 @@ export const EVENTS: Record<string, string> = {
   left: "left as it was",
 };
 
-/** An effect on predictions in words: an average change of a prediction, of 0 to 1. */
-export function effectInWords(effect: number, signed: number | null): string {
+/** An effect on predictions, or its error: of a number in its units, else in points of a hundred. */
+export function formatEffect(effect: number | null, problem: string | null, digits = 3): string {
+  return problem === "regression" ? formatNumber(effect, digits) : formatPercent(effect, digits);
+}
+
+/** An effect on predictions in words: an average change of a prediction. */
+export function effectInWords(effect: number, signed: number | null, problem: string | null): string {
   const direction = signed === null || signed === 0 ? "" : signed > 0 ? ", upwards" : ", downwards";
-  return `moves a prediction by ${formatPercent(effect)} points on average${direction}`.replace("% points", " points");
+  const size = formatEffect(effect, problem).replace("%", " points");
+  return `moves a prediction by ${size} on average${direction}`;
+}
+
+const CLASSES = 3;
+
+/** The classes that an effect makes likelier and less likely, the most moved first: `cat +3.1 points`. */
+export function classesInWords(byClass: Readonly<Record<string, number | null>>): string {
+  return Object.entries(byClass)
+    .filter((entry): entry is [string, number] => entry[1] !== null && entry[1] !== 0)
+    .sort(([, a], [, b]) => Math.abs(b) - Math.abs(a))
+    .slice(0, CLASSES)
+    .map(
+      ([name, change]) => `${name} ${change > 0 ? "+" : "−"}${formatPercent(Math.abs(change)).replace("%", " points")}`,
+    )
+    .join(", ");
 }
 
 /** A score by its threshold: `3.4×`. */

@@ -29,7 +29,10 @@ export function Explorer({ artifact, split, content, properties }: Props) {
   const names = useMemo(() => content.columns.map(({ name }) => name), [content]);
   const defaults = useMemo(() => defaultsOf(content.columns, roles), [content, roles]);
   const placement = useMemo(() => readPlacement(query, defaults), [query, defaults]);
-  const source = useMemo(() => ({ ref: artifact, split, time: roles.time }), [artifact, split, roles]);
+  const source = useMemo(
+    () => ({ ref: artifact, split, time: roles.time, label: roles.label, classes: roles.classes }),
+    [artifact, split, roles],
+  );
   const wanted = useWanted(features, roles, placement, query);
   const rows = useRows(source, names, wanted);
   const { columns, rows: size } = rows;

@@ -77,6 +77,15 @@ export function asTime(column: Column): Column {
     : column;
 }
 
+/** Numbers of classes, which the pipeline has names for, as those names. */
+export function asClasses(column: Column, names: readonly string[]): Column {
+  if (column.role !== "number" || names.length === 0) {
+    return column;
+  }
+  const values = Int32Array.from(column.values, (number) => (number >= 0 && number < names.length ? number : -1));
+  return { ...column, role: "category", words: names, values, nulls: values.filter((number) => number < 0).length };
+}
+
 /** What is known of a column's values; range and moments are those of the finite ones. */
 export interface Facts {
   min: number;

@@ -8,6 +8,8 @@ export interface Roles {
   label: string | null;
   key: string | null;
   time: string | null;
+  /** Names of the label's classes, by number; none where it has none. */
+  classes: readonly string[];
 }
 
 /** Reads them of an artifact's properties. */
@@ -16,7 +18,8 @@ export function rolesOf(properties: Record<string, unknown>): Roles {
     const value = properties[name];
     return typeof value === "string" ? value : null;
   };
-  return { label: text("label"), key: text("key"), time: text("time") };
+  const classes = Array.isArray(properties.classes) ? properties.classes.map(String) : [];
+  return { label: text("label"), key: text("key"), time: text("time"), classes };
 }
 
 type ColumnType = Schemas["ColumnType"];

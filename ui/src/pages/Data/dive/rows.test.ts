@@ -1,5 +1,5 @@
 import { columnOf } from "src/pages/Data/dive/columnOf";
-import { asTime, decode, factsOf, isDiscrete, valueAt } from "src/pages/Data/dive/columns";
+import { asClasses, asTime, decode, factsOf, isDiscrete, valueAt } from "src/pages/Data/dive/columns";
 import { countValues, type Filter, formatFilter, parseFilter, passing, spreadOf } from "src/pages/Data/dive/filters";
 import { findRows } from "src/pages/Data/dive/find";
 import { countGroups, groupBy } from "src/pages/Data/dive/groups";
@@ -57,6 +57,13 @@ describe("columns", () => {
 
   test("values in words", () => {
     expect([0, 2, 4].map((row) => valueAt(CARRIER, row))).toEqual(["UA", null, ""]);
+    const kinds = asClasses(columnOf([1, 0, Number.NaN, 7]), ["cat", "dog"]);
+    expect([0, 1, 2, 3].map((row) => textOf(kinds, kinds.values[row] as number, "UTC"))).toEqual([
+      "dog",
+      "cat",
+      "missing",
+      "missing",
+    ]);
     expect(valueAt(asTime(columnOf([86_400])), 0)).toBe("1970-01-02T00:00:00.000Z");
     expect([-1, 0, 2].map((value) => textOf(CARRIER, value, "UTC"))).toEqual(["missing", "UA", "(empty)"]);
     expect(textOf(DELAY, Number.NEGATIVE_INFINITY, "UTC")).toBe("−∞");

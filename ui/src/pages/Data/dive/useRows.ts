@@ -1,7 +1,7 @@
 import { keepPreviousData, useQueries, useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
 import { client } from "src/api/client";
-import { asTime, type Column, decode, type Sample } from "src/pages/Data/dive/columns";
+import { asClasses, asTime, type Column, decode, type Sample } from "src/pages/Data/dive/columns";
 import type { ArtifactRef } from "src/routes";
 
 /** Where rows come from. */
@@ -10,6 +10,9 @@ export interface Source {
   split: string;
   /** The column of times in seconds, as the pipeline names it. */
   time: string | null;
+  /** The column of the label, and names of its classes by number. */
+  label: string | null;
+  classes: readonly string[];
 }
 
 /** The columns that have come so far. */
@@ -33,7 +36,9 @@ async function fetchColumns({ ref, split }: Source, names?: readonly string[], r
   return decode(data as ArrayBuffer);
 }
 
-const withTime = (column: Column, { time }: Source): Column => (column.name === time ? asTime(column) : column);
+/** A column as what the pipeline says that it holds: times, or classes. */
+const meant = (column: Column, { time, label, classes }: Source): Column =>
+  column.name === time ? asTime(column) : column.name === label ? asClasses(column, classes) : column;
 
 /**
  * One row with all digits of its numbers: of each column its only value. While another one is fetched, the row before.
@@ -47,7 +52,7 @@ export function useRow(source: Source, row: number | null, name?: string) {
     queryFn: async () => ({
       row,
       columns: (await fetchColumns(source, name === undefined ? undefined : [name], row ?? 0)).columns.map((column) =>
-        withTime(column, source),
+        meant(column, source),
       ),
     }),
     staleTime: Number.POSITIVE_INFINITY,
@@ -97,7 +102,7 @@ export function useRows(source: Source, all: readonly string[], wanted: readonly
   const columns = useMemo(() => {
     const found = new Map(there.flatMap((sample) => sample?.columns ?? []).map((column) => [column.name, column]));
     const inOrder = all.flatMap((name) => found.get(name) ?? []);
-    return new Map(inOrder.map((column) => [column.name, withTime(column, source)]));
+    return new Map(inOrder.map((column) => [column.name, meant(column, source)]));
   }, [all, source, come]);
   const first = there.find((sample) => sample !== undefined);
   return {

@@ -1,0 +1,112 @@
+import { useMemo } from "react";
+import { Chart } from "src/components/chart/Chart";
+import type { EChartsCoreOption } from "src/components/chart/echarts";
+import { type ChartTheme, SERIES, useChartTheme } from "src/components/chart/theme";
+import { tooltipLines } from "src/components/chart/tooltip";
+import { formatNumber, plural } from "src/format";
+import { type CalibrationBin, calibrationOf, type Figures } from "src/pages/Models/figures";
+import { versionPalette } from "src/pages/Models/versions";
+
+type Point = CalibrationBin & { version: number; value: [number, number] };
+
+const TITLES: Readonly<Record<string, [x: string, y: string]>> = {
+  multiclass: ["probability of the likeliest class", "share that is right"],
+  regression: ["predicted", "observed"],
+};
+const BINARY: [string, string] = ["predicted probability", "share of positives"];
+
+/** What came of predictions, bin by bin, beside what was predicted: on the diagonal where the two agree. */
+export function CalibrationChart({
+  candidate,
+  champion,
+  versions,
+  problem,
+  label,
+}: {
+  candidate: Figures;
+  champion: Figures | null;
+  /** Of the candidate, and of the champion. */
+  versions: readonly [number, number | null];
+  problem: string | null;
+  label: string | null;
+}) {
+  const theme = useChartTheme();
+  const [version, other] = versions;
+  const option = useMemo(
+    () =>
+      calibrationOption([calibrationOf(candidate), calibrationOf(champion)], [version, other], problem, label, theme),
+    [candidate, champion, version, other, problem, label, theme],
+  );
+  return <Chart option={option} label="Calibration: observed against predicted" height="260px" />;
+}
+
+function calibrationOption(
+  bins: readonly CalibrationBin[][],
+  versions: readonly (number | null)[],
+  problem: string | null,
+  label: string | null,
+  theme: ChartTheme,
+): EChartsCoreOption {
+  const [x, y] = TITLES[problem ?? "binary"] ?? BINARY;
+  const unit = problem === "regression" && label !== null ? ` ${label}` : "";
+  const ends = rangeOf(bins.flat(), problem);
+  const isNumber = problem === "regression";
+  const axisLabel = { formatter: short, showMinLabel: !isNumber, showMaxLabel: !isNumber };
+  const axis = { type: "value", min: ends[0], max: ends[1], nameLocation: "middle", axisLabel };
+  return {
+    grid: { left: 62, right: 16, top: 28, bottom: 42 },
+    legend: { left: 0, data: versions.filter((each) => each !== null).map((each) => `v${each}`) },
+    xAxis: { ...axis, name: x + unit, nameGap: 26 },
+    yAxis: { ...axis, name: y + unit, nameGap: 46 },
+    tooltip: {
+      trigger: "item",
+      confine: true,
+      formatter: ({ data }: { data: Point }) =>
+        tooltipLines(theme, [
+          { label: `v${data.version} · ${plural(data.rows, "row")}`, strong: true },
+          { label: x, value: formatNumber(data.predicted) },
+          { label: y, value: formatNumber(data.observed) },
+        ]),
+    },
+    series: [
+      {
+        type: "line",
+        data: [
+          [ends[0], ends[0]],
+          [ends[1], ends[1]],
+        ],
+        symbol: "none",
+        silent: true,
+        tooltip: { show: false },
+        lineStyle: { color: theme.muted, type: "dashed", width: 1 },
+      },
+      ...bins.flatMap((points, index) => {
+        const version = versions[index];
+        if (version === null || version === undefined || points.length === 0) {
+          return [];
+        }
+        const place = SERIES.indexOf(versionPalette(version) as (typeof SERIES)[number]);
+        return {
+          type: "line",
+          name: `v${version}`,
+          color: theme.series[place] ?? theme.series[index],
+          symbolSize: 7,
+          data: points.map((bin): Point => ({ ...bin, version, value: [bin.predicted, bin.observed] })),
+        };
+      }),
+    ],
+  };
+}
+
+const short = (value: number) => formatNumber(value, 3);
+
+/** What both axes show: 0 to 1 of probabilities, else what there is, and a bit more. */
+function rangeOf(bins: readonly CalibrationBin[], problem: string | null): [number, number] {
+  if (problem !== "regression") {
+    return [0, 1];
+  }
+  const values = bins.flatMap(({ predicted, observed }) => [predicted, observed]);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const margin = (high - low || Math.abs(high) || 1) * 0.05;
+  return [low - margin, high + margin];
+}

@@ -1,0 +1,152 @@
+import { Box, Table, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { DataTable } from "src/components/DataTable";
+import type { Column } from "src/components/table";
+import { formatNumber, formatPercent } from "src/format";
+import { type ClassRow, classesOf, confusionOf, type Figures, mistakesOf } from "src/pages/Models/figures";
+
+/** Classes up to which the matrix has room; of more, the most frequent mistakes are listed. */
+const MATRIX_CLASSES = 20;
+const LISTED = 15;
+
+interface Row extends ClassRow {
+  champion: ClassRow | undefined;
+}
+
+/** Each class: how many of its rows are found, and how many of those said to be of it are. */
+export function ClassTable({ candidate, champion }: { candidate: Figures; champion: Figures | null }) {
+  const rows = useMemo(() => {
+    const theirs = new Map(classesOf(champion).map((each) => [each.name, each]));
+    return classesOf(candidate).map((each): Row => ({ ...each, champion: theirs.get(each.name) }));
+  }, [candidate, champion]);
+  const columns = useMemo(() => columnsFor(champion !== null), [champion]);
+  return (
+    <DataTable
+      label="Figures by class"
+      name="class"
+      rows={rows}
+      rowKey={({ name }) => name}
+      initialSort={{ column: "rows", descending: true }}
+      maxHeight="40vh"
+      columns={columns}
+    />
+  );
+}
+
+function columnsFor(hasChampion: boolean): Column<Row>[] {
+  const share = (key: "recall" | "precision" | "f1", label: string, help: string): Column<Row>[] => [
+    figure(key, label, help, (row) => row[key]),
+    ...(hasChampion && key === "f1"
+      ? [figure("champion", "Champion's F1", "On the same rows", (row) => row.champion?.f1)]
+      : []),
+  ];
+  return [
+    { key: "name", label: "Class", fixed: true, width: 120, value: ({ name }) => name, render: ({ name }) => name },
+    {
+      key: "rows",
+      label: "Rows",
+      align: "end",
+      width: 80,
+      descendingFirst: true,
+      value: ({ rows }) => rows,
+      render: ({ rows }) => formatNumber(rows),
+    },
+    ...share("recall", "Recall", "Share of the rows of the class that is found"),
+    ...share("precision", "Precision", "Share of the rows said to be of the class that is"),
+    ...share("f1", "F1", "Harmonic mean of recall and precision"),
+  ];
+}
+
+function figure(key: string, label: string, help: string, value: (row: Row) => number | null | undefined): Column<Row> {
+  return { key, label, help, value, align: "end", width: 95, render: (row) => formatPercent(value(row)) };
+}
+
+/** What the rows of each class are said to be: a row a class, shaded by the share of its rows. */
+export function ConfusionMatrix({ figures }: { figures: Figures }) {
+  const names = classesOf(figures).map(({ name }) => name);
+  const confusion = confusionOf(figures);
+  if (confusion.length === 0) {
+    return <Text color="fg.muted">More than a hundred classes: there is no matrix of them.</Text>;
+  }
+  return names.length > MATRIX_CLASSES ? (
+    <Mistakes names={names} confusion={confusion} />
+  ) : (
+    <Table.ScrollArea borderWidth={1} borderRadius="md" maxWidth="full">
+      <Table.Root size="sm" aria-label="Confusion matrix" fontVariantNumeric="tabular-nums">
+        <Table.Header>
+          <Table.Row>
+            <Table.ColumnHeader fontSize="xs" color="fg.muted">
+              is ↓ said to be →
+            </Table.ColumnHeader>
+            {names.map((name) => (
+              <Table.ColumnHeader key={name} textAlign="end" maxWidth="110px" truncate title={name}>
+                {name}
+              </Table.ColumnHeader>
+            ))}
+          </Table.Row>
+        </Table.Header>
+        <Table.Body>
+          {confusion.map((row, of) => {
+            const total = row.reduce((sum, count) => sum + count, 0);
+            return (
+              <Table.Row key={names[of]}>
+                <Table.Cell fontWeight="medium" maxWidth="140px" truncate title={names[of]}>
+                  {names[of]}
+                </Table.Cell>
+                {row.map((count, as) => (
+                  <Cell key={names[as]} count={count} share={total ? count / total : 0} right={of === as} />
+                ))}
+              </Table.Row>
+            );
+          })}
+        </Table.Body>
+      </Table.Root>
+    </Table.ScrollArea>
+  );
+}
+
+function Cell({ count, share, right }: { count: number; share: number; right: boolean }) {
+  return (
+    <Table.Cell textAlign="end" position="relative" px={2} title={`${formatPercent(share)} of the rows of the class`}>
+      <Box
+        position="absolute"
+        inset={0}
+        bg={right ? "green.solid" : "red.solid"}
+        opacity={share * 0.5}
+        aria-hidden
+        pointerEvents="none"
+      />
+      <Text as="span" position="relative" color={count === 0 ? "fg.subtle" : undefined}>
+        {formatNumber(count)}
+      </Text>
+    </Table.Cell>
+  );
+}
+
+function Mistakes({ names, confusion }: { names: readonly string[]; confusion: readonly (readonly number[])[] }) {
+  const found = mistakesOf(names, confusion).slice(0, LISTED);
+  return (
+    <Table.ScrollArea borderWidth={1} borderRadius="md">
+      <Table.Root size="sm" aria-label="Most frequent mistakes" fontVariantNumeric="tabular-nums">
+        <Table.Header>
+          <Table.Row>
+            <Table.ColumnHeader>Is</Table.ColumnHeader>
+            <Table.ColumnHeader>Said to be</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end">Rows</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end">Of the class</Table.ColumnHeader>
+          </Table.Row>
+        </Table.Header>
+        <Table.Body>
+          {found.map(({ name, said, rows, share }) => (
+            <Table.Row key={`${name} ${said}`}>
+              <Table.Cell>{name}</Table.Cell>
+              <Table.Cell>{said}</Table.Cell>
+              <Table.Cell textAlign="end">{formatNumber(rows)}</Table.Cell>
+              <Table.Cell textAlign="end">{formatPercent(share)}</Table.Cell>
+            </Table.Row>
+          ))}
+        </Table.Body>
+      </Table.Root>
+    </Table.ScrollArea>
+  );
+}
