@@ -75,13 +75,15 @@ def read(pipeline: Pipeline, predictions: Artifact, split: str) -> Any:
 def test_every_row_is_predicted_once_beside_the_columns_asked_for(
     pipeline: Pipeline, predict: Callable[..., Artifact]
 ) -> None:
-    examples, model = write_examples(pipeline), pipeline.model("second")
+    examples = write_examples(pipeline)
+    model = pipeline.model("second", problem="binary", classes=["on time", "late"])
     found = predict(examples, model, columns=["flight_id", "late", "distance"], batch_rows=256)
     assert found.kind == "predictions"
     assert found.rows == {split: RowCounts(rows, rows) for split, rows in ROWS.items()}
     assert found.metrics == {"rows": 1000}
     assert found.properties["model"] == model.uri
     assert found.properties["outputs"] == {"probability": "float32"}
+    assert (found.properties["problem"], found.properties["classes"]) == ("binary", ["on time", "late"])
     rows = read(pipeline, found, "train").set_index("flight_id")
     assert list(rows.columns) == ["late", "distance", "probability"]
     assert len(rows) == rows.index.nunique() == 1000

@@ -188,6 +188,8 @@ class PredictionsProperties(Properties):
         outputs: Names of the outputs and their types.
         key: Name of the key's column, or None.
         window: Of the examples.
+        problem: What the model predicts; None where it does not tell.
+        classes: Names of the classes in the order of ``probabilities``, where they have any.
     """
 
     model: str = ""
@@ -200,6 +202,8 @@ class PredictionsProperties(Properties):
     outputs: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
     window: Window | None = None
+    problem: str | None = where_told()
+    classes: tuple[str, ...] | None = where_told()
 
 
 @dataclass(frozen=True)

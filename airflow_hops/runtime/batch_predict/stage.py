@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
-from airflow_hops.contract.properties import ExamplesProperties, PredictionsProperties
+from airflow_hops.contract.properties import ExamplesProperties, ModelProperties, PredictionsProperties
 from airflow_hops.data.raw_features import example_files
 from airflow_hops.runtime.batch_predict.batches import (
     PredictionPlan,
@@ -65,6 +65,7 @@ def run(
     of = ExamplesProperties.of(context.input("examples"))
     model, number = _model(context, model_name, version)
     folder_of_model = model_folder(context.store, model)
+    trained = ModelProperties.of(context.store.manifest(model.uri))
     spark = start_spark_context_of(context)
     folder = context.local("examples")
     found = list(splits) if splits is not None else list(of.splits or _splits(folder))
@@ -98,6 +99,8 @@ def run(
                 outputs={name: "string" if d.kind == "O" else d.name for name, (d, _) in loaded.outputs.items()},
                 key=of.key,
                 window=of.window,
+                problem=trained.problem,
+                classes=trained.classes,
             ).to_dict(),
         )
 

@@ -53,7 +53,12 @@ class ServedModel:
         self.problem: Problem = known[0]
         self.output = OUTPUTS[self.problem]
         shape = outputs[self.output].shape or ()
-        self.classes: int | None = shape[-1] if self.problem == MULTICLASS else None
+        self.classes: int | None = shape[-1] if self.problem == MULTICLASS and len(shape) == 2 else None
+        if self.problem == MULTICLASS and self.classes is None:
+            raise BadInput(
+                f"{path}: output {self.output!r} has shape {list(shape)}; expected [batch, classes], with the number "
+                "of classes: name it where the model is exported"
+            )
         self.inputs: dict[str, str] = {name: spec.column for name, spec in self._loaded.inputs.items()}
         for name, spec in self._loaded.inputs.items():
             if spec.shape not in ((None,), (None, 1)):
@@ -71,11 +76,21 @@ class ServedModel:
         Returns:
             float32 of shape ``[rows]``: the probability of the second class, or the predicted number; of several
             classes the probability of each, ``[rows, classes]``.
+
+        Raises:
+            BadInput: the model refuses the rows, or does not answer each of them.
         """
         inputs = self._loaded.inputs.items()
         columns = {name: arrays[name].reshape((-1, 1) if len(spec.shape or ()) == 2 else -1) for name, spec in inputs}
         values = self._loaded.run(columns)[self.output]
-        return values.reshape(-1) if self.classes is None else values
+        values = values.reshape(-1) if self.classes is None else values
+        expected = (len(next(iter(arrays.values()))), *(() if self.classes is None else (self.classes,)))
+        if values.shape != expected:
+            raise BadInput(
+                f"{self.path}: {self.output!r} has shape {list(values.shape)} for {expected[0]} rows, expected "
+                f"{list(expected)}"
+            )
+        return values
 
 
 @dataclass(frozen=True)

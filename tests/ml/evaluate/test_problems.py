@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 from echo_models import write_echo_model
 from sklearn import metrics as sklearn
 
@@ -23,6 +24,7 @@ from airflow_hops.runtime.evaluate.binary_metrics import binary_metrics
 from airflow_hops.runtime.evaluate.class_metrics import class_metrics, compare_classifiers
 from airflow_hops.runtime.evaluate.metrics import calibration, resampled_difference
 from airflow_hops.runtime.evaluate.regression_metrics import compare_regressions, regression_metrics
+from airflow_hops.runtime.evaluate.scoring import ServedModel
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import write_record
 
@@ -315,6 +317,23 @@ def test_what_does_not_go_together_is_named(
         write("old", champion, champion=True)
     with pytest.raises(BadInput, match=words):
         bench.evaluate(write("new", candidate), bench.examples(columns, **examples), **params)
+
+
+def test_a_model_that_does_not_say_how_many_classes_there_are_or_answers_other_rows_is_refused(tmp_path: Path) -> None:
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "p")])
+    def serve(p: Any) -> Any:
+        return {"probabilities": tf.repeat(p[:, None], tf.size(p), axis=1)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "p")])
+    def twice(p: Any) -> Any:
+        return {"probability": tf.stack([p, 1 - p], axis=1)}
+
+    for name, function in (("open", serve), ("twice", twice)):
+        tf.saved_model.save(tf.Module(), str(tmp_path / name), signatures={"serving_default": function})
+    with pytest.raises(BadInput, match=r"open: output 'probabilities' has shape \[None, None\]; expected \[batch, cl"):
+        ServedModel(tmp_path / "open")
+    with pytest.raises(BadInput, match=r"twice: 'probability' has shape \[6\] for 3 rows, expected \[3\]"):
+        ServedModel(tmp_path / "twice").predict({"p": np.zeros(3, np.float32)})
 
 
 def test_the_labels_of_a_regression_are_finite_and_differ(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.target import Target
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.runtime import feature_statistics, prepare, schema, validation
+from airflow_hops.runtime.evaluate import stage as evaluate
 from airflow_hops.runtime.schema import classes_of, load_schema
 from airflow_hops.runtime.transform import stage as transform
 from airflow_hops.store import ArtifactStore
@@ -54,6 +56,20 @@ def pipeline(
     return run
 
 
+@pytest.fixture(scope="module")
+def evaluated(run_shared_stage: Callable[..., Any]) -> Callable[[Stages], Artifact]:
+    """Evaluates what :func:`pipeline` has trained."""
+
+    def run(made: Stages) -> Artifact:
+        inputs = {"model": made["model"], "examples": made["examples"]}
+        found: Artifact = run_shared_stage(
+            evaluate.run, kind="evaluation", inputs=inputs, model_name="none", splits=["eval"]
+        )
+        return found
+
+    return run
+
+
 def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
     return pq.read_table(sorted((store.local(artifact) / split).glob("*.parquet")))
 
@@ -69,7 +85,7 @@ def served(store: ArtifactStore, model: Artifact, rows: pa.Table) -> dict[str, A
 
 
 def test_a_number_is_learnt_with_the_weights_of_the_rows_and_served_as_prediction(
-    pipeline: Callable[..., Stages], shared_store: ArtifactStore
+    pipeline: Callable[..., Stages], evaluated: Callable[[Stages], Artifact], shared_store: ArtifactStore
 ) -> None:
     data = load_diabetes(as_frame=True).frame.rename(columns={"target": "progression"})
     data["trust"] = 1.0
@@ -107,11 +123,16 @@ def test_a_number_is_learnt_with_the_weights_of_the_rows_and_served_as_predictio
         "prediction": ("float32", (len(rows),))
     }
     truth = rows["progression"].to_numpy()
-    assert 1 - np.square(answers["prediction"] - truth).sum() / np.square(truth - truth.mean()).sum() > 0.3
+    r2 = 1 - np.square(answers["prediction"] - truth).sum() / np.square(truth - truth.mean()).sum()
+    assert r2 > 0.3
+    # The nonsense counts for nothing here, too.
+    evaluation = evaluated(made)
+    assert evaluation.metrics["eval_r2"] == pytest.approx(r2, abs=1e-4)
+    assert evaluation.properties["blessed"] is True, evaluation.properties["reasons"]
 
 
 def test_classes_by_name_are_found_kept_and_served(
-    pipeline: Callable[..., Stages], shared_store: ArtifactStore
+    pipeline: Callable[..., Stages], evaluated: Callable[[Stages], Artifact], shared_store: ArtifactStore
 ) -> None:
     data = load_wine(as_frame=True).frame.rename(columns={"od280/od315_of_diluted_wines": "od280"})
     names = np.array(["grignolino", "barbera", "barolo"])
@@ -130,4 +151,9 @@ def test_classes_by_name_are_found_kept_and_served(
     assert (answers["probabilities"].dtype, answers["probabilities"].shape) == (np.float32, (len(rows), 3))
     np.testing.assert_allclose(answers["probabilities"].sum(axis=1), 1, rtol=1e-5)
     truth = np.array(classes)[rows["cultivar"].to_numpy()]
-    assert (answers["class"].astype(str) == truth).mean() > 0.9
+    accuracy = (answers["class"].astype(str) == truth).mean()
+    assert accuracy > 0.9
+    evaluation = evaluated(made)
+    assert evaluation.metrics["eval_accuracy"] == pytest.approx(accuracy) and evaluation.properties["blessed"] is True
+    report = json.loads((shared_store.local(evaluation) / "evaluation.json").read_text())
+    assert [found["name"] for found in report["splits"]["eval"]["candidate"]["classes"]] == classes
