@@ -112,7 +112,7 @@ def readme_dags(tmp_path: Path, run_dag: Any) -> Any:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
-    pipeline, _, step = snippets(REPOSITORY / "README.md")
+    pipeline, *_, step = snippets(REPOSITORY / "README.md")
     (tmp_path / "churn_dag.py").write_text(pipeline)
     (tmp_path / "step_dag.py").write_text(
         "from airflow.sdk import DAG, task\n\n"
@@ -128,7 +128,7 @@ def readme_dags(tmp_path: Path, run_dag: Any) -> Any:
 
 
 def test_the_pipeline_of_the_readme_is_a_dag_with_windows_of_time_in_under_30_lines(readme_dags: Any) -> None:
-    pipeline, _, step = snippets(REPOSITORY / "README.md")
+    pipeline, *_, step = snippets(REPOSITORY / "README.md")
     assert len(pipeline.splitlines()) < 30
     assert len(step.splitlines()) <= 5
     dag = readme_dags["churn"]

@@ -19,6 +19,7 @@ from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.target import Target
 from airflow_hops.data.feature_specs import OutputSpec
 from airflow_hops.hops.tables import SplitTable, raw_specs, read_table
+from airflow_hops.runtime.evaluate import stage as evaluate
 from airflow_hops.runtime.train.estimators import _sample, framework_of
 from airflow_hops.store import ArtifactStore
 from tests import flights_examples
@@ -57,8 +58,8 @@ def write(store: ArtifactStore, splits: dict[str, pd.DataFrame], *, run_id: str,
     return flights_examples.write_examples(store, dict(splits), run_id=run_id, key="hen", time=None, **properties)
 
 
-def test_a_pipeline_on_raw_features_is_served_as_an_onnx_graph_that_says_its_classes(
-    trainings: Trainings, breeds: Artifact
+def test_a_pipeline_on_raw_features_is_served_as_an_onnx_graph_and_blessed_like_any_other_model(
+    trainings: Trainings, breeds: Artifact, run_shared_stage: Callable[..., Artifact]
 ) -> None:
     model = trainings("estimator_functions:classify_rows", breeds, strategy="single", np=1, C=3.0)
     folder = trainings.store.local(model)
@@ -83,6 +84,9 @@ def test_a_pipeline_on_raw_features_is_served_as_an_onnx_graph_that_says_its_cla
     assert found["probabilities"].shape == (90, 3)
     assert (found["probabilities"].argmax(axis=1) == rows["breed"]).mean() > 0.8
     assert set(found["class"].tolist()) <= {b"bantam", b"leghorn", b"sussex"}
+    inputs = {"model": model, "examples": breeds}
+    evaluated = run_shared_stage(evaluate.run, kind="evaluation", inputs=inputs, model_name="hens")
+    assert evaluated.properties["blessed"], evaluated.properties["reasons"]
 
 
 def test_trees_behind_the_transform_graph_take_raw_features_when_they_serve(
