@@ -76,8 +76,8 @@ def run(
     for role in ("evaluation", "infra_blessing"):
         if context.has_input(role):
             _check_blessing(context, role, model)
-    check_model(model_folder(context.store, model))
     server = ModelServer.of(context.spec.services, context.store)
+    check_model(model_folder(context.store, model), served_by=server.at.kind)
     context.progress(0.0, f"model server {server.address}")
     server.check_reachable(model_name)
     try:

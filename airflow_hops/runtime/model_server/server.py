@@ -153,7 +153,7 @@ class ModelServer:
         Raises:
             BadInput: there is no model, or the folder holds another model.
         """
-        check_model(model)
+        check_model(model, served_by=self.at.kind)
         return self.folders.publish(model, model_name, version, fingerprint)
 
     def unpublish(self, model_name: str, version: int) -> None:

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.processes.remote_files import RemoteFiles
-from airflow_hops.serving.models.formats import MODEL_FILES
+from airflow_hops.server_address import BUNDLED, TENSORFLOW_MODEL_SERVER
+from airflow_hops.serving.models.formats import MODEL_FILES, SAVED_MODEL, TFLITE, format_of
 
 _MARKER = "assets.extra/hops.json"
 """Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
@@ -148,14 +149,24 @@ class RemoteFolders:
         return None
 
 
-def check_model(folder: Path) -> None:
+def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
     """Checks that a folder holds a file that makes it a model's; whether it loads is for the server to say.
 
+    Args:
+        folder: The folder.
+        served_by: Kind of the server.
+
     Raises:
-        BadInput: it does not.
+        BadInput: it does not, or a server of that kind knows no such model.
     """
-    if not any((folder / name).is_file() for name in MODEL_FILES):
+    found = format_of(folder)
+    if found is None:
         raise BadInput(f"{folder}: no model (none of {', '.join(MODEL_FILES)} is in it)")
+    if served_by == TENSORFLOW_MODEL_SERVER and found not in (SAVED_MODEL, TFLITE):
+        raise BadInput(
+            f"{folder}: the model is of the format {found.name}, and the connection's server is a {served_by}, which "
+            "serves SavedModels and TensorFlow Lite alone; serve it with 'airflow hops serve' (kind 'bundled')"
+        )
 
 
 def _marker(version: int, fingerprint: str) -> str:

@@ -12,15 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.contract.target import Target
+from airflow_hops.data.constants import Constants
+from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.hops.export import export_model
 from airflow_hops.runtime import infra_validate
 from airflow_hops.runtime.batch_predict.batches import PredictionPlan, predict_task
@@ -28,6 +32,7 @@ from airflow_hops.runtime.evaluate import stage
 from airflow_hops.runtime.evaluate.scoring import ServedModel
 from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.transform.batches import TransformTask
+from airflow_hops.runtime.transform.graph import trace_transform
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import write_record
 
@@ -114,13 +119,25 @@ def test_a_model_is_judged_by_its_figures_against_a_champion_of_another_format(
     assert quality == pytest.approx(0.99, abs=0.05)
 
 
-def test_a_model_that_is_no_saved_model_is_validated_in_a_server_and_predicts_whole_splits(
-    shared_store: ArtifactStore,
-    examples: Callable[[Target], Artifact],
-    train: Callable[..., Artifact],
-    tmp_path: Path,
+@pytest.mark.server
+def test_a_model_behind_a_transform_graph_is_validated_in_a_server_and_predicts_whole_splits(
+    shared_store: ArtifactStore, examples: Callable[[Target], Artifact], tmp_path: Path
 ) -> None:
-    folder = model_folder(shared_store, train(KIND))
+    def preprocess(features: dict[str, Any], constants: Constants) -> dict[str, Any]:
+        return {"both": tf.stack([features["rooms"], features["age"] / 90.0], axis=1)}
+
+    raw = dict.fromkeys(FEATURES, "float32")
+    traced = trace_transform(preprocess, raw, Constants(statistics_pb2.DatasetFeatureStatistics()))
+    traced.save(tmp_path / "transform_graph")
+    specs = FeatureSpecs(raw, "kind", None, None, traced.outputs)
+    (tmp_path / "features.json").write_text(specs.to_json())
+    both = np.stack([table()["rooms"], table()["age"].to_numpy() / 90], axis=1).astype(np.float32)
+    estimator = LogisticRegression(max_iter=200).fit(both, table()["kind"].to_numpy())
+    export_model(
+        estimator, tmp_path, framework="sklearn", target=KIND, sample=both,
+        transform_graph=tmp_path / "transform_graph", order=["both"],
+    )  # fmt: skip
+    folder = tmp_path / "onnx"
     files = [shared_store.local(examples(KIND)) / "eval" / "part-0.parquet"]
     (tmp_path / "scratch").mkdir()
     found = infra_validate.validate_serving(folder, files, tmp_path / "scratch", requests=4)

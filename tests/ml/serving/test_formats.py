@@ -21,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops import scikit_learn
 from airflow_hops.runtime.model_server.version_folders import LocalFolders, check_model
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
@@ -316,7 +317,10 @@ def test_flags_change_what_is_trusted_and_how_answers_are_written(
 def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(tmp_path: Path) -> None:
     x = np.arange(8.0).reshape(4, 2)
     fitted = LinearRegression().fit(x, x.sum(axis=1))
-    check_model(scikit_learn.save(fitted, tmp_path / "model", x))
+    model = scikit_learn.save(fitted, tmp_path / "model", x)
+    check_model(model)
+    with pytest.raises(BadInput, match="format scikit-learn, and the connection's server is a tensorflow_model_server"):
+        check_model(model, served_by="tensorflow_model_server")
     served = LocalFolders(tmp_path / "served")
     served.publish(tmp_path / "model", "m", 3, "fingerprint")
     assert served.has("m", 3)
