@@ -26,6 +26,8 @@ Format = Literal["row", "columnar"]
 InputTypes = Mapping[str, TensorType | None]
 
 _INTEGERS_KEPT = {"float": 2**24, "double": 2**53, "half": 2**11}
+_NUMBERS = {int, float}
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,8 @@ def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndar
 def _read_numbers(flat: list[Any], tensor_type: TensorType) -> np.ndarray | None:
     """Reads numbers that plainly are of the type, several times as fast; None leaves them to be looked at each."""
     is_float = tensor_type.numpy.kind == "f"
+    if len(flat) <= _FEW:
+        return _read_few(flat, tensor_type)
     try:
         wide: np.ndarray = np.frombuffer(
             packed_array("d" if is_float else "q", flat), np.float64 if is_float else np.int64
@@ -238,6 +242,17 @@ def _read_numbers(flat: list[Any], tensor_type: TensorType) -> np.ndarray | None
         limits = np.iinfo(tensor_type.numpy)
         plain = wide.min() >= limits.min and wide.max() <= limits.max
     return wide.astype(tensor_type.numpy) if plain else None
+
+
+def _read_few(flat: list[Any], tensor_type: TensorType) -> np.ndarray | None:
+    """The same of so few values that each of NumPy's calls costs more than to look at them."""
+    if tensor_type.numpy.kind == "f":
+        kept = _INTEGERS_KEPT[tensor_type.name]
+        plain = {*map(type, flat)} <= _NUMBERS and all(-kept < value < kept for value in flat)
+    else:
+        limits = np.iinfo(tensor_type.numpy)
+        plain = {*map(type, flat)} == {int} and limits.min <= min(flat) and max(flat) <= limits.max
+    return np.array(flat, tensor_type.numpy) if plain else None
 
 
 def _read_checked(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
