@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact, Producer
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.hooks.code import user_code_fingerprint
 from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.store.model_records import write_record
+
+
+def test_another_metric_of_ones_own_is_another_step(tmp_path: Path) -> None:
+    operator = EvaluateOperator(
+        task_id="evaluate", model={}, examples={}, model_name="flights", metrics={"cost": ("costs:cost", "lower")}
+    )
+
+    def fingerprint(code: str) -> str:
+        (tmp_path / "costs.py").write_text(code)
+        params: Any = json.loads(json.dumps(operator.step_params({})))
+        assert params["metrics"] == {"cost": ["costs:cost", "lower"]} and params["minimum"] is None
+        producer = Producer("tests", "run", "evaluate")
+        spec = StepSpec("evaluate", operator.entry, params, {}, None, producer=producer, code_paths=(str(tmp_path),))
+        return user_code_fingerprint(spec)
+
+    assert fingerprint("def cost(*_): return 1") != fingerprint("def cost(*_): return 2")
 
 
 def test_another_champion_is_another_cache_key(store: Any) -> None:

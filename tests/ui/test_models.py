@@ -122,6 +122,7 @@ def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, op
     figures = page.get_by_role("table", name="Figures on all rows")
     expect(figures).to_contain_text(f"{split['candidate']['auc']:.4f}".rstrip("0"))
     expect(figures).to_contain_text(f"+{split['gain']['difference']:.3g}")
+    expect(page.get_by_role("img", name="Calibration: observed against predicted")).to_be_visible()
     slices = page.get_by_role("table", name="Slices by carrier")
     largest = max(split["slices"]["carrier"], key=lambda each: each["rows"])
     expect(slices.locator("tbody tr[data-index]").first).to_contain_text(largest["value"])

@@ -51,6 +51,12 @@ class StatisticsDatasets(Model):
     window: tuple[str | None, str | None] | None
     """The times of the rows, where they are known."""
     label: str | None
+    problem: str | None
+    """What the label asks for; null where the pipeline does not tell."""
+    classes: list[str] | None
+    """Names of the label's classes by their number, where it has any."""
+    weight: str | None
+    """The feature that holds the rows' weights."""
     time: str | None
     """The feature that holds the time of a row, in seconds since the epoch."""
 
@@ -149,8 +155,7 @@ def list_statistics(request: Request, found: TaskArtifact) -> Response:
     said = {
         "created_at": found.manifest.created_at,
         "window": window if isinstance(window, list) and len(window) == 2 else None,
-        "label": properties.get("label"),
-        "time": properties.get("time"),
+        **{name: properties.get(name) for name in ("label", "problem", "classes", "weight", "time")},
     }
 
     def make() -> StatisticsDatasets:

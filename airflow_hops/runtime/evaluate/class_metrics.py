@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -238,9 +237,11 @@ def _area_under_roc(labels: Array, probabilities: Array, weights: Array | None) 
     there = np.flatnonzero((counts > 0) & (counts < rows))
     if classes > MAX_CONFUSION_CLASSES or not len(there):
         return None
-    found = [area_under_roc(labels == number, probabilities[:, number], weights) for number in there]
-    influence: Array = np.mean([each[1] for each in found], axis=0)
-    return math.fsum(each[0] for each in found) / len(found), influence
+    total, influence = 0.0, np.zeros(rows)
+    for number in there:
+        auc, moved = area_under_roc(labels == number, probabilities[:, number], weights)
+        total, influence = total + auc, influence + moved
+    return total / len(there), influence / len(there)
 
 
 def _why_no_auc(labels: Array, classes: int, names: Sequence[str] | None) -> str:

@@ -189,24 +189,18 @@ def area_under_roc(positive: Array, scores: Array, weights: Array | None) -> tup
         scores: Shape ``[rows]``; a tie counts half.
         weights: Of the rows.
     """
-    w, scores = even_weights(weights, len(scores)), scores.astype(np.float64)
-    influence = np.zeros(len(scores))
-    auc = 0.0
-    for side, sign in ((positive, 1), (~positive, -1)):
-        outranked = _share_below(sign * scores[side], sign * scores[~side], w[~side])
-        share = w[side] / w[side].sum()
-        auc = float(np.sum(share * outranked))
-        rows = len(outranked)
-        influence[side] = share * (outranked - auc) * math.sqrt(rows / (rows - 1) if rows > 1 else 0.0)
+    w, order = even_weights(weights, len(scores)), np.argsort(scores)
+    ranked = scores[order]
+    tie = np.concatenate([[0], np.cumsum(ranked[1:] != ranked[:-1])])
+    influence, auc = np.zeros(len(scores)), 0.0
+    for side, others, above in ((positive, ~positive, False), (~positive, positive, True)):
+        tied = np.bincount(tie, (w * others)[order])
+        below = np.cumsum(tied) - tied / 2
+        total, rows = w[others].sum(), int(side.sum())
+        # Of each row of this side, the share of the others that it outranks; of a negative row, that outrank it.
+        share = np.empty(len(scores))
+        share[order] = ((total - below) if above else below)[tie] / total
+        weight = w[side] / w[side].sum()
+        auc = float(np.sum(weight * share[side]))
+        influence[side] = weight * (share[side] - auc) * math.sqrt(rows / (rows - 1) if rows > 1 else 0.0)
     return auc, influence
-
-
-def _share_below(values: Array, others: Array, weights: Array) -> Array:
-    """Of each value, the weighted share of others that lie below it."""
-    order = np.argsort(others, kind="stable")
-    ranked, reached = others[order], np.concatenate([[0.0], np.cumsum(weights[order])])
-    below = (
-        reached[np.searchsorted(ranked, values, side="left")] + reached[np.searchsorted(ranked, values, side="right")]
-    )
-    shares: Array = below / (2 * reached[-1])
-    return shares

@@ -16,7 +16,12 @@ export function Name({ row, roles }: { row: FeatureRow; roles: Roles }) {
       <div data-type>
         <Kind size={12} aria-hidden />
         {row.type.toLowerCase()}
-        {row.name === roles.label && <Badge size="xs">label</Badge>}
+        {row.name === roles.label && (
+          <Badge size="xs" title={roles.labelWords}>
+            label
+          </Badge>
+        )}
+        {row.name === roles.weight && <Badge size="xs">weight</Badge>}
         {row.name === roles.time && <Badge size="xs">time</Badge>}
         {isConstant(row) && (
           <Badge size="xs" colorPalette="orange">

@@ -15,6 +15,7 @@ import {
   type Group,
   hasTrait,
   isIn,
+  labelInWords,
   mergeFeatures,
   nameTest,
   type Roles,
@@ -45,7 +46,12 @@ export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
     [key],
   );
   const first = known.find((listing) => listing !== undefined);
-  const roles: Roles = { label: first?.label ?? null, time: first?.time ?? null };
+  const roles: Roles = {
+    label: first?.label ?? null,
+    labelWords: labelInWords(first?.problem ?? null, first?.classes ?? null),
+    weight: first?.weight ?? null,
+    time: first?.time ?? null,
+  };
   const weights = known.some((listing) => listing?.datasets.some(({ weighted_rows }) => weighted_rows !== null));
   return (
     <Stack gap={3}>
@@ -54,7 +60,7 @@ export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
         <PlotControls weights={weights} />
       </HStack>
       {shown.length > 0 ? (
-        <Features shown={shown} label={roles.label} time={roles.time} weights={weights} />
+        <Features shown={shown} {...roles} weights={weights} />
       ) : (
         listings.some(({ isPending }) => isPending) && <LoadingRows rows={12} />
       )}
@@ -65,6 +71,8 @@ export function Overlay({ refs }: { refs: readonly ArtifactRef[] }) {
 function Features({
   shown,
   label,
+  labelWords,
+  weight,
   time,
   weights,
 }: {
@@ -96,7 +104,7 @@ function Features({
     [version, complete, measured, shown],
   );
   const { found, problem } = useFiltered(rows, group as Group);
-  const roles = useMemo(() => ({ label, time }), [label, time]);
+  const roles = useMemo(() => ({ label, labelWords, weight, time }), [label, labelWords, weight, time]);
   const timeText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 16), [zone]);
   const dayText = useCallback((seconds: number) => formatTime(seconds * 1000, zone).slice(0, 10), [zone]);
   const onOpen = useCallback((row: FeatureRow) => change({ feature: row.name }, { push: true }), [change]);

@@ -8,7 +8,22 @@ export type Distances = Schemas["Distances"];
 /** Which features have a part of their own. */
 export interface Roles {
   label: string | null;
+  /** What the label asks for, in words. */
+  labelWords: string;
+  weight: string | null;
   time: string | null;
+}
+
+const LISTED_CLASSES = 20;
+
+/** What a label asks for: `classes: 0 setosa, 1 virginica`, or its problem. */
+export function labelInWords(problem: string | null, classes: readonly string[] | null): string {
+  if (classes === null || classes.length === 0) {
+    return problem === null ? "what is to be predicted" : `what is to be predicted: ${problem}`;
+  }
+  const named = classes.slice(0, LISTED_CLASSES).map((name, number) => `${number} ${name}`);
+  const rest = classes.length - named.length;
+  return `classes: ${named.join(", ")}${rest > 0 ? ` and ${rest} more` : ""}`;
 }
 
 /** Columns of a table that hold a number for each feature, or null. */

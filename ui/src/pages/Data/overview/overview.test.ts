@@ -6,6 +6,7 @@ import {
   greatest,
   hasTrait,
   isIn,
+  labelInWords,
   mergeFeatures,
   missingShare,
   nameTest,
@@ -29,6 +30,20 @@ const TRAIN = tableOf({
 const NEWEST = tableOf({
   year: { types: "INT", kinds: "num", count: 10, missing: 0, zeros: 0, quantiles: [2014, 2014] },
   extra: { types: "STRING", kinds: "string", count: 10, missing: 0, unique: 1, top_values: [["x", 10]] },
+});
+
+test("what a label asks for is said, its classes by number", () => {
+  expect(labelInWords("multiclass", ["cat", "dog"])).toBe("classes: 0 cat, 1 dog");
+  expect(
+    labelInWords(
+      null,
+      Array.from({ length: 22 }, (_, number) => String(number)),
+    ),
+  ).toMatch(/^classes: 0 0, .* 19 19 and 2 more$/);
+  expect([labelInWords("regression", null), labelInWords(null, null)]).toEqual([
+    "what is to be predicted: regression",
+    "what is to be predicted",
+  ]);
 });
 
 describe("features of several data sets", () => {
