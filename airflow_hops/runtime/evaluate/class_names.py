@@ -138,7 +138,8 @@ def _names_of(name: str, model: ServedModel, properties: ModelProperties, exampl
     if len(names) != outputs:
         whose = "its artifact names" if properties.classes else "its artifact names none, and the examples have"
         raise BadInput(
-            f"the {name} tells {outputs} classes apart ({model.path}), but {whose} {len(names)}: {', '.join(names)}"
+            f"the {name} tells {outputs} classes apart ({model.path}), but {whose} {len(names)}: {', '.join(names)}; "
+            f"{'state its classes where it is trained or imported' if name == CANDIDATE else _AWAY}"
         )
     return names
 
