@@ -1,0 +1,136 @@
+"""Models of libraries that the runtime environment has not: in overlays, which are made in a second or two."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_diabetes, load_wine
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import Target
+from airflow_hops.environments import pins_file
+from airflow_hops.hops.export import export_model
+from airflow_hops.overlays import make_overlay, overlay_folder
+from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.model_options import ModelOptions
+
+UV = Path(__file__).resolve().parents[3] / ".uv" / "bin" / "uv"
+
+GROWTH = Target("growth", "regression")
+WINE = Target("wine", "multiclass", ("barolo", "grignolino", "barbera"))
+RED = Target("red", "binary", ("white", "red"))
+
+X, Y = load_wine(return_X_y=True)
+X = X.astype(np.float32)
+NAMES = [f"m{number}" for number in range(X.shape[1])]
+
+
+@pytest.fixture(scope="module")
+def use_packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., None]]:
+    """Lets this process import packages of an overlay."""
+    base = tmp_path_factory.mktemp("runtimes") / "runtime"
+    base.symlink_to(sys.prefix)  # so that what is beside it is not beside the real one
+    with pytest.MonkeyPatch.context() as patch:
+
+        def use(name: str, *packages: str) -> None:
+            make_overlay(base, name, packages, pins_file(), uv=str(UV))
+            (site,) = overlay_folder(base, name).glob("lib/python3*/site-packages")
+            patch.setattr(sys, "path", [*sys.path, str(site)])
+
+        yield use
+
+
+@pytest.fixture(scope="module")
+def boosters(use_packages: Callable[..., None]) -> None:
+    """LightGBM and XGBoost, and what converts them."""
+    use_packages("boosters", "lightgbm", "xgboost-cpu", "onnxmltools")
+
+
+def served(model: Any, folder: Path, framework: str, target: Target, sample: Any, **options: Any) -> dict[str, Any]:
+    """What the exported model answers to the first rows."""
+    exported = export_model(model, folder, framework=framework, target=target, sample=sample, **options)
+    assert (exported.format, exported.framework) == ("onnx", framework)
+    assert exported.largest_difference < 1e-4
+    rows = np.asarray(sample, np.float32)[:5]
+    servable: Any = open_model("m", 1, folder / "onnx", ModelOptions())
+    try:
+        found: dict[str, Any] = servable.predict({name: rows[:, number] for number, name in enumerate(exported.inputs)})
+        return found
+    finally:
+        servable.close()
+
+
+def test_trees_of_lightgbm(boosters: None, tmp_path: Path) -> None:
+    import lightgbm
+
+    data, growth = load_diabetes(return_X_y=True, as_frame=True)
+    data.iloc[::3, 2] = np.nan
+    regressor = lightgbm.LGBMRegressor(n_estimators=20, verbose=-1).fit(data, growth)
+    found = served(regressor, tmp_path / "regressor", "lightgbm", GROWTH, data)
+    assert found["prediction"] == pytest.approx(regressor.predict(data.iloc[:5]), rel=1e-4)
+    params = {"objective": "multiclass", "num_class": 3, "verbose": -1}
+    booster = lightgbm.train(params, lightgbm.Dataset(X, Y), 10)
+    found = served(booster, tmp_path / "booster", "lightgbm", WINE, X, order=NAMES)
+    assert found["probabilities"] == pytest.approx(booster.predict(X[:5]), abs=1e-5)
+    two = make_pipeline(StandardScaler(), lightgbm.LGBMClassifier(n_estimators=10, verbose=-1)).fit(X, Y > 0)
+    found = served(two, tmp_path / "pipeline", "sklearn", RED, X, order=NAMES)
+    assert found["probability"] == pytest.approx(two.predict_proba(X[:5])[:, 1], abs=1e-5)
+
+
+def test_trees_of_xgboost(boosters: None, tmp_path: Path) -> None:
+    """Its converter knows numbered features alone; the model keeps its own names."""
+    import xgboost
+
+    frame = pd.DataFrame(X, columns=NAMES)
+    classifier = xgboost.XGBClassifier(n_estimators=10).fit(frame, Y)
+    found = served(classifier, tmp_path / "classifier", "xgboost", WINE, frame)
+    assert found["probabilities"] == pytest.approx(classifier.predict_proba(frame[:5]), abs=1e-5)
+    assert classifier.get_booster().feature_names == NAMES
+    matrix = xgboost.DMatrix(X, Y > 0)
+    booster = xgboost.train({"objective": "binary:logistic"}, matrix, 10)
+    found = served(booster, tmp_path / "booster", "xgboost", RED, X, order=NAMES)
+    assert found["probability"] == pytest.approx(booster.predict(matrix)[:5], abs=1e-5)
+    pipeline = make_pipeline(StandardScaler(), xgboost.XGBRegressor(n_estimators=10)).fit(frame, Y)
+    found = served(pipeline, tmp_path / "pipeline", "sklearn", GROWTH, frame)
+    assert found["prediction"] == pytest.approx(pipeline.predict(frame[:5]), rel=1e-4)
+    numbers = xgboost.train({"objective": "multi:softmax", "num_class": 3}, xgboost.DMatrix(X, Y), 2)
+    with pytest.raises(
+        BadInput, match=r"Booster gives \[178\] for 178 rows; expected \[178, 3\], since the problem is"
+    ):
+        served(numbers, tmp_path / "numbers", "xgboost", WINE, X, order=NAMES)
+
+
+def cpu_build_of_torch() -> str | None:
+    """The requirement of a build without CUDA, where pip is configured with a folder that holds one."""
+    asked = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.find-links"], capture_output=True)
+    for folder in (os.environ.get("PIP_FIND_LINKS") or asked.stdout.decode()).split():
+        for wheel in Path(folder).glob("torch-*+cpu-cp311-*.whl") if Path(folder).is_dir() else ():
+            return f"torch=={wheel.name.split('-')[1]}"
+    return None
+
+
+@pytest.mark.faults  # half a minute to install
+def test_a_network_of_pytorch(use_packages: Callable[..., None], tmp_path: Path) -> None:
+    requirement = cpu_build_of_torch()
+    if requirement is None:
+        pytest.skip("pip's find-links have no build of PyTorch without CUDA; PyPI's takes gigabytes")
+    use_packages("torch", requirement)
+    import torch
+
+    torch.manual_seed(1)
+    logits = torch.nn.Sequential(torch.nn.Linear(len(NAMES), 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    network = torch.nn.Sequential(logits, torch.nn.Softmax(1))
+    found = served(network, tmp_path / "network", "torch", WINE, X, order=NAMES)
+    assert found["probabilities"] == pytest.approx(network(torch.from_numpy(X[:5])).detach().numpy(), abs=1e-6)
+    with pytest.raises(BadInput, match="which are no probabilities; end a network with Sigmoid or Softmax"):
+        served(logits, tmp_path / "logits", "torch", WINE, X, order=NAMES)
