@@ -12,6 +12,12 @@ HOROVOD = "horovod"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
 PARAMETER_SERVER = "parameter_server"
 SINGLE = "single"
+TORCH = "torch"
+
+OF_TENSORFLOW = (MULTI_WORKER_MIRRORED, PARAMETER_SERVER)
+"""Strategies that are TensorFlow's own."""
+OF_ANY_FRAMEWORK = (SINGLE, TORCH)
+"""Strategies whose function may return an estimator of another framework than Keras."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,8 @@ class TrainingOptions(StepOptions):
         deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
-        strategy: How the ranks work together: ``horovod``, ``multi_worker_mirrored`` or ``parameter_server``; or
-            ``single``, of one process that works alone.
+        strategy: How the ranks work together: ``horovod``, ``multi_worker_mirrored`` or ``parameter_server``;
+            ``torch``, of ``torch.distributed``; or ``single``, of one process that works alone.
         parameter_servers: How many further ranks hold variables.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         timeline: Whether Horovod writes its timeline, ``timeline.json`` in the output.

@@ -76,6 +76,7 @@ class TrainContext:
     on_message: Callable[..., None] = lambda kind, **fields: None
     on_alive: Callable[[str], None] = lambda _: None
     bring_back: Callable[[str], None] = lambda _: None
+    ask_ranks: Callable[[bool], bool] | None = None
     epoch: int = 0
     first_batch: int = 0
     rows: dict[str, int] = field(default_factory=dict)
@@ -216,6 +217,8 @@ class TrainContext:
 
         if self.size == 1:
             return flag
+        if self.ask_ranks is not None:
+            return self.ask_ranks(flag)
         return bool(hvd.allreduce(tf.constant(int(flag)), op=hvd.Max, name="hops_any_rank").numpy())
 
     def restore(self, model: Any, optimizer: Any = None) -> Position:

@@ -102,7 +102,9 @@ class TrainingState:
             self._write(snapshot)
 
     def save_files(self, files: Mapping[str, bytes]) -> None:
-        """Writes a checkpoint in the user's own form, by :attr:`position`."""
+        """Writes a checkpoint in the user's own form, by :attr:`position`; rank 0's counts, the others' are ignored."""
+        if self._context.rank:
+            return
         contents = {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
         self._write(Snapshot(self.position, contents, (b"",), tuple(self.history)))
 

@@ -1,4 +1,4 @@
-"""Trains a model: in one process with any framework, or with Horovod on many ranks."""
+"""Trains a model: in one process with any framework, or on many ranks of PyTorch or Horovod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.definitions.param import ParamsDict
 
-from airflow_hops.contract.training import HOROVOD, SINGLE, TrainingOptions
+from airflow_hops.contract.training import HOROVOD, SINGLE, TORCH, TrainingOptions
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
@@ -146,7 +146,103 @@ class TrainOperator(TrainingOperator):
         return {**super().step_inputs(), "statistics": self.statistics, "schema": self.schema}
 
 
-class HorovodTrainOperator(TrainingOperator):
+class RanksTrainOperator(TrainingOperator):
+    """Base of the operators that train on several ranks.
+
+    Args:
+        np: Number of ranks; a host's cores are divided among those that it has.
+        hosts: Hosts that the ranks run on, reached over SSH, and how many each takes: ``gpu-1:4,gpu-2:4`` (templated).
+            It takes the place of the connection's.
+        ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
+            With neither this nor ``hosts``, they run on the worker's machine. (templated)
+        conf: Spark properties, where the ranks run on executors (templated).
+        kwargs: Arguments of :class:`TrainingOperator`.
+    """
+
+    template_fields: Sequence[str] = (*TrainingOperator.template_fields, "hosts", "ranks_conn_id", "conf")
+
+    def __init__(
+        self,
+        *,
+        np: int = 2,
+        hosts: str | None = None,
+        ranks_conn_id: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if {"min_np", "max_np"} & set(kwargs):
+            raise TypeError(
+                "min_np, max_np: leave them out; give the task retries, which resume from the last checkpoint"
+            )
+        super().__init__(**kwargs)
+        self.np = np
+        self.hosts = hosts
+        self.ranks_conn_id = ranks_conn_id
+        self.conf = dict(conf or {})
+
+    def training_options(self) -> dict[str, Any]:
+        """How many ranks there are."""
+        return {**super().training_options(), "np": self.np}
+
+    def launcher(self, hook: RuntimeHook) -> Launcher | None:
+        """Spark, where the ranks run on its executors; else this machine."""
+        if self._where() != {"kind": "spark"}:
+            return None
+        assert self.ranks_conn_id is not None
+        # A barrier job, which the ranks are, needs executors that stay.
+        conf = {"spark.dynamicAllocation.enabled": "false", **self.conf}
+        return SparkLauncher(hook.settings.runtime, self.ranks_conn_id, conf, hook.warm_start())
+
+    def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
+        """The step; where its ranks run does not count for what it makes, nor for where a retry goes on."""
+        where = self._where()
+        return replace(super().build_spec(hook, context), services={"ranks": json.dumps(where)} if where else {})
+
+    def _where(self) -> dict[str, Any] | None:
+        return where_ranks_run(self.ranks_conn_id, self.hosts)
+
+
+class TorchTrainOperator(RanksTrainOperator, TrainOperator):
+    """Runs a training function on ``np`` ranks of ``torch.distributed``, and publishes the model as an ONNX graph.
+
+    The ranks are joined, over NCCL where they have GPUs, else over Gloo, before the function is called; it wraps its
+    module in ``DistributedDataParallel``, or does in its own way what that does. The ranks' parameters are compared at
+    the end.
+
+    Args:
+        train: ``module:function`` (templated), called on every rank; returns a ``torch.nn.Module``, wrapped or not.
+        np: Number of ranks; a host's cores are divided among those that it has.
+        hosts: Hosts that the ranks run on, reached over SSH, and how many each takes (templated).
+        ranks_conn_id: Connection that says where the ranks run (templated).
+        conf: Spark properties, where the ranks run on executors (templated).
+        stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended.
+        kwargs: Arguments of :class:`TrainOperator`.
+    """
+
+    template_fields: Sequence[str] = tuple(
+        dict.fromkeys([*RanksTrainOperator.template_fields, *TrainOperator.template_fields])
+    )
+
+    def __init__(
+        self,
+        *,
+        np: int = 2,
+        hosts: str | None = None,
+        ranks_conn_id: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        stall_timeout_s: float = 300.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, stall_timeout_s=stall_timeout_s, **kwargs
+        )
+
+    def training_options(self) -> dict[str, Any]:
+        """The ranks, and how their model is exported."""
+        return {**super().training_options(), "strategy": TORCH}
+
+
+class HorovodTrainOperator(RanksTrainOperator):
     """Runs a training function, or a script, on ``np`` Horovod ranks, and publishes the model.
 
     All ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
@@ -179,14 +275,7 @@ class HorovodTrainOperator(TrainingOperator):
             exporting it must each take less.
     """
 
-    template_fields: Sequence[str] = (
-        *TrainingOperator.template_fields,
-        "script",
-        "script_args",
-        "hosts",
-        "ranks_conn_id",
-        "conf",
-    )
+    template_fields: Sequence[str] = (*RanksTrainOperator.template_fields, "script", "script_args")
 
     def __init__(
         self,
@@ -205,17 +294,9 @@ class HorovodTrainOperator(TrainingOperator):
         timeline: bool = False,
         **kwargs: Any,
     ) -> None:
-        if {"min_np", "max_np"} & set(kwargs):
-            raise TypeError(
-                "min_np, max_np: leave them out; give the task retries, which resume from the last checkpoint"
-            )
-        super().__init__(**kwargs)
+        super().__init__(np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, **kwargs)
         self.script = script
         self.script_args = list(script_args)
-        self.np = np
-        self.hosts = hosts
-        self.ranks_conn_id = ranks_conn_id
-        self.conf = dict(conf or {})
         self.deterministic = deterministic
         self.checkpoint_every_steps = checkpoint_every_steps
         self.guard_every_steps = guard_every_steps
@@ -231,7 +312,7 @@ class HorovodTrainOperator(TrainingOperator):
     def training_options(self) -> dict[str, Any]:
         """The ranks, and how they work together."""
         return {
-            "np": self.np,
+            **super().training_options(),
             "deterministic": self.deterministic,
             "checkpoint_every_steps": self.checkpoint_every_steps,
             "guard_every_steps": self.guard_every_steps,
@@ -239,23 +320,6 @@ class HorovodTrainOperator(TrainingOperator):
             "parameter_servers": self.parameter_servers,
             "timeline": self.timeline,
         }
-
-    def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Spark, where the ranks run on its executors; else this machine."""
-        if self._where() != {"kind": "spark"}:
-            return None
-        assert self.ranks_conn_id is not None
-        # A barrier job, which the ranks are, needs executors that stay.
-        conf = {"spark.dynamicAllocation.enabled": "false", **self.conf}
-        return SparkLauncher(hook.settings.runtime, self.ranks_conn_id, conf, hook.warm_start())
-
-    def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
-        """The step; where its ranks run does not count for what it makes, nor for where a retry goes on."""
-        where = self._where()
-        return replace(super().build_spec(hook, context), services={"ranks": json.dumps(where)} if where else {})
-
-    def _where(self) -> dict[str, Any] | None:
-        return where_ranks_run(self.ranks_conn_id, self.hosts)
 
 
 def _own(params: Mapping[str, Any]) -> list[str]:

@@ -77,7 +77,9 @@ def export_estimator(
             "say what it predicts; give the operator examples, or return a keras.Model"
         )
     split = _EVAL if context.can_share(_EVAL) else "train"
+    trained_on = dict(context.rows)
     table = context.table(split, context.columns_taken)
+    context.rows = trained_on  # what is read here is no rank's share of the training
     sample, order = _sample(estimator, table)
     graph = None if context.examples_dir is None else context.examples_dir / "transform_graph"
     exported = export_model(

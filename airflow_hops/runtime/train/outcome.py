@@ -25,7 +25,7 @@ def is_model(value: Any) -> bool:
     return isinstance(value, keras.Model) or (tf_keras is not None and isinstance(value, tf_keras.Model))
 
 
-def check_outcome(program: Program, returned: Any, output: Path, rank: int, *, is_single: bool = False) -> None:
+def check_outcome(program: Program, returned: Any, output: Path, rank: int, *, any_framework: bool = False) -> None:
     """Checks what came out where it was no model.
 
     Raises:
@@ -36,10 +36,8 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int, *, i
         return
     found = f"{type(returned).__module__}.{type(returned).__name__}"
     if program.script is None:
-        expected = "an estimator of scikit-learn, XGBoost or LightGBM, a torch.nn.Module or a keras.Model"
-        raise BadInput(
-            f"train function {program.name!r} returned {found}, expected {expected if is_single else 'a keras.Model'}"
-        )
+        others = "an estimator of scikit-learn, XGBoost or LightGBM, a torch.nn.Module or " if any_framework else ""
+        raise BadInput(f"train function {program.name!r} returned {found}, expected {others}a keras.Model")
     if rank == 0 and not (output / SAVED_MODEL / "saved_model.pb").is_file():
         raise BadInput(
             f"script {program.name!r} left no model: neither a keras.Model in its global {MODEL_NAME!r} (found "

@@ -13,10 +13,18 @@ from typing import Any
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.properties import ExamplesProperties
 from airflow_hops.contract.splits import TRAIN
-from airflow_hops.contract.training import HOROVOD, PARAMETER_SERVER, SINGLE, TrainingOptions
+from airflow_hops.contract.training import (
+    HOROVOD,
+    OF_ANY_FRAMEWORK,
+    OF_TENSORFLOW,
+    PARAMETER_SERVER,
+    SINGLE,
+    TORCH,
+    TrainingOptions,
+)
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.hops.checkpoints import read_checkpoint
 from airflow_hops.hops.context import TrainContext, made_current
@@ -30,6 +38,7 @@ from airflow_hops.runtime.train.estimators import describe_keras, export_estimat
 from airflow_hops.runtime.train.outcome import OUTPUT_VARIABLE, check_outcome, export, is_model
 from airflow_hops.runtime.train.program import Program
 from airflow_hops.runtime.train.strategies import Member, Roles
+from airflow_hops.runtime.train.torch_ranks import TorchMember, unwrapped
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +77,10 @@ def train_rank(
     code, output = Program.of_training(given), folders["output"]
     channel.alive("the start of its collectives")
     threads = _prepare_process(given, placement, output)
-    member = None
-    if given.strategy not in (HOROVOD, SINGLE):
+    member, torch_member = None, None
+    if given.strategy == TORCH:
+        torch_member = TorchMember(placement, channel, threads)
+    if given.strategy in OF_TENSORFLOW:
         member = Member(Roles.of_training(given), placement, channel)
         if not member.runs_user_code:
             member.serve()
@@ -78,37 +89,44 @@ def train_rank(
     strategy = member.strategy if member else None
     data = ExamplesProperties.from_dict(examples or {})
     context = _make_context(given, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
+    if torch_member is not None:
+        context.ask_ranks = torch_member.any_rank
     channel.send("started")
     start_up = time.monotonic() - began
     channel.alive(f"the beginning of {code.name}")
     returned = _call(code, context)
     training_seconds = time.monotonic() - began - start_up
     model = returned if is_model(returned) else None
-    framework = framework_of(returned) if given.strategy == SINGLE else None
+    framework = framework_of(returned) if given.strategy in OF_ANY_FRAMEWORK else None
     if model is None and framework is None:
-        check_outcome(code, returned, output, context.rank, is_single=given.strategy == SINGLE)
+        check_outcome(code, returned, output, context.rank, any_framework=given.strategy in OF_ANY_FRAMEWORK)
     checksum = None if model is None else _check(model, given, member)
+    if torch_member is not None:
+        if framework != "torch":
+            raise BadInput(f"{code.name} returned {type(returned).__name__}, expected a torch.nn.Module")
+        checksum = torch_member.check_weights(returned)
     channel.send("alive", where="the end of training")
     if hvd.is_initialized():
         hvd.shutdown()
     export_began = time.monotonic()
     exported = None
-    if framework is not None:
-        exported = export_estimator(returned, framework, context, given, output)
-        checksum = folder_checksum(output / exported.format)
+    if framework is not None and context.rank == 0:
+        exported = export_estimator(unwrapped(returned), framework, context, given, output)
+        checksum = checksum or folder_checksum(output / exported.format)
         for remark in exported.remarks:
             log.warning("%s", remark)
     elif model is not None:
         exported = describe_keras(_export(model, context, output, member))
-    if member is not None:
-        member.finish()
+    for each in (member, torch_member):
+        if each is not None:
+            each.finish()
     return {
         "host": placement.host,
         "threads": threads,
         **_describe(context),
         "checksum": checksum,
         "model": None if exported is None else exported.to_dict(),
-        "value": None if exported is not None or code.script is not None else returned,
+        "value": None if model is not None or framework is not None or code.script is not None else returned,
         "start_up_seconds": round(start_up, 3),
         "training_seconds": round(training_seconds, 3),
         "export_seconds": round(time.monotonic() - export_began, 3),
@@ -120,7 +138,7 @@ def _prepare_process(options: TrainingOptions, placement: Placement, output: Pat
     os.environ[OUTPUT_VARIABLE] = str(output)
     if options.timeline:
         os.environ["HOROVOD_TIMELINE"] = str(output / "timeline.json")
-    if options.strategy not in (HOROVOD, SINGLE) or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+    if options.strategy in OF_TENSORFLOW or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         use_tf_keras()
     if options.strategy == HOROVOD:
         hvd.init()
@@ -144,7 +162,7 @@ def _make_context(
 ) -> TrainContext:
     examples, output = folders.get("examples"), folders["output"]
     specs = None
-    if examples is not None and (options.strategy != SINGLE or (examples / "features.json").exists()):
+    if examples is not None and (options.strategy not in OF_ANY_FRAMEWORK or (examples / "features.json").exists()):
         specs = FeatureSpecs.read(examples / "features.json")
     outputs: Mapping[str, OutputSpec] = {} if specs is None else specs.outputs
     if examples is not None and specs is None:

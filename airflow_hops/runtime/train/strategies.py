@@ -14,13 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE, TrainingOptions
+from airflow_hops.contract.training import (
+    HOROVOD,
+    MULTI_WORKER_MIRRORED,
+    PARAMETER_SERVER,
+    SINGLE,
+    TORCH,
+    TrainingOptions,
+)
 from airflow_hops.hops.keras import weights_checksum
 from airflow_hops.runtime.gang import Channel, Placement
 from airflow_hops.runtime.gang.agent import own_address
 from airflow_hops.runtime.gang.shared_values import SharedValues
 
-STRATEGIES = (HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE)
+STRATEGIES = (HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE, TORCH)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy
 import tensorflow as tf
 
 from airflow_hops.contract.properties import ExamplesProperties
-from airflow_hops.contract.training import SINGLE, TrainingOptions
+from airflow_hops.contract.training import OF_ANY_FRAMEWORK, TrainingOptions
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import LocalRanks, RankJob, RankLauncher, run_gang
 from airflow_hops.runtime.train.program import Program
@@ -81,7 +81,7 @@ def train_model(
         HopsError: a rank died or stalled.
     """
     began = time.monotonic()
-    if training.examples is not None and training.options.strategy != SINGLE:
+    if training.examples is not None and training.options.strategy not in OF_ANY_FRAMEWORK:
         FeatureSpecs.read(training.examples / "features.json")
     for name in ("checkpoints", "tensorboard"):
         (training.output / name).mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,48 @@
+"""Training functions on ranks of torch.distributed."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from typing import Any
+
+from airflow_hops.hops.context import TrainContext
+
+
+def train(context: TrainContext) -> Any:
+    """A small network, in step on all ranks, or, with ``alone``, each by itself; with ``dies``, once killed."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(context.seed)
+    features, labels = context.table("train").tensors()
+    network = torch.nn.Sequential(
+        torch.nn.Linear(features.shape[1], 8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Sigmoid()
+    )
+    saved = context.resumed_files()
+    if saved:
+        network.load_state_dict(torch.load(io.BytesIO(saved["network.pt"]), weights_only=True))
+        print(f"resumed after step {context.position.step}", flush=True)
+    model = network if context.params.get("alone") else DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    batch = 50
+    for step in range(context.position.step, 20):
+        rows = slice(step * batch % len(features), step * batch % len(features) + batch)
+        optimizer.zero_grad()
+        found = model(features[rows]).flatten()
+        loss = torch.nn.functional.binary_cross_entropy(found, labels[rows].float())
+        loss.backward()
+        optimizer.step()
+        context.report(step + 1, loss=loss.item())
+        if step + 1 == 10:
+            contents = io.BytesIO()
+            torch.save(network.state_dict(), contents)
+            context.checkpoint_files(10, {"network.pt": contents.getvalue()})
+            if context.params.get("dies") and not saved:
+                context.state.close()
+                if context.should_stop():
+                    raise AssertionError("nobody has asked to stop")
+                if context.rank == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+    return model
