@@ -112,20 +112,31 @@ def read_signature(folder: Path) -> ModelSignature:
         model, order = requests, None
         if "model" in document:
             model = EstimatorInputs.from_document(document["model"])
-            order = tuple(document["model"]["order"]) if "order" in document["model"] else None
+            order = _names(document["model"], "order")
         elif (folder / TRANSFORM_GRAPH).is_dir():
             raise ValueError(f"there is a {TRANSFORM_GRAPH}, but no 'model', which says what of it the model takes")
         outputs = None
         if "problem" in document:
-            classes = document.get("classes")
-            outputs = ProblemOutputs(document["problem"], None if classes is None else tuple(map(str, classes)))
-        signature = ModelSignature(requests, model, order, outputs, document.get("output"))
+            outputs = ProblemOutputs(document["problem"], _names(document, "classes"))
+        output = document.get("output")
+        if output is not None and not isinstance(output, str):
+            raise ValueError(f"'output' is {output!r}; expected the name of an output")
+        signature = ModelSignature(requests, model, order, outputs, output)
         _check(signature, folder)
         return signature
     except (KeyError, TypeError, AttributeError) as error:
         raise SignatureFileError(f"{path}: no signature of a model ({type(error).__name__}: {error})") from error
     except ValueError as error:
         raise SignatureFileError(f"{path}: {error}") from error
+
+
+def _names(document: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    found = document.get(key)
+    if found is None:
+        return None
+    if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
+        raise ValueError(f"{key!r} is {found!r}; expected a list of names")
+    return tuple(found)
 
 
 def _check(signature: ModelSignature, folder: Path) -> None:

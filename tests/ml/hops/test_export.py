@@ -232,6 +232,10 @@ def test_packages_and_names_that_are_missing_are_named(tmp_path: Path, transform
     ("change", "message"),
     [
         ({"classes": ["a", "b", "c", "d"]}, "the model's output is float32 of shape [1, 3]; expected numbers of shape"),
+        ({"classes": "abc"}, "'classes' is 'abc'; expected a list of names"),
+        ({"classes": [0, 1, 2]}, "'classes' is [0, 1, 2]; expected a list of names"),
+        ({"model": []}, "no signature of a model (TypeError"),
+        ({"problem": 7}, "problem is 7; expected binary, multiclass or regression"),
         ({"problem": "ranking"}, "problem is 'ranking'; expected binary, multiclass or regression"),
         ({"output": "scores"}, "expected 'scores': name the prediction in 'output' of signature.json"),
         (
