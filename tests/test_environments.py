@@ -16,6 +16,7 @@ import pytest
 from conftest import REPOSITORY
 from uv import find_uv_bin
 
+from airflow_hops.cli.checks import check_overlays
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.environments import (
     AIRFLOW_PYTHON_VERSIONS,
@@ -209,6 +210,11 @@ def test_an_overlay_adds_packages_to_its_base_and_a_task_or_a_connection_names_i
     with pytest.raises(BadInput, match=r"runtime 'chrun': there is no such.*\(there are: churn\).*create --name chrun"):
         _ = RuntimeHook("named", runtime="chrun").settings
 
+    (found,) = check_overlays(base)
+    assert (found.name, found.status, found.found) == ("runtime churn", "ok", "extra over runtime")
+    (churn / STAMP_NAME).write_text(f"older\n{churn}\n")
+    (found,) = check_overlays(base)
+    assert (found.status, found.advice) == ("warn", f"airflow hops runtime create {base} --name churn")
     (base / STAMP_NAME).write_text(f"older\n{base}\n")
     with pytest.raises(BadInput, match=f"{base}'.* holds pins older.*create {base}'"):
         runtime_python(churn)

@@ -18,10 +18,12 @@ from urllib.parse import unquote
 
 import psutil
 
+from airflow_hops.contract.overlay import base_of
 from airflow_hops.environments import AIRFLOW_PYTHON_VERSIONS, environment_state, pins_fingerprint
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import step_environment
+from airflow_hops.overlays import list_overlays
 from airflow_hops.processes.programs import module_command
 
 Status = Literal["ok", "warn", "fail"]
@@ -70,9 +72,11 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
         yield Check(f"connection {hops_conn_id}", "fail", f"{type(error).__name__}: {error}", advice)
         return
     yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}")
-    yield check_java(settings.runtime)
-    runtime = check_runtime(settings.runtime)
+    base = base_of(settings.runtime)
+    yield check_java(base)
+    runtime = check_runtime(base)
     yield runtime
+    yield from check_overlays(base)
     if runtime.status != "fail":
         yield from check_libraries(settings.runtime)
     yield check_gpu()
@@ -168,6 +172,15 @@ def check_runtime(runtime: Path) -> Check:
     if state.name == "moved":
         return Check("runtime environment", "warn", state.detail, f"its scripts point there: {advice}")
     return Check("runtime environment", "fail", state.detail, advice)
+
+
+def check_overlays(base: Path) -> Iterator[Check]:
+    """Whether the environments of one's own are whole, and of this package's pins."""
+    for overlay in list_overlays(base):
+        added = f"{', '.join(overlay.requirements) or 'nothing'} over {base.name}"
+        advice = "" if overlay.state.good else f"airflow hops runtime create {base} --name {overlay.name}"
+        found = added if overlay.state.good else overlay.state.detail
+        yield Check(f"runtime {overlay.name}", "ok" if overlay.state.good else "warn", found, advice)
 
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
