@@ -172,7 +172,7 @@ def read_table(
     """
     files = SplitFiles(folder, format="parquet", storage_options=storage_options)
     wanted = [*specs, target.label, *([target.weight] if target.weight else [])]
-    parts = []
+    parts: list[pa.Table] = []
     for number in range(len(files)):
         try:
             with pq.ParquetFile(files.local(number)) as file:
@@ -180,7 +180,8 @@ def read_table(
                 if missing:
                     found = ", ".join(file.schema_arrow.names)
                     raise BadInput(f"{files.name(number)}: there is no column {missing[0]!r}; there are {found}")
-                parts.append(file.read(columns=wanted))
+                part = file.read(columns=wanted).select(wanted)
+                parts.append(_of_types(part, parts[0].schema, files.name(number)) if parts else part)
         except (OSError, pa.ArrowException) as error:
             raise BadInput(f"{files.name(number)}: not a readable Parquet file ({error})") from None
     table = pa.concat_tables(parts)
@@ -192,6 +193,20 @@ def read_table(
     share = table.select(list(specs)).slice(first, last - first)
     own = None if weights is None else weights[first:last]
     return SplitTable(split, share, dict(specs), labels[first:last], own, folder)
+
+
+def _of_types(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
+    """A file's columns, of the types of the first file's."""
+    columns = []
+    for field, column in zip(schema, table.columns, strict=True):
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowException as error:
+            raise BadInput(
+                f"{file}: column {field.name!r} is {column.type}, but {field.type} in the first file of the split; "
+                f"cast it in prepare() ({error})"
+            ) from None
+    return pa.table(columns, schema=schema)
 
 
 def raw_specs(

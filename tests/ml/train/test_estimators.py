@@ -174,6 +174,14 @@ def test_a_table_has_its_rows_in_the_form_of_each_framework(read: Callable[..., 
     assert numbers.matrix().tolist() == [[0, 1, 1], [2, 3, 2], [4, 5, 3], [6, 7, 4]]
     second = read(table, target, ["count"], rank=1, size=2)
     assert second.matrix().ravel().tolist() == [3, 4] and second.labels.tolist() == [0, 1]
+    folder = Path(rows.where)
+    pq.write_table(table.slice(0, 2).set_column(1, "count", pa.array([8.0, 9.0])), folder / "part-1.parquet")
+    specs = {name: rows.specs[name] for name in ("count", "name")}
+    again = read_table(str(folder), "train", target, specs).frame()
+    assert (again["count"].tolist(), again["name"].tolist()) == ([1, 2, 3, 4, 8, 9], ["a", "", "c", "a", "a", ""])
+    pq.write_table(table.set_column(1, "count", pa.array(["x"] * 4)), folder / "part-1.parquet")
+    with pytest.raises(BadInput, match=r"part-1.parquet: column 'count' is string, but int32 in the first file"):
+        read_table(str(folder), "train", target, specs)
     with pytest.raises(BadInput, match=r"'place' has 2 values a row.*use matrix\(\)"):
         rows.frame()
     with pytest.raises(BadInput, match=r"'name' holds strings.*use frame\(\)"):
