@@ -152,8 +152,11 @@ def _load(path: Path, options: ModelOptions) -> Any:
     # Patterns are kept for each shape of inputs, and rows are the client's choice.
     wanted.enable_mem_pattern = False
     try:
-        return onnxruntime.InferenceSession(os.fspath(path), wanted, providers=["CPUExecutionProvider"])
-    except states.InvalidProtobuf as error:
+        # Without falling back to the one provider that there is, of which it would print a banner.
+        return onnxruntime.InferenceSession(
+            os.fspath(path), wanted, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    except (states.InvalidProtobuf, UnicodeDecodeError) as error:
         raise invalid_argument(f"Could not load the ONNX model at {path}: {_plain(error)}") from error
     except states.NoSuchFile as error:
         raise ServingError(grpc.StatusCode.NOT_FOUND, f"Could not load the ONNX model at {path}: gone") from error

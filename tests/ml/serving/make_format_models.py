@@ -250,14 +250,16 @@ def write_onnx_graphs(folder: Path) -> None:
         ("future", helper.make_node("Abs", ["x"], ["y"]), [x, said], [y, heard], [], {"": 99}),
         ("unknown_operator", helper.make_node("Fold", ["x"], ["y"]), [x, said], [y, heard], [], opsets),
     ):
-        graph = helper.make_graph([node, echo], name, inputs, outputs, held)
+        made = helper.make_graph([node, echo], name, inputs, outputs, held)
         model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid(*each) for each in opset.items()], ir_version=9
+            made, opset_imports=[helper.make_opsetid(*each) for each in opset.items()], ir_version=9
         )
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "1" / "model.onnx").write_bytes(model.SerializeToString())
-    (folder / "no_graph" / "1").mkdir(parents=True)
-    (folder / "no_graph" / "1" / "model.onnx").write_bytes(b"no graph")
+    graph = (folder / "graph" / "1" / "model.onnx").read_bytes()
+    for name, content in (("no_graph", b"no graph"), ("no_text", graph.replace(b"said", b"\xffaid"))):
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.onnx").write_bytes(content)
 
 
 def main(folder: Path) -> None:

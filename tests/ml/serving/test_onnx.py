@@ -92,6 +92,7 @@ def test_wrong_inputs_of_a_graph_are_said_in_words(
         ("future", "FAILED_PRECONDITION", "Opset 99 is under development"),
         ("unknown_operator", "FAILED_PRECONDITION", "No Op registered for Fold"),
         ("no_graph", "INVALID_ARGUMENT", "rotobuf parsing failed"),
+        ("no_text", "INVALID_ARGUMENT", "can't decode byte 0xff"),
     ],
 )
 def test_a_graph_that_cannot_be_opened_says_why(
