@@ -71,9 +71,9 @@ class OnnxServable(DescribedServable):
         # Data beside the file must lie in its folder, wherever a link to the folder leads.
         path = folder.resolve() / MODEL_FILE
         self._session = _load(path, options)
-        self._inputs = {node.name: node for node in self._session.get_inputs()}
-        outputs = self._session.get_outputs()
         try:
+            self._inputs = {node.name: node for node in self._session.get_inputs()}
+            outputs = self._session.get_outputs()
             if (folder / SIGNATURE_FILE).is_file():
                 signature = read_signature(folder)
                 _check_inputs(signature, self._inputs)
