@@ -255,11 +255,13 @@ def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="session")
 def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Runs a DAG of ``tests/dags`` through ``dag.test()``, in an Airflow database made for the session.
+    """Runs a DAG of ``tests/dags``, or another folder, through ``dag.test()``, in an Airflow database of the session.
 
     ``run_dag(dag_id, conf)`` returns the DAG run; its task instances have their final states. Steps are forked from
     the session's warm process, which the first of them starts.
     """
+    import functools
+
     from airflow.utils.db import initdb
 
     initdb()
@@ -267,16 +269,34 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
     from airflow_hops.hooks.runtime import RuntimeHook
 
-    bag = DagBag(REPOSITORY / "tests" / "dags")
-    assert not bag.import_errors, bag.import_errors
+    @functools.cache
+    def dags(folder: str) -> Any:
+        bag = DagBag(REPOSITORY / folder)
+        assert not bag.import_errors, bag.import_errors
+        return bag.dags
 
-    def run(dag_id: str, conf: Mapping[str, Any]) -> Any:
+    def run(dag_id: str, conf: Mapping[str, Any], folder: str = "tests/dags") -> Any:
         with pytest.MonkeyPatch.context() as patch:
             warm = request.getfixturevalue("warm_launcher").warm  # of the runtime environment; overlays have others
             patch.setattr(RuntimeHook, "warm_start", lambda hook: None if hook.runtime else warm)
-            return bag.dags[dag_id].test(run_conf=dict(conf))
+            patch.setattr("airflow.settings.DAGS_FOLDER", str(REPOSITORY / folder))  # which dag.test() serializes
+            return dags(folder)[dag_id].test(run_conf=dict(conf))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def boosted_runtime(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A link to the runtime environment; beside it is an overlay ``boosted`` with LightGBM, made from uv's cache."""
+    from uv import find_uv_bin
+
+    from airflow_hops.environments import pins_file
+    from airflow_hops.overlays import make_overlay
+
+    base = tmp_path_factory.mktemp("runtimes") / "runtime"
+    base.symlink_to(runtime)  # so that what is beside it is not beside the real one
+    make_overlay(base, "boosted", ["lightgbm", "onnxmltools"], pins_file(), uv=find_uv_bin())
+    return base
 
 
 @pytest.fixture

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uv import find_uv_bin
 
 from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.environments import pins_file
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.overlays import make_overlay
 
 pytestmark = pytest.mark.runtime
 STEPS = (str(Path(__file__).parent / "steps"),)
@@ -45,17 +42,13 @@ def returned(
     examples: Artifact,
     run_dag: Any,
     tracking_uri: str,
-    runtime: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    boosted_runtime: Path,
 ) -> Iterator[dict[str, Any]]:
     """What each task of the DAG returned; one of them ran in an environment of its own."""
-    base = tmp_path_factory.mktemp("runtimes") / "runtime"
-    base.symlink_to(runtime)  # so that what is beside it is not beside the real one
-    make_overlay(base, "boosted", ["lightgbm", "onnxmltools"], pins_file(), uv=find_uv_bin())
     extra = {"store": shared_run_step.store.root, "tracking_uri": tracking_uri}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-        patch.setenv("AIRFLOW__HOPS__RUNTIME", str(base))
+        patch.setenv("AIRFLOW__HOPS__RUNTIME", str(boosted_runtime))
         run = run_dag("task_horovod", {"examples": examples.to_dict(), "lr": 0.01})
         assert str(run.state) == "success"
         yield {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}

@@ -77,7 +77,8 @@ class Source:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON value from which :meth:`from_value` makes an equal source."""
-        value = asdict(self)
+        # Not copied deeply: the URI may be what another task returns, until that is known.
+        value = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
 
 

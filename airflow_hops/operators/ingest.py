@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk import XComArg
+
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -40,7 +42,8 @@ class IngestOperator(HopsOperator):
 
     Args:
         sources: Where each table's rows come from: a :class:`~airflow_hops.contract.sources.Source`, its URI alone, or
-            its fields, by the table's name. The first one is the main table, whose rows become examples. (templated)
+            its fields, by the table's name; the URI may be what another task returns. The first one is the main table,
+            whose rows become examples. (templated)
         window_start: Start of the window, ISO 8601; None is open. (templated)
         window_end: End of the window, ISO 8601; rows of that very moment are outside it; None is open. (templated)
     """
@@ -52,7 +55,7 @@ class IngestOperator(HopsOperator):
     def __init__(
         self,
         *,
-        sources: Mapping[str, Source | str | Mapping[str, Any]],
+        sources: Mapping[str, Source | str | XComArg | Mapping[str, Any]],
         window_start: str | None = None,
         window_end: str | None = None,
         **kwargs: Any,
@@ -60,7 +63,10 @@ class IngestOperator(HopsOperator):
         super().__init__(**kwargs)
         if not sources:
             raise BadInput("sources is empty; expected at least one table")
-        self.sources = {table: Source.from_value(table, value).to_dict() for table, value in sources.items()}
+        self.sources = {
+            table: Source.from_value(table, {"uri": value} if isinstance(value, XComArg) else value).to_dict()
+            for table, value in sources.items()
+        }
         self.window_start = window_start
         self.window_end = window_end
 

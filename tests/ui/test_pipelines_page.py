@@ -51,7 +51,7 @@ def test_a_row_says_how_a_pipeline_is(site: Site, open_page: OpenPage, theme: st
 
 def test_pipelines_are_searched_filtered_and_sorted_by_the_address(open_page: OpenPage) -> None:
     page = open_page("plugin/hops?sort=-pipeline")
-    names = page.locator("tbody tr[data-index] td:first-child a").filter(has_text=re.compile("^f.*(_training|_mnist)$"))
+    names = page.locator("tbody tr[data-index] td:first-child a").filter(has_text=re.compile("^f.*(ts_training|_mnist)$"))
     expect(names).to_have_text([DAG, "fashion_mnist"])
     page.get_by_role("button", name="Pipeline", exact=True).click()
     expect(names).to_have_text(["fashion_mnist", DAG])
@@ -62,7 +62,7 @@ def test_pipelines_are_searched_filtered_and_sorted_by_the_address(open_page: Op
     page.get_by_role("menuitemcheckbox", name="never run").click()
     page.keyboard.press("Escape")
     expect(names).to_have_text(["fashion_mnist"])
-    expect(page.get_by_text("1 of 2")).to_be_visible()
+    expect(page.get_by_text("3 of 4")).to_be_visible()
     page.get_by_label("Search pipelines and models").fill("flights_mon")
     expect(page.get_by_text("No pipeline fits")).to_be_visible()
     page.reload()

@@ -1,0 +1,1 @@
+"""The fuel pipeline's own code: where the cars are, how Spark reads them, and features (TensorFlow)."""
