@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -232,15 +233,15 @@ def spark_launcher(runtime: Path) -> Any:
     return SparkLauncher(runtime, "spark_local", {"spark.sql.shuffle.partitions": "2"})
 
 
-@pytest.fixture(scope="session")
-def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Launches steps from a warm process of this test session: for tests of many short steps."""
+@contextmanager
+def warm_process(runtime: Path, folder: Path) -> Iterator[Any]:
+    """A launcher of steps that are forked from a warm process of this test session."""
     import subprocess
 
     from airflow_hops.launchers.local import LocalLauncher
     from airflow_hops.launchers.warm import WarmStart, warm_command, warm_environment
 
-    path = tmp_path_factory.mktemp("warm") / "socket"
+    path = folder / "socket"
     # Minutes lie between the tests that use it: it is to end with the session, and by itself only after one that died.
     command = [*warm_command(runtime / "bin" / "python", path), "--idle-timeout-s", "3600"]
     process = subprocess.Popen(command, env=warm_environment(), cwd="/")
@@ -251,6 +252,13 @@ def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     finally:
         process.terminate()
         process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Launches steps from a warm process of this test session: for tests of many short steps."""
+    with warm_process(runtime, tmp_path_factory.mktemp("warm")) as launcher:
+        yield launcher
 
 
 @pytest.fixture(scope="session")
@@ -275,10 +283,12 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
         assert not bag.import_errors, bag.import_errors
         return bag.dags
 
-    def run(dag_id: str, conf: Mapping[str, Any], folder: str = "tests/dags") -> Any:
+    def run(dag_id: str, conf: Mapping[str, Any], folder: str = "tests/dags", *, boosted: bool = False) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            warm = request.getfixturevalue("warm_launcher").warm  # of the runtime environment; overlays have others
-            patch.setattr(RuntimeHook, "warm_start", lambda hook: None if hook.runtime else warm)
+            warm = request.getfixturevalue("warm_launcher").warm
+            # Another of an environment of its own, where a test has asked for one.
+            own = request.getfixturevalue("boosted_launcher").warm if boosted else None
+            patch.setattr(RuntimeHook, "warm_start", lambda hook: own if hook.runtime else warm)
             patch.setattr("airflow.settings.DAGS_FOLDER", str(REPOSITORY / folder))  # which dag.test() serializes
             return dags(folder)[dag_id].test(run_conf=dict(conf))
 
@@ -297,6 +307,14 @@ def boosted_runtime(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     base.symlink_to(runtime)  # so that what is beside it is not beside the real one
     make_overlay(base, "boosted", ["lightgbm", "onnxmltools"], pins_file(), uv=find_uv_bin())
     return base
+
+
+@pytest.fixture(scope="session")
+def boosted_launcher(boosted_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Launches steps in that overlay, for tests of more than one."""
+    overlay = boosted_runtime.with_name("runtime-boosted")
+    with warm_process(overlay, tmp_path_factory.mktemp("warm-boosted")) as launcher:
+        yield launcher
 
 
 @pytest.fixture

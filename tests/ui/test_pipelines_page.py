@@ -51,7 +51,9 @@ def test_a_row_says_how_a_pipeline_is(site: Site, open_page: OpenPage, theme: st
 
 def test_pipelines_are_searched_filtered_and_sorted_by_the_address(open_page: OpenPage) -> None:
     page = open_page("plugin/hops?sort=-pipeline")
-    names = page.locator("tbody tr[data-index] td:first-child a").filter(has_text=re.compile("^f.*(ts_training|_mnist)$"))
+    names = page.locator("tbody tr[data-index] td:first-child a").filter(
+        has_text=re.compile("^f.*(ts_training|_mnist)$")
+    )
     expect(names).to_have_text([DAG, "fashion_mnist"])
     page.get_by_role("button", name="Pipeline", exact=True).click()
     expect(names).to_have_text(["fashion_mnist", DAG])
