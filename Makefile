@@ -89,4 +89,4 @@ requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the n
 	$(UV) $(COMPILE) --constraint requirements/runtime.txt --group test --output-file requirements/runtime-test.txt >/dev/null
 
 clean: ## remove both environments and all that was built
-	rm -rf .uv .venv .venv-runtime .hops ui/node_modules airflow_hops/api/static docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .uv .venv .venv-runtime .venv-runtime-* .hops ui/node_modules airflow_hops/api/static docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
