@@ -41,9 +41,9 @@ class TensorSpec:
 
     @property
     def column(self) -> str:
-        """The dtype of the column of examples that becomes such an input: int64, float32 or string."""
-        if self.dtype == "string":
-            return "string"
+        """The dtype of the column of examples that becomes such an input: int64, float32, float64 or string."""
+        if self.dtype in ("string", "float64"):
+            return self.dtype
         return "int64" if self.dtype.startswith(("int", "uint", "bool")) else "float32"
 
 

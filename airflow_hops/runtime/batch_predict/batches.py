@@ -138,11 +138,7 @@ class SignatureModel:
             if column.null_count or len(flat) % rows:
                 raise BadInput(f"{where}: column {name!r} has not the same number of values in every row")
             column = flat
-        if spec.dtype == "float64":
-            values: Array = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        else:
-            batch = pa.RecordBatch.from_arrays([column], [name])
-            values = dense_arrays(batch, {name: spec.column}, where)[name]
+        values: Array = dense_arrays(pa.RecordBatch.from_arrays([column], [name]), {name: spec.column}, where)[name]
         return values.reshape(rows, -1) if spec.shape is not None and len(spec.shape) == 2 else values
 
 

@@ -31,7 +31,7 @@ class ServedModel:
         path: The model's folder.
 
     Attributes:
-        inputs: Dtypes (int64, float32, string) of the raw features by name.
+        inputs: Dtypes (int64, float32, float64, string) of the raw features by name.
         problem: What it predicts, by its outputs.
         output: The output that is its prediction: ``probability``, ``probabilities`` or ``prediction``.
         classes: How many classes ``probabilities`` has; None of the others.

@@ -29,7 +29,7 @@ from airflow_hops.hops.export import export_model
 from airflow_hops.runtime import infra_validate
 from airflow_hops.runtime.batch_predict.batches import PredictionPlan, predict_task
 from airflow_hops.runtime.evaluate import stage
-from airflow_hops.runtime.evaluate.scoring import ServedModel
+from airflow_hops.runtime.evaluate.scoring import ServedModel, score
 from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.transform.batches import TransformTask
 from airflow_hops.runtime.transform.graph import trace_transform
@@ -156,6 +156,16 @@ def test_a_model_behind_a_transform_graph_is_validated_in_a_server_and_predicts_
     assert (model.problem, model.classes, model.inputs) == ("multiclass", 3, dict.fromkeys(FEATURES, "float32"))
     arrays = {name: table()[name].to_numpy() for name in FEATURES}
     assert np.stack(predicted["probabilities"].to_pylist()) == pytest.approx(model.predict(arrays), abs=1e-6)
+
+
+def test_an_input_of_doubles_gets_what_a_float_cannot_hold(tmp_path: Path) -> None:
+    module = tf.Module()
+    seconds = tf.TensorSpec([None], tf.float64, name="at")
+    module.serve = tf.function(lambda at: {"prediction": tf.cast(at - 1.7e9, tf.float32)}, input_signature=[seconds])
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": module.serve})
+    pq.write_table(pa.table({"at": 1.7e9 + np.arange(3.0), "label": np.arange(3.0)}), tmp_path / "rows.parquet")
+    scored = score({"model": ServedModel(tmp_path / "model")}, [tmp_path / "rows.parquet"], "label")
+    assert scored.predictions["model"].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_a_folder_that_cannot_be_scored_says_why(tmp_path: Path) -> None:
