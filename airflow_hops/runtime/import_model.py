@@ -27,6 +27,8 @@ from airflow_hops.serving.models.estimator_signature import (
     read_inputs,
 )
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature, read_signature
+from airflow_hops.serving.models.onnx import graph_labels
+from airflow_hops.serving.models.scikit_learn import estimator_labels
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 from airflow_hops.serving_api import tensors
 
@@ -93,8 +95,9 @@ def run(
     with context.output() as writer:
         folder = writer.path / found.format
         copy_model(found, folder)
+        classes = target.classes
         if found.format != SAVED_MODEL:
-            _write_signature(found, folder, target, features, prediction)
+            classes = _write_signature(found, folder, target, features, prediction)
         elif features is not None or prediction is not None:
             raise BadInput(
                 "features and prediction are of ONNX graphs and estimators; a SavedModel has a signature of its own"
@@ -122,7 +125,7 @@ def run(
                 statistics_fingerprint=_given(context, "statistics", "fingerprint"),
                 schema=_given(context, "schema", "uri"),
                 problem=target.problem,
-                classes=target.classes,
+                classes=classes,
                 format=found.format,
                 framework=framework or _framework(found),
             ).to_dict(),
@@ -300,16 +303,42 @@ def check_model(
 
 def _write_signature(
     found: FoundModel, folder: Path, target: Target, features: Sequence[str] | None, prediction: str | None
-) -> None:
-    """Writes ``signature.json``, or completes the one that came along: what requests hold, and what is predicted."""
-    outputs = ProblemOutputs(target.problem, target.classes)
+) -> tuple[str, ...] | None:
+    """Writes ``signature.json``, or completes the one that came along: what requests hold, and what is predicted.
+
+    Returns:
+        Names of the classes in the order of the model's outputs.
+    """
+    known = None
     if (folder / SIGNATURE_FILE).is_file():
         if features is not None or prediction is not None:
             raise BadInput(f"features and prediction are in {found.folder / SIGNATURE_FILE} already; leave them out")
         known = read_signature(folder)
-        if known.outputs is None:
-            (folder / SIGNATURE_FILE).write_text(replace(known, outputs=outputs).to_json())
-        return
+    if known is not None and known.outputs is not None:
+        return _in_order(known.outputs.classes, target)
+    labels = (graph_labels if found.format == ONNX else estimator_labels)(folder)
+    outputs = ProblemOutputs(target.problem, _in_order(labels, target))
+    if known is None:
+        known = _signature(found, folder, features, prediction)
+    (folder / SIGNATURE_FILE).write_text(replace(known, outputs=outputs).to_json())
+    return outputs.classes
+
+
+def _in_order(names: Sequence[str] | None, target: Target) -> tuple[str, ...] | None:
+    """The examples' classes in the order of a model's own; as they are where it has none, or knows numbers alone."""
+    if not names or target.classes is None or list(names) == [str(number) for number in range(len(names))]:
+        return target.classes
+    if sorted(names) != sorted(target.classes):
+        raise BadInput(
+            f"the model's classes are {', '.join(names)}; the examples' are {', '.join(target.classes)}: expected the "
+            "same names, in any order, or the numbers 0, 1, … that the examples have for them"
+        )
+    return tuple(names)
+
+
+def _signature(
+    found: FoundModel, folder: Path, features: Sequence[str] | None, prediction: str | None
+) -> ModelSignature:
     taken = _graph_inputs(folder / "model.onnx") if found.format == ONNX else _estimator_inputs(found, features)
     requests, order = taken, None
     if taken.width is not None:
@@ -323,7 +352,7 @@ def _write_signature(
         requests, order = EstimatorInputs(dict.fromkeys(features, kind)), tuple(features)
     elif features is not None and found.format == ONNX:
         raise BadInput(f"the model of {found.file.name} takes {', '.join(taken.columns)} by name; leave features out")
-    (folder / SIGNATURE_FILE).write_text(ModelSignature(requests, taken, order, outputs, prediction).to_json())
+    return ModelSignature(requests, taken, order, None, prediction)
 
 
 def _graph_inputs(file: Path) -> EstimatorInputs:

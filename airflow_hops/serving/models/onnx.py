@@ -142,6 +142,27 @@ class OnnxServable(DescribedServable):
             self._was_long = time.monotonic() - started_s > _LONG_S
 
 
+def graph_labels(folder: Path) -> tuple[str, ...] | None:
+    """The labels of a version folder's classifier, in the order of its probabilities; None where it names none.
+
+    Of labels that only operations without classes know, as those of neighbours or of networks, nothing is known.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        graph = onnx.load(folder / MODEL_FILE, load_external_data=False).graph
+    except DecodeError:
+        return None  # opening it says what is wrong
+    labels = {
+        tuple(str(label.decode() if isinstance(label, bytes) else label) for label in (each.strings or each.ints))
+        for node in graph.node
+        for each in node.attribute
+        if each.name in ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
+    } - {()}
+    return labels.pop() if len(labels) == 1 else None
+
+
 def _load(path: Path, options: ModelOptions) -> Any:
     wanted = onnxruntime.SessionOptions()
     wanted.intra_op_num_threads = options.intra_op_threads

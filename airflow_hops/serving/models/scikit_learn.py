@@ -106,6 +106,21 @@ class EstimatorServable(DescribedServable):
         return _as_type(np.asarray(values), self._output_types[tensor])
 
 
+def estimator_labels(folder: Path) -> tuple[str, ...] | None:
+    """The labels of a version folder's estimator, in the order of its probabilities; None where it has none.
+
+    Those that stand for a class's number are written as one.
+    """
+    try:
+        labels = _class_labels(_load(folder, ModelOptions()))
+    except ServingError:
+        return None  # opening it says what is wrong
+    if labels is None:
+        return None
+    numbers = labels.dtype.kind in "bf" and bool(np.all(labels == labels.astype(np.int64)))
+    return tuple(str(label) for label in (labels.astype(np.int64) if numbers else labels).tolist())
+
+
 def _load(folder: Path, options: ModelOptions) -> Any:
     if (folder / "model.skops").is_file():
         return _load_skops(folder / "model.skops", options.trusted_skops_types)

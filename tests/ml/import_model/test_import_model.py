@@ -101,6 +101,27 @@ def test_an_estimator_that_skops_has_saved_is_asked_for_probabilities(
     assert ServedModel(store.local(model) / "skops").output == "probability"
 
 
+def test_classes_are_in_the_order_of_the_models_own_outputs(brought: Callable[..., Artifact], tmp_path: Path) -> None:
+    from skl2onnx import to_onnx
+
+    matrix, turned = ROWS.astype("float32"), Target("late", classes=("late", "punctual"))
+    # scikit-learn sorts names: the second class is the punctual one, other than in the examples.
+    for name in ("punctual", "delayed"):
+        words = np.where(LATE, "late", name)
+        scikit_learn.save(LogisticRegression().fit(matrix, words), tmp_path / name / "skops", sample=matrix)
+        fitted = LogisticRegression().fit(matrix.to_numpy(), words)
+        graph = to_onnx(fitted, matrix.to_numpy(), options={"zipmap": False})
+        (tmp_path / name / "model.onnx").write_bytes(graph.SerializeToString())
+    early = LogisticRegression().fit(ROWS, 1 - LATE)
+    export_model(early, tmp_path / "exported", framework="sklearn", target=turned, sample=ROWS)
+    for source, features in (("skops", None), ("model.onnx", list(ROWS)), ("../exported", None)):
+        model = brought((tmp_path / "punctual" / source).resolve(), features=features)
+        assert ModelProperties.of(model).classes == ("late", "punctual"), source
+    for source, features in (("skops", None), ("model.onnx", list(ROWS))):
+        with pytest.raises(BadInput, match=r"the model's classes are delayed, late; the examples' are punctual, late"):
+            brought(tmp_path / "delayed" / source, features=features)
+
+
 @pytest.mark.parametrize(
     ("column", "output"), [("visits", "probability"), ("miles", "probability"), ("visits", "dense")]
 )
