@@ -75,7 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Says how much is done where the least of it is what ``make test`` does."""
     group = parser.getgroup("airflow-hops")
     group.addoption("--flights-every", type=int, default=6, metavar="N", help="the demo takes each N-th flight (6)")
-    group.addoption("--pictures-every", type=int, default=5, metavar="N", help="the demo takes each N-th picture (5)")
+    group.addoption("--pictures-every", type=int, default=10, metavar="N", help="the demo takes each N-th picture (10)")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
