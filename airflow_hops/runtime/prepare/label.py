@@ -113,9 +113,18 @@ def numbers(column: Any, target: Target) -> Any:
 
     Returns:
         float64 in a regression, else the classes' numbers, int64.
+
+    Raises:
+        BadInput: an integer is beyond what a double holds exactly.
     """
     if target.problem == REGRESSION:
-        return column.cast(pa.float64())
+        try:
+            return column.cast(pa.float64())
+        except pa.ArrowInvalid as error:
+            raise BadInput(
+                f"label {target.label!r} has an integer that no double holds ({error}); cast it to double, or scale "
+                "it, in prepare()"
+            ) from None
     if not pa.types.is_string(column.type):
         column = column.cast(pa.int64())
         if target.classes is None:

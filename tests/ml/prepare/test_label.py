@@ -76,6 +76,11 @@ def test_examples_hold_numbers(values: pa.Array, target: Target, expected: pa.Ar
     assert numbers(values, target).equals(expected)
 
 
+def test_an_integer_that_a_double_would_round_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"label 'y' has an integer that no double holds \(.*9007199254740993"):
+        numbers(pa.array([1, 2**53 + 1]), Target("y", "regression"))
+
+
 @pytest.mark.parametrize(
     ("train", "told", "expected"),
     [
