@@ -38,14 +38,18 @@ class Captured:
     table: Any = None
 
     def of_classes(self, mine: Sequence[str] | None, wanted: Sequence[str] | None) -> Captured:
-        """With the probabilities of some classes alone, in their order.
+        """With the probabilities of some classes alone, in their order; ``probability`` is of the second of two.
 
         Args:
             mine: The version's classes, in the order of its outputs; None where they are not known.
             wanted: Classes that the version knows; None for all, as they are.
         """
+        if mine is None or wanted is None:
+            return self
+        if len(mine) == 2 and list(wanted) == [mine[1], mine[0]] and OUTPUTS[BINARY] in self.outputs:
+            return replace(self, outputs={**self.outputs, OUTPUTS[BINARY]: 1 - self.outputs[OUTPUTS[BINARY]]})
         values = self.outputs.get(OUTPUTS[MULTICLASS])
-        if mine is None or wanted is None or values is None or values.ndim != 2 or values.shape[1] != len(mine):
+        if values is None or values.ndim != 2 or values.shape[1] != len(mine):
             return self
         columns = values[:, [list(mine).index(name) for name in wanted]]
         return replace(self, outputs={**self.outputs, OUTPUTS[MULTICLASS]: columns})

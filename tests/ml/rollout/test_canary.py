@@ -296,6 +296,8 @@ def test_predictions_of_classes_are_compared_class_by_class_by_name() -> None:
     assert found.numbers["stable_mean"] == pytest.approx(2 / 3, abs=0.05)
     turned = captured(probabilities=ours[:, [2, 0, 1]]).of_classes(("c", "a", "b"), ["a", "b"])
     assert (turned.outputs["probabilities"] == ours[:, :2]).all()
+    of_two = captured(probability=[0.9, 0.4]).of_classes(("late", "punctual"), ["punctual", "late"])
+    assert of_two.outputs["probability"] == pytest.approx([0.1, 0.6])
     same = compare_predictions(np.full((50, 3), 1 / 3), theirs, "probabilities", LIMITS, 0.01)
     assert same.verdict == "bad" and "0.333333, 0.333333, 0.333333 in all 50 rows" in same.text
     other = compare_predictions(ours, theirs[:, :2], "probabilities", LIMITS, 0.01)
