@@ -137,11 +137,11 @@ def _sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
     names, and gets them in its own order. Of any other the order is that of the table.
     """
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
-    if names and not _are_numbers(names):
+    if names and not _are_numbers(names, list(table.specs)):
         return table.frame()[_in_order(names, list(table.specs), estimator)], names
     names = _booster_names(estimator)
     plain = plain_names(table.names)
-    if names and not _are_numbers(names) and names != plain:
+    if names and not _are_numbers(names, plain) and names != plain:
         ordered = _in_order(names, plain, estimator)
         scalars = dict(zip(plain, table.names, strict=True))
         order = [scalars[name] for name in ordered]
@@ -176,9 +176,11 @@ def _booster_names(estimator: Any) -> list[str]:
     return [str(name) for name in (names() if callable(names) else names) or ()]
 
 
-def _are_numbers(names: Sequence[str]) -> bool:
-    """Whether libraries have numbered the columns of a matrix: ``Column_0``, ``f0``."""
-    return all(name in (f"Column_{number}", f"f{number}", str(number)) for number, name in enumerate(names))
+def _are_numbers(names: Sequence[str], there: Sequence[str]) -> bool:
+    """Whether libraries have numbered the columns of a matrix (``Column_0``, ``f0``), and no features are called so."""
+    return not set(names) <= set(there) and all(
+        name in (f"Column_{number}", f"f{number}", str(number)) for number, name in enumerate(names)
+    )
 
 
 def _check_width(estimator: Any, table: SplitTable) -> None:

@@ -220,6 +220,9 @@ def test_an_estimator_gets_its_features_in_its_own_order_and_only_those_that_are
     assert list(sample) == list(order) == ["c", "a b"]
     sample, order = _sample(LinearRegression().fit(rows.matrix(), rows.labels), rows)
     assert isinstance(sample, np.ndarray) and list(order) == ["a b", "c"]
+    numbered = read(table.rename_columns(["f1", "f0", "y"]), Target("y", "regression"))
+    _, order = _sample(LinearRegression().fit(numbered.frame()[["f0", "f1"]], numbered.labels), numbered)
+    assert list(order) == ["f0", "f1"], "features that are called as libraries call columns without a name"
 
     made = LinearRegression().fit(rows.frame().assign(ratio=1.0), rows.labels)
     with pytest.raises(BadInput, match=r"was trained on 'ratio', which will not be there.*features.* are a b, c"):
