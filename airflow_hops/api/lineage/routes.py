@@ -238,7 +238,10 @@ def _node(
     )
 
 
-_FACTS = ("model_name", "version", "mode", "decision", "blessed", "verdict", "label", "splits", "train", "ranks")
+_FACTS = (
+    "model_name", "version", "mode", "decision", "blessed", "verdict", "label", "problem", "classes", "framework",
+    "splits", "train", "ranks",
+)  # fmt: skip
 """Properties that tell one artifact of a kind from another."""
 
 

@@ -5,7 +5,7 @@ import { AppLink } from "src/components/AppLink";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber, plural } from "src/format";
 import type { Lineage, Node } from "src/pages/Lineage/graph";
-import { kindOf, spanOf, summaryOf } from "src/pages/Lineage/kinds";
+import { kindOf, spanOf, summaryOf, targetOf } from "src/pages/Lineage/kinds";
 import { Reproduce } from "src/pages/Lineage/Reproduce";
 import { ServedBadge } from "src/pages/Lineage/ServedBadge";
 import { airflowRunPath, airflowTaskPath, artifactPath, lineagePath, modelsPath, runsPath } from "src/routes";
@@ -60,6 +60,8 @@ export function NodePanel({ lineage, node }: { lineage: Lineage; node: Node }) {
             <Time at={node.created_at} />
           </Row>
         )}
+        {targetOf(node) && <Row label="Predicted">{targetOf(node)}</Row>}
+        {typeof node.facts.framework === "string" && <Row label="Framework">{node.facts.framework}</Row>}
         {spanOf(node) && <Row label="Data of">{spanOf(node)}</Row>}
         {node.rows !== null && <Row label="Rows">{formatNumber(node.rows)}</Row>}
         {node.size_bytes !== null && (

@@ -17,6 +17,7 @@ import {
   LuTable2,
 } from "react-icons/lu";
 import { formatBytes, formatCount, formatNumber } from "src/format";
+import { labelInWords } from "src/pages/Data/overview/features";
 import type { Node } from "src/pages/Lineage/graph";
 
 interface Kind {
@@ -51,7 +52,7 @@ export const kindOf = (node: Node): Kind =>
     : (KINDS[node.kind] ?? { label: node.kind.replaceAll("_", " "), icon: LuBoxes, palette: "gray" });
 
 /** The metrics that say most of an artifact, best first. */
-const HEADLINES = ["eval_auc", "auc", "eval_accuracy", "accuracy"];
+const HEADLINES = ["eval_auc", "auc", "eval_accuracy", "accuracy", "eval_rmse"];
 
 /** A line that tells an artifact from others of its kind. */
 export function summaryOf(node: Node): string {
@@ -85,6 +86,14 @@ function headline(node: Node): string {
 }
 
 const rows = (node: Node): string => (node.rows === null ? "" : `${formatCount(node.rows)} rows`);
+
+/** What is to be predicted, as far as an artifact tells: the label, and its problem or its classes. */
+export function targetOf({ facts: { label, problem, classes } }: Node): string {
+  if (typeof label !== "string" || typeof problem !== "string") {
+    return "";
+  }
+  return `${label} · ${Array.isArray(classes) ? labelInWords(problem, classes.map(String)) : problem}`;
+}
 
 /** The time that the rows are of, in days. */
 export function spanOf(node: Node): string {

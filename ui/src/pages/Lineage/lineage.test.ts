@@ -1,4 +1,5 @@
-import { between, type Lineage, treeOf } from "src/pages/Lineage/graph";
+import { between, type Lineage, type Node, treeOf } from "src/pages/Lineage/graph";
+import { targetOf } from "src/pages/Lineage/kinds";
 import { type Layout, layOut, NODE_HEIGHT, NODE_WIDTH, pathOf } from "src/pages/Lineage/layout";
 import { describe, expect, test } from "vitest";
 
@@ -119,4 +120,13 @@ describe("ways", () => {
     expect(written(treeOf(lineage, true))).toEqual(["d", ["b", ["a"]], ["c", ["a again"]]]);
     expect(treeOf({ ...lineage, focus: "gone" }, true)).toBeNull();
   });
+});
+
+test("an artifact tells what is to be predicted, where it knows", () => {
+  const told = (facts: object) => targetOf({ facts } as Node);
+  expect(told({ label: "species", problem: "multiclass", classes: ["Adelie", "Gentoo"] })).toBe(
+    "species · classes: 0 Adelie, 1 Gentoo",
+  );
+  expect(told({ label: "miles_per_gallon", problem: "regression" })).toBe("miles_per_gallon · regression");
+  expect(told({ label: "late" })).toBe("");
 });
