@@ -66,9 +66,19 @@ class LoadedModel(ABC):
             arrays: By input; numbers of another type are cast.
 
         Raises:
-            BadInput: the model refuses them.
+            BadInput: the model refuses them, or takes integers that hold none of such a size.
         """
-        return self._run({name: _cast(arrays[name], spec) for name, spec in self.inputs.items()})
+        return self._run({name: self._cast(name, arrays[name]) for name in self.inputs})
+
+    def _cast(self, name: str, values: Array) -> Array:
+        spec, values = self.inputs[name], np.asarray(values)
+        if spec.dtype == "string" or values.dtype == spec.numpy:
+            return values
+        cast = values.astype(spec.numpy)
+        if cast.dtype.kind in "iu" and (cast != values).any():
+            wrong = values[cast != values][0]
+            raise BadInput(f"{self.path}: input {name!r} is {spec.dtype}, which does not hold {wrong}")
+        return cast
 
     @abstractmethod
     def _run(self, arrays: dict[str, Array]) -> dict[str, Array]: ...
@@ -168,7 +178,3 @@ def _specs(of_tensorflow: Mapping[str, Any]) -> dict[str, TensorSpec]:
 
 def _shape(shape: Any) -> tuple[int | None, ...] | None:
     return None if shape.unknown_rank else tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
-
-
-def _cast(values: Array, spec: TensorSpec) -> Array:
-    return values if spec.dtype == "string" else np.asarray(values).astype(spec.numpy, copy=False)

@@ -166,6 +166,11 @@ def test_an_input_of_doubles_gets_what_a_float_cannot_hold(tmp_path: Path) -> No
     pq.write_table(pa.table({"at": 1.7e9 + np.arange(3.0), "label": np.arange(3.0)}), tmp_path / "rows.parquet")
     scored = score({"model": ServedModel(tmp_path / "model")}, [tmp_path / "rows.parquet"], "label")
     assert scored.predictions["model"].tolist() == [0.0, 1.0, 2.0]
+    narrow = tf.TensorSpec([None], tf.int32, name="at")
+    module.serve = tf.function(lambda at: {"prediction": tf.cast(at, tf.float32)}, input_signature=[narrow])
+    tf.saved_model.save(module, str(tmp_path / "narrow"), signatures={"serving_default": module.serve})
+    with pytest.raises(BadInput, match=r"input 'at' is int32, which does not hold 4294967297"):
+        ServedModel(tmp_path / "narrow").predict({"at": np.array([7, 2**32 + 1])})
 
 
 def test_a_folder_that_cannot_be_scored_says_why(tmp_path: Path) -> None:
