@@ -19,6 +19,7 @@ from airflow_hops.runtime.evaluate.scoring import ServedModel
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.client import mlflow_errors, open_tracking
 from airflow_hops.runtime.transform.graph import SIGNATURE
+from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.estimator_signature import (
     MLFLOW_FILE,
     SIGNATURE_FILE,
@@ -27,7 +28,7 @@ from airflow_hops.serving.models.estimator_signature import (
     read_inputs,
 )
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature, read_signature
-from airflow_hops.serving.models.onnx import graph_labels
+from airflow_hops.serving.models.onnx import graph_inputs, graph_labels
 from airflow_hops.serving.models.scikit_learn import estimator_labels
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 from airflow_hops.serving_api import tensors
@@ -35,7 +36,6 @@ from airflow_hops.serving_api import tensors
 SAVED_MODEL, ONNX, SKOPS = "saved_model", "onnx", "skops"
 _MLFLOW_SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin")
-_ONNX_TYPES = {"float": "float", "double": "double", "int64": "int64", "int32": "int32", "string": "string"}
 _ONNX_DATA = (".data", ".onnx_data", ".weights")
 _PARTS: Mapping[str, tuple[str, ...]] = {
     SAVED_MODEL: ("variables", "assets", "assets.extra", "fingerprint.pb"),
@@ -280,6 +280,12 @@ def check_model(
             f"source {source!r}: the model tells {model.classes} classes apart, the examples have "
             f"{len(target.classes or ())}: {', '.join(target.classes or ())}"
         )
+    for name in target.dtypes:
+        if name in model.inputs:
+            raise BadInput(
+                f"source {source!r}: the model takes {name!r}, which is the label or the weight of the examples: no "
+                "request holds it, as it is not known yet; train the model without it"
+            )
     check_columns(files[0], model.inputs, of=f"the signature of {source!r}")
     asked = 0
     for arrays, batch in read_rows(files, model.inputs, batch_rows=rows):
@@ -339,7 +345,7 @@ def _in_order(names: Sequence[str] | None, target: Target) -> tuple[str, ...] | 
 def _signature(
     found: FoundModel, folder: Path, features: Sequence[str] | None, prediction: str | None
 ) -> ModelSignature:
-    taken = _graph_inputs(folder / "model.onnx") if found.format == ONNX else _estimator_inputs(found, features)
+    taken = _graph_inputs(folder) if found.format == ONNX else _estimator_inputs(found, features)
     requests, order = taken, None
     if taken.width is not None:
         if features is None or len(features) != taken.width:
@@ -355,24 +361,11 @@ def _signature(
     return ModelSignature(requests, taken, order, None, prediction)
 
 
-def _graph_inputs(file: Path) -> EstimatorInputs:
-    """The inputs of an ONNX graph: columns, or one matrix."""
-    import onnxruntime
-
+def _graph_inputs(folder: Path) -> EstimatorInputs:
     try:
-        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    except Exception as error:  # a damaged file can fail in any way
-        raise BadInput(f"{file.name} does not load ({type(error).__name__}: {error})") from error
-    columns, width = {}, None
-    nodes = session.get_inputs()
-    for node in nodes:
-        name = _ONNX_TYPES.get(node.type.removeprefix("tensor(").removesuffix(")"))
-        if name is None:
-            raise BadInput(f"{file.name}: input {node.name!r} is {node.type}; expected numbers or strings")
-        columns[node.name] = tensors.BY_NAME[name]
-        if len(nodes) == 1 and len(node.shape) == 2 and isinstance(node.shape[1], int) and node.shape[1] > 1:
-            width = node.shape[1]
-    return EstimatorInputs(columns, width)
+        return graph_inputs(folder)
+    except (ServingError, ValueError) as error:
+        raise BadInput(f"model.onnx does not load ({error})") from error
 
 
 def _estimator_inputs(found: FoundModel, features: Sequence[str] | None) -> EstimatorInputs:

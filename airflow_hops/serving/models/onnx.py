@@ -142,6 +142,19 @@ class OnnxServable(DescribedServable):
             self._was_long = time.monotonic() - started_s > _LONG_S
 
 
+def graph_inputs(folder: Path) -> EstimatorInputs:
+    """What the graph of a version folder takes: columns by name, or one matrix of several.
+
+    Raises:
+        ServingError: It does not load.
+        ValueError: An input is no tensor.
+    """
+    nodes = _load(folder / MODEL_FILE, ModelOptions()).get_inputs()
+    width = nodes[0].shape[1] if len(nodes) == 1 and len(nodes[0].shape) == 2 else None
+    is_matrix = isinstance(width, int) and width > 1
+    return EstimatorInputs({node.name: _type_of(node) for node in nodes}, width if is_matrix else None)
+
+
 def graph_labels(folder: Path) -> tuple[str, ...] | None:
     """The labels of a version folder's classifier, in the order of its probabilities; None where it names none.
 

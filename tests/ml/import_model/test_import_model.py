@@ -123,7 +123,8 @@ def test_classes_are_in_the_order_of_the_models_own_outputs(brought: Callable[..
 
 
 @pytest.mark.parametrize(
-    ("column", "output"), [("visits", "probability"), ("miles", "probability"), ("visits", "dense")]
+    ("column", "output"),
+    [("visits", "probability"), ("miles", "probability"), ("visits", "dense"), ("late", "probability")],
 )
 def test_a_saved_model_is_taken_by_its_own_signature(
     brought: Callable[..., Artifact], tmp_path: Path, column: str, output: str
@@ -140,7 +141,11 @@ def test_a_saved_model_is_taken_by_its_own_signature(
             "tensorflow",
         )
         return
-    wrong = {"miles": "there is no column 'miles', which the signature of", "visits": "has none of the outputs 'proba"}
+    wrong = {
+        "miles": "there is no column 'miles', which the signature of",
+        "visits": "has none of the outputs 'proba",
+        "late": "the model takes 'late', which is the label",
+    }
     with pytest.raises(BadInput, match=wrong[column]):
         brought(tmp_path)
 
