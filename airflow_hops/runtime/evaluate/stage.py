@@ -15,7 +15,7 @@ from airflow_hops.contract.evaluation import REPORT_FILE, Difference, Evaluation
 from airflow_hops.contract.model_record import ServedVersion
 from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.contract.splits import TRAIN
-from airflow_hops.contract.target import REGRESSION, Problem
+from airflow_hops.contract.target import BINARY, REGRESSION, Problem
 from airflow_hops.data.raw_features import example_files
 from airflow_hops.runtime.evaluate.blessing import BlessingRule, bless
 from airflow_hops.runtime.evaluate.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
@@ -84,7 +84,13 @@ def run(
     rule = BlessingRule.of(problem, custom, metric, minimum, max_regression, min_improvement)
     judge = Judge(problem, rule.metric, names.of_candidate, custom)
     figures: dict[str, dict[str, Any]] = {}
+    mine, theirs = (names.models.get(name) for name in (CANDIDATE, CHAMPION))
     reasons: list[str] = []
+    if problem == BINARY and mine and theirs and mine != theirs:
+        reasons.append(
+            f"the model gives the probability of {mine[1]!r}, and the champion that of {theirs[1]!r}: whoever asks for "
+            "it must know"
+        )
     for number, split in enumerate(splits):
         scored = score(
             models, files[split], target.label, classes=names.count, weight=target.weight, slices=slices, split=split

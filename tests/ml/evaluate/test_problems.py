@@ -221,7 +221,9 @@ def test_the_second_class_of_two_is_the_positive_one_by_its_name(bench: Bench) -
     examples = bench.examples({"label": labels, "p": p, "q": 1 - p}, problem="binary", classes=("no", "yes"))
     bench.model("old", "probability", ["q"], champion=True, problem="binary", classes=("yes", "no"))
     candidate = bench.model("new", "probability", ["p"], problem="binary", classes=("no", "yes"))
-    figures = bench.evaluate(candidate, examples)[1]["splits"]["eval"]
+    report = bench.evaluate(candidate, examples)[1]
+    assert any("gives the probability of 'yes', and the champion that of 'no'" in said for said in report["reasons"])
+    figures = report["splits"]["eval"]
     assert figures["candidate"]["auc"] == pytest.approx(sklearn.roc_auc_score(labels, p))
     assert figures["gain"]["difference"] == pytest.approx(0.0, abs=1e-6)
 
