@@ -103,9 +103,8 @@ def run(
                 "features and prediction are of ONNX graphs and estimators; a SavedModel has a signature of its own"
             )
         split = split or data.splits[-1]
-        model, asked = check_model(
-            folder, example_files(context.local("examples"), split), target, rows=rows, source=source
-        )
+        files, asked_for = example_files(context.local("examples"), split), replace(target, classes=classes)
+        model, asked = check_model(folder, files, asked_for, rows=rows, source=source)
         inputs = tuple(model.inputs)
         record = {"source": source, "format": found.format, "file": found.file.name, "split": split, "rows": asked}
         (writer.path / "import.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -259,7 +258,7 @@ def check_model(
     Args:
         folder: The model's.
         files: Parquet files of the examples.
-        target: What it is to predict.
+        target: What it is to predict, its classes in the order of the model's outputs.
         rows: How many rows, at most.
         source: For messages.
 
@@ -299,6 +298,13 @@ def check_model(
             raise BadInput(
                 f"source {source!r}: predictions are {found.min():.4g} to {found.max():.4g}; expected probabilities"
             )
+        if target.problem == MULTICLASS and (said := model.likeliest(arrays)) is not None:
+            expected = np.array(target.classes, object)[found.argmax(axis=1)]
+            if (other := said != expected).any():
+                raise BadInput(
+                    f"source {source!r}: the model calls a class {said[other][0]!r} that the examples call "
+                    f"{expected[other][0]!r}; prepare them with classes=[…] in the model's own order"
+                )
         asked += batch.num_rows
         if asked >= rows:
             break

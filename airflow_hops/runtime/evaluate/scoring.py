@@ -15,7 +15,7 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import MULTICLASS, OUTPUTS, REGRESSION, Problem
 from airflow_hops.data.raw_features import check_columns, dense_arrays
 from airflow_hops.runtime.loaded_models import load_model
-from airflow_hops.runtime.transform.graph import SIGNATURE
+from airflow_hops.runtime.transform.graph import CLASS, SIGNATURE
 
 BATCH_ROWS = 8192
 BATCH_BLOBS = 256
@@ -80,9 +80,7 @@ class ServedModel:
         Raises:
             BadInput: the model refuses the rows, or does not answer each of them.
         """
-        inputs = self._loaded.inputs.items()
-        columns = {name: arrays[name].reshape((-1, 1) if len(spec.shape or ()) == 2 else -1) for name, spec in inputs}
-        values = self._loaded.run(columns)[self.output]
+        values = self._run(arrays)[self.output]
         values = values.reshape(-1) if self.classes is None else values
         expected = (len(next(iter(arrays.values()))), *(() if self.classes is None else (self.classes,)))
         if values.shape != expected:
@@ -91,6 +89,18 @@ class ServedModel:
                 f"{list(expected)}"
             )
         return values
+
+    def likeliest(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any] | None:
+        """Names of the rows' likeliest classes, ``[rows]``; None of a model that does not say them."""
+        found = self._run(arrays).get(CLASS)
+        if found is None or found.dtype != object:
+            return None
+        return np.array([name.decode() for name in found.ravel().tolist()], object)
+
+    def _run(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        inputs = self._loaded.inputs.items()
+        columns = {name: arrays[name].reshape((-1, 1) if len(spec.shape or ()) == 2 else -1) for name, spec in inputs}
+        return self._loaded.run(columns)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from airflow_hops.hops import scikit_learn
 from airflow_hops.hops.export import export_model
 from airflow_hops.runtime import import_model
 from airflow_hops.runtime.evaluate.scoring import ServedModel
-from airflow_hops.runtime.import_model import find_model
+from airflow_hops.runtime.import_model import check_model, find_model
 from tests import flights_examples
 
 ROWS = pd.DataFrame({"age": np.arange(40.0) % 9, "visits": np.arange(40.0) % 5})
@@ -148,6 +148,22 @@ def test_a_saved_model_is_taken_by_its_own_signature(
     }
     with pytest.raises(BadInput, match=wrong[column]):
         brought(tmp_path)
+
+
+def test_a_saved_model_that_calls_classes_by_other_names_is_refused(tmp_path: Path) -> None:
+    module = tf.Module()
+    names = tf.constant(["flat", "shed", "house"])
+    module.serve = tf.function(
+        lambda size: {"probabilities": (p := tf.one_hot(size, 3)), "class": tf.gather(names, tf.argmax(p, axis=1))},
+        input_signature=[tf.TensorSpec([None], tf.int64, name="size")],
+    )
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": module.serve})
+    ROWS.assign(size=np.arange(40) % 3).to_parquet(tmp_path / "rows.parquet")
+    files, given = [tmp_path / "rows.parquet"], {"rows": 40, "source": "there"}
+    own = Target("kind", "multiclass", ("flat", "shed", "house"))
+    assert check_model(tmp_path / "model", files, own, **given)[1] == 40
+    with pytest.raises(BadInput, match=r"calls a class 'shed' that the examples call 'house'; prepare"):
+        check_model(tmp_path / "model", files, Target("kind", "multiclass", ("flat", "house", "shed")), **given)
 
 
 def test_a_model_of_another_problem_is_told(brought: Callable[..., Artifact], tmp_path: Path) -> None:
