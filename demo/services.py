@@ -197,11 +197,13 @@ class Stack:
             "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            # A file is parsed when it changes; each of the others takes a second, every half minute by default.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.log_ports[0]),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.log_ports[1]),
             # A task follows its upstream at once, not at the next full second.
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
             # A worker that looks a moment too early for the end of its task's process looks again only after this many
             # seconds; until then it takes no other task, and a skipped one is not known to be over.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
