@@ -21,7 +21,7 @@ import numpy as np
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.properties import ModelFormat
-from airflow_hops.contract.target import BINARY, MULTICLASS, REGRESSION, Target
+from airflow_hops.contract.target import OUTPUTS, REGRESSION, Target
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.hops.onnx_converters import NotConvertible, convert
 from airflow_hops.hops.scikit_learn import UntrustedTypes, write_skops
@@ -193,7 +193,7 @@ def _prove(
         raise BadInput(f"the exported model refuses the rows of the sample: {error}") from error
     finally:
         servable.close()
-    output = {BINARY: "probability", MULTICLASS: "probabilities", REGRESSION: "prediction"}[target.problem]
+    output = OUTPUTS[target.problem]
     differences = np.abs(found[output].astype(np.float64) - expected)
     if target.problem == REGRESSION:
         differences /= float(expected.std()) or float(np.abs(expected).max()) or 1.0

@@ -149,8 +149,9 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
     """
     if source.startswith(_MLFLOW_SCHEMES):
         return _from_mlflow(source, context.spec.services.get("tracking_uri", ""), folder)
-    if "://" not in source:
-        path = Path(source).expanduser()
+    # fsspec would follow the links of a folder on this machine.
+    if "://" not in (local := source.removeprefix("file://")):
+        path = Path(local).expanduser()
         if not path.is_absolute():
             raise BadInput(
                 f"source is {source!r}; expected an absolute path, a URI, or a model of MLflow (models:/name/3)"

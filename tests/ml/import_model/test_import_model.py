@@ -195,8 +195,9 @@ def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], g
     linked = tmp_path / "linked"
     shutil.copytree(graph, linked)
     (linked / "model.onnx.data").symlink_to("/etc/hostname")
-    with pytest.raises(BadInput, match=r"model.onnx.data is a link; expected files alone"):
-        brought(linked, features=["age", "visits"])
+    for source in (linked, f"file://{linked}"):
+        with pytest.raises(BadInput, match=r"model.onnx.data is a link; expected files alone"):
+            brought(source, features=["age", "visits"])
     (tmp_path / "broken.onnx").write_bytes(b"no graph")
     with pytest.raises(BadInput, match=r"model.onnx does not load"):
         brought(tmp_path / "broken.onnx")
