@@ -51,7 +51,7 @@ def states(run: Any) -> dict[str, str]:
     return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
 
 
-def test_a_label_of_three_classes_fails_prepare_with_their_counts_and_trains_nothing(
+def test_a_label_of_three_whole_numbers_fails_prepare_with_their_counts_and_trains_nothing(
     pipeline_connection: Pipeline, run_dag: Any, table: Callable[..., Path]
 ) -> None:
     wine = table("wine_data.csv", [f"measure_{number}" for number in range(13)])
@@ -61,7 +61,8 @@ def test_a_label_of_three_classes_fails_prepare_with_their_counts_and_trains_not
     # What the page of the task shows.
     said = TaskProgress.read(pipeline_connection.store, Producer("tables", run.run_id, "prepare"))
     assert said is not None and said.error is not None
-    assert "label 'target' is neither 0 nor 1 in 48 rows: 2 in 48; a label of two classes is supported" in said.error
+    counts = "1 in 71 rows, 0 in 59 rows, 2 in 48 rows"
+    assert f"label 'target' has 3 whole numbers ({counts}), which may be classes or amounts" in said.error
     assert not pipeline_connection.store.exists(
         pipeline_connection.store.uri("tables", run.run_id, "prepare", "examples")
     )

@@ -10,7 +10,6 @@ from airflow_hops.serving.models.batching_options import version_batching
 from airflow_hops.serving.models.memory import set_imports_apart
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Servable
-from airflow_hops.serving.models.warmup import warm_up
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,8 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
     Raises:
         ServingError: It does not load, the folder holds no model any more, or a warm-up request fails.
     """
+    from airflow_hops.serving.models.warmup import warm_up
+
     if options.batching and options.per_model_batching:
         options = replace(options, batching=version_batching(folder, options.batching))
     preferred = (TFLITE, *FORMATS) if options.prefer_tflite else FORMATS
