@@ -20,6 +20,8 @@ Mode = Literal["champion", "canary"]
 ModelFormat = Literal["saved_model", "onnx", "skops"]
 """What a model artifact holds, in a folder of this name: TensorFlow's SavedModel, an ONNX graph, or an estimator."""
 
+SAVED_MODEL, ONNX, SKOPS = get_args(ModelFormat)
+
 Window = tuple[str | None, str | None]
 """Start and end, ISO 8601 UTC, None where it is open; the end is not within it."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
-from airflow_hops.contract.properties import ExamplesProperties, ModelFormat, ModelProperties
+from airflow_hops.contract.properties import ONNX, SAVED_MODEL, SKOPS, ExamplesProperties, ModelFormat, ModelProperties
 from airflow_hops.contract.target import MULTICLASS, REGRESSION, Target
 from airflow_hops.data.raw_features import check_columns, example_files, read_rows
 from airflow_hops.runtime.evaluate.scoring import ServedModel
@@ -33,7 +33,6 @@ from airflow_hops.serving.models.scikit_learn import estimator_labels
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 from airflow_hops.serving_api import tensors
 
-SAVED_MODEL, ONNX, SKOPS = "saved_model", "onnx", "skops"
 _MLFLOW_SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin")
 _ONNX_DATA = (".data", ".onnx_data", ".weights")

@@ -10,13 +10,13 @@ from typing import Any
 import keras
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.properties import SAVED_MODEL
 from airflow_hops.contract.protocol import check_json
 from airflow_hops.runtime.train.program import MODEL_NAME, Program
 from airflow_hops.runtime.transform.graph import export_serving_model
 
 OUTPUT_VARIABLE = "HOPS_OUTPUT"
 """Environment variable with the folder that rank 0 writes to."""
-SAVED_MODEL = "saved_model"
 
 
 def is_model(value: Any) -> bool:

@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
-from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
 from airflow_hops.contract.splits import TRAIN
 from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.data.feature_specs import FeatureSpecs
@@ -20,7 +20,6 @@ from airflow_hops.runtime.tracking import TrainingRun
 from airflow_hops.runtime.tracking.tensorboard import serving
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 from airflow_hops.runtime.train.messages import Listener
-from airflow_hops.runtime.train.outcome import SAVED_MODEL
 from airflow_hops.runtime.train.program import Program
 from airflow_hops.runtime.train.strategies import Roles
 from airflow_hops.runtime.train.training import Training, train_model

@@ -238,9 +238,15 @@ def test_wrong_examples_of_an_estimator_are_said_in_words(
             "Pipeline: input carrier has shape [1, 2]; expected [batch] or [batch, 1]",
         ),
         ("delays", {"carrier": ["AA"], "distance": [float("nan")], "hour": [1]}, "contains NaN"),
+        ("wine", {"alcohol": [0.5]}, "Missing named input: hue in 'inputs' object."),
+        ("wine", {"alcohol": ["0.5"], "hue": [1.0]}, "is not of expected type: float"),
+        ("wine", {"alcohol": [0.5, 1.0], "hue": [1.0]}, "inputs differ in their 0th dimension: alcohol 2, hue 1"),
+        ("wine", {"alcohol": [[0.5, 1.0]], "hue": [1.0]}, "alcohol, hue are 3 wide together; expected 2"),
+        ("graph", {"x": [[1.0]], "said": ["a"]}, "Got invalid dimensions for input: x"),
+        ("graph", {"x": [1.0], "said": ["a"]}, "Invalid rank for input: x Got: 1 Expected: 2"),
     ],
 )
-def test_wrong_inputs_of_an_estimator_are_said_in_words(
+def test_wrong_inputs_are_said_in_words(
     formats_server: ServerProcess, model: str, inputs: object, message: str
 ) -> None:
     status, found = formats_server.error(f"/v1/models/{model}:predict", {"inputs": inputs})
@@ -255,6 +261,11 @@ def test_wrong_inputs_of_an_estimator_are_said_in_words(
         ("unsigned", "INVALID_ARGUMENT", "unsigned/1: neither signature.json nor MLmodel"),
         ("misnamed_lite", "INVALID_ARGUMENT", "signature 'squares' names a tensor 'z'; those of the model are"),
         ("cut_lite", "INVALID_ARGUMENT", "Could not load the TensorFlow Lite model at"),
+        ("outside", "FAILED_PRECONDITION", "External data path escapes model directory"),
+        ("future", "FAILED_PRECONDITION", "Opset 99 is under development"),
+        ("unknown_operator", "FAILED_PRECONDITION", "No Op registered for Fold"),
+        ("no_graph", "INVALID_ARGUMENT", "rotobuf parsing failed"),
+        ("no_text", "INVALID_ARGUMENT", "can't decode byte 0xff"),
     ],
 )
 def test_a_model_that_cannot_be_opened_says_why(

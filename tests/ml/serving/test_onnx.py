@@ -66,43 +66,6 @@ def test_a_graph_without_a_signature_file_goes_by_its_own_names(formats_server: 
     assert formats_server.predict("graph", body) == {"outputs": {"y": [[1, 2]], "heard": ["é"]}}
 
 
-@pytest.mark.parametrize(
-    ("model", "inputs", "message"),
-    [
-        ("wine", {"alcohol": [0.5]}, "Missing named input: hue in 'inputs' object."),
-        ("wine", {"alcohol": ["0.5"], "hue": [1.0]}, "is not of expected type: float"),
-        ("wine", {"alcohol": [0.5, 1.0], "hue": [1.0]}, "inputs differ in their 0th dimension: alcohol 2, hue 1"),
-        ("wine", {"alcohol": [[0.5, 1.0]], "hue": [1.0]}, "alcohol, hue are 3 wide together; expected 2"),
-        ("graph", {"x": [[1.0]], "said": ["a"]}, "Got invalid dimensions for input: x"),
-        ("graph", {"x": [1.0], "said": ["a"]}, "Invalid rank for input: x Got: 1 Expected: 2"),
-    ],
-)
-def test_wrong_inputs_of_a_graph_are_said_in_words(
-    formats_server: ServerProcess, model: str, inputs: object, message: str
-) -> None:
-    status, found = formats_server.error(f"/v1/models/{model}:predict", {"inputs": inputs})
-    assert status == 400
-    assert message in found
-
-
-@pytest.mark.parametrize(
-    ("model", "code", "message"),
-    [
-        ("outside", "FAILED_PRECONDITION", "External data path escapes model directory"),
-        ("future", "FAILED_PRECONDITION", "Opset 99 is under development"),
-        ("unknown_operator", "FAILED_PRECONDITION", "No Op registered for Fold"),
-        ("no_graph", "INVALID_ARGUMENT", "rotobuf parsing failed"),
-        ("no_text", "INVALID_ARGUMENT", "can't decode byte 0xff"),
-    ],
-)
-def test_a_graph_that_cannot_be_opened_says_why(
-    formats_server: ServerProcess, model: str, code: str, message: str
-) -> None:
-    (version,) = formats_server.call(f"/v1/models/{model}")[1]["model_version_status"]
-    assert (version["state"], version["status"]["error_code"]) == ("END", code)
-    assert message in version["status"]["error_message"]
-
-
 def test_versions_of_a_graph_are_batched_split_captured_and_rolled_back_in_workers(
     start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
