@@ -74,8 +74,8 @@ def test_killing_the_step_ends_all_ranks_within_5_seconds(
         time.sleep(0.1)
     assert hooks[0]._process is not None
     step = psutil.Process(hooks[0]._process.pid)
-    processes = [step, *step.children(recursive=True)]
-    assert len(processes) == 3
+    processes = [step, *step.children(recursive=True)]  # the ranks, and git where it is asked for the commit
+    assert len(processes) >= 3
     began = time.monotonic()
     hooks[0].kill()
     assert time.monotonic() - began < 5

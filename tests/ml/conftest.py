@@ -6,6 +6,7 @@ TensorFlow, TFDV and Horovod are imported once for all of them.
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import re
 import shlex
@@ -35,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Passes over what Google's clients say of every Python at every import."""
     config.addinivalue_line("filterwarnings", "ignore::FutureWarning:google")
 
+
+_ANSWER_S = 300.0
 
 LONG = (
     "spark",
@@ -258,7 +261,15 @@ def own_process() -> Iterator[Callable[..., Any]]:
 
     def call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         with ProcessPoolExecutor(1, mp_context=forking) as pool:
-            return pool.submit(function, *arguments, **named).result()
+            others = multiprocessing.active_children()
+            asked = pool.submit(function, *arguments, **named)
+            try:
+                return asked.result(_ANSWER_S)
+            except TimeoutError:  # the pool would wait for it for ever
+                for process in multiprocessing.active_children():
+                    if process not in others:
+                        process.kill()
+                raise
 
     return call
 

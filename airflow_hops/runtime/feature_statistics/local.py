@@ -16,8 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
-# A fork made while another thread imports this, as PyArrow does when it is first needed, would wait for it for ever.
+# What PyArrow imports when it is first needed: a fork made while another thread imports it would wait for it for ever.
+import pyarrow._dataset
+import pyarrow._exec_plan
 import pyarrow.compute
+import pyarrow.pandas_compat
 
 from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.processes.lifetime import end_with_parent
