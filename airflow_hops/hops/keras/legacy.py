@@ -8,6 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tensorflow.python.autograph.core import config as autograph
+
+
+def leave_unconverted(*packages: str) -> None:
+    """Has AutoGraph call what packages define as it is, as it does with TensorFlow and Keras.
+
+    They are written for graphs, and converting what one step calls of tf_keras and Horovod takes ten seconds.
+    """
+    autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, packages), *autograph.CONVERSION_RULES)
+
 
 def use_tf_keras() -> None:
     """Makes ``tensorflow.keras`` tf_keras from here on, as ``TF_USE_LEGACY_KERAS=1`` does for a new process.
@@ -17,6 +27,7 @@ def use_tf_keras() -> None:
     callbacks, which take their backend from the package ``keras`` and so fail beside a Keras 3, work, too.
     """
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    leave_unconverted("tf_keras")
     import horovod.tensorflow as hvd
     import tensorflow as tf
     import tf_keras.api._v2.keras as legacy

@@ -29,7 +29,7 @@ from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.hops.checkpoints import read_checkpoint
 from airflow_hops.hops.context import TrainContext, made_current
 from airflow_hops.hops.keras import check_weights, weights_checksum
-from airflow_hops.hops.keras.legacy import use_tf_keras
+from airflow_hops.hops.keras.legacy import leave_unconverted, use_tf_keras
 from airflow_hops.hops.rank_state import seed_rank
 from airflow_hops.hops.tables import raw_specs
 from airflow_hops.processes.temporary_folders import temporary_folder
@@ -141,6 +141,7 @@ def _prepare_process(options: TrainingOptions, placement: Placement, output: Pat
     if options.strategy in OF_TENSORFLOW or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         use_tf_keras()
     if options.strategy == HOROVOD:
+        leave_unconverted("horovod")
         hvd.init()
     threads = 1 if options.deterministic else max(1, len(os.sched_getaffinity(0)) // placement.local_size)
     tf.config.threading.set_intra_op_parallelism_threads(threads)

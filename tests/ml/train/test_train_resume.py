@@ -25,6 +25,7 @@ from airflow_hops.contract.target import Target
 from airflow_hops.hops.checkpoints import CheckpointWriter, Position, Snapshot, copy_variables, read_checkpoint
 from airflow_hops.hops.context import TrainContext
 from airflow_hops.hops.keras import DistributedGradientTape, DistributedOptimizer
+from airflow_hops.hops.rank_state import seed_rank
 
 STEPS, EPOCHS = 10, 3
 
@@ -58,12 +59,17 @@ class Draws(keras.callbacks.Callback):
         self.last: list[float] = []
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.last = [
-            random.random(),
-            np.random.random(),
-            float(tf.random.get_global_generator().uniform([])),
-            float(keras.random.uniform([])),
-        ]
+        self.last = draw()
+
+
+def draw() -> list[float]:
+    """A number of each generator."""
+    return [
+        random.random(),
+        np.random.random(),
+        float(tf.random.get_global_generator().uniform([])),
+        float(keras.random.uniform([])),
+    ]
 
 
 def train(context: TrainContext) -> keras.Model:
@@ -173,8 +179,15 @@ def fit(trainings: Trainings, write_examples: Callable[..., Artifact]) -> Callab
 
 
 @pytest.fixture(scope="module")
-def killed(fit: Any, trainings: Trainings, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A training with a rank killed at a random step of two epochs, each try resuming, and one without."""
+def whole(fit: Any) -> dict[str, Any]:
+    """A training that nothing happens to."""
+    outcome: dict[str, Any] = fit("whole")
+    return outcome
+
+
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.faults)], ids="killed {}".format)
+def resumed(request: Any, fit: Any, trainings: Trainings, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same with a rank killed at a random step of an epoch, or of each of two, every try resuming."""
     seed = random.SystemRandom().randrange(1 << 30)
     print(f"steps at which ranks are killed: random.Random({seed})")
     generator = random.Random(seed)
@@ -182,58 +195,56 @@ def killed(fit: Any, trainings: Trainings, tmp_path_factory: pytest.TempPathFact
         {
             "step": epoch * STEPS + generator.randrange(1 if epoch else 6, STEPS + 1),
             "rank": generator.randrange(2),
-            "steps_per_execution": steps_per_execution,
+            "steps_per_execution": generator.choice((1, 3)),
         }
-        for epoch, steps_per_execution in ((0, 1), (1, 3))
+        for epoch in range(request.param)
     ]
-    whole = fit("whole")
+    run_id = f"killed-{request.param}"
     markers = tmp_path_factory.mktemp("kills")
     began = []
-    checkpoints = trainings.store.uri("_state", "checkpoints", "tests", "killed").removeprefix("file://")
+    checkpoints = trainings.store.uri("_state", "checkpoints", "tests", run_id).removeprefix("file://")
     given = {"kills": kills, "markers": str(markers), "checkpoints": checkpoints}
     for _ in kills:
         with pytest.raises(HopsError, match="was ended by SIGKILL") as failure:
-            fit("killed", **given)
+            fit(run_id, **given)
         assert failure.value.retryable
         began += [line for line in trainings.lines if line.startswith("resuming")]
-    resumed = fit("killed", **given)
+    outcome = fit(run_id, **given)
     began += [line for line in trainings.lines if line.startswith("resuming")]
-    return whole, resumed, began
-
-
-def test_a_training_killed_at_random_steps_ends_with_the_same_bits_as_one_that_was_not(killed: Any) -> None:
-    whole, resumed, began = killed
-    assert len(began) == 2
+    assert len(began) == len(kills)
     assert any("of epoch" in line for line in began), f"no epoch was resumed within: {began}"
+    return outcome
+
+
+def test_a_training_killed_at_a_random_step_ends_with_the_bits_of_one_that_was_not(whole: Any, resumed: Any) -> None:
     assert whole["summary"]["deterministic"] is True and whole["summary"]["threads_per_rank"] == 1
     assert resumed["variables"] == whole["variables"]
     assert resumed["summary"]["checksum"] == whole["summary"]["checksum"]
 
 
-def test_the_same_training_gives_the_same_bits_twice_and_another_seed_others(fit: Any, killed: Any) -> None:
-    again = fit("again")
-    assert again["variables"] == killed[0]["variables"]
-    assert again["facts"] == killed[0]["facts"]
-    other = fit("other", seed=1, epochs=1)
-    assert other["epochs"][0] != again["epochs"][0]
+def test_a_seed_gives_each_rank_the_same_numbers_and_another_seed_others() -> None:
+    def drawn(seed: int, rank: int) -> list[float]:
+        seed_rank(seed, rank)
+        return draw()
+
+    assert drawn(0, 0) == drawn(0, 0)
+    for numbers in (drawn(0, 1), drawn(7, 0)):
+        assert all(mine != other for mine, other in zip(numbers, drawn(0, 0), strict=True))
 
 
-def test_metrics_of_a_resumed_epoch_are_those_of_the_whole_epoch(killed: Any) -> None:
-    whole, resumed, _ = killed
+def test_metrics_of_a_resumed_epoch_are_those_of_the_whole_epoch(whole: Any, resumed: Any) -> None:
     assert len(whole["epochs"]) == EPOCHS
     assert resumed["epochs"] == whole["epochs"]
 
 
-def test_generators_and_callbacks_go_on_where_they_were_on_every_rank(killed: Any) -> None:
-    whole, resumed, _ = killed
+def test_generators_and_callbacks_go_on_where_they_were_on_every_rank(whole: Any, resumed: Any) -> None:
     assert resumed["facts"] == whole["facts"]
     first, second = (rank["draws"] for rank in whole["facts"])
     assert all(mine != other for mine, other in zip(first, second, strict=True)), "ranks draw their own numbers"
     assert whole["facts"][0]["learning_rate"] == pytest.approx(0.005)
 
 
-def test_the_guard_counts_every_row_of_a_resumed_epoch_once(killed: Any) -> None:
-    whole, resumed, _ = killed
+def test_the_guard_counts_every_row_of_a_resumed_epoch_once(whole: Any, resumed: Any) -> None:
     assert whole["summary"]["guard"]["rows"] == [391] * EPOCHS
     assert set(resumed["summary"]["guard"]["rows"]) == {391}
     assert resumed["summary"]["synchronized"] is True
