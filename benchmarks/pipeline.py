@@ -24,6 +24,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
 
 from airflow_hops.hooks.runtime import warm_socket  # noqa: E402
+from benchmarks.measurement import overlays  # noqa: E402
 from benchmarks.measurement.comparison import (  # noqa: E402
     Measurements,
     OwnRun,
@@ -46,6 +47,7 @@ from benchmarks.measurement.tfx import Tfx  # noqa: E402
 from demo.services import Stack  # noqa: E402
 
 DAG_ID = "peer_flights"
+TREES_DAG_ID = "peer_flights_lightgbm"
 
 
 class ColdStack(Stack):
@@ -57,7 +59,13 @@ class ColdStack(Stack):
     def processes(self) -> list[psutil.Process]:
         """Everything that runs for this stack now, the warm process and its steps included."""
         roots = [psutil.Process(service.process.pid) for service in self.services if service.process.poll() is None]
-        return trees([*roots, *processes_with_argument(str(warm_socket(self.runtime)))])
+        return trees(
+            [*roots, *(process for socket in self.warm_sockets() for process in processes_with_argument(socket))]
+        )
+
+    def warm_sockets(self) -> list[str]:
+        """Sockets of the warm processes: of the runtime environment, and of that with LightGBM."""
+        return [str(warm_socket(folder)) for folder in (self.runtime, overlays.folder(overlays.TREES))]
 
     def forget(self) -> None:
         """Empties the artifact store: nothing is cached, no schema is frozen."""
@@ -88,11 +96,12 @@ def measure(found: Measurements, rounds: int, work: Path, peer: Tfx | None, say:
 def _measure_own(found: Measurements, home: Path, *, seed: int, with_memory: bool, say: Callable[[str], None]) -> None:
     with ColdStack(home, REPOSITORY / ".venv-runtime", REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
         api = stack.start()
-        api.wait_for_dag(DAG_ID)
+        for dag_id in (DAG_ID, TREES_DAG_ID):
+            api.wait_for_dag(dag_id)
 
-        def run(name: str, model: str, *, expect_cached: bool = False) -> OwnRun:
+        def run(name: str, model: str, *, dag_id: str = DAG_ID, expect_cached: bool = False) -> OwnRun:
             before = cpu_seconds(stack.processes())
-            one = run_dag(api, DAG_ID, {"model_name": model, "seed": seed}, expect_cached=expect_cached)
+            one = run_dag(api, dag_id, {"model_name": model, "seed": seed}, expect_cached=expect_cached)
             used = cpu_seconds(stack.processes()) - before
             say(f"hops: {name} {one.total:.1f} s")
             return OwnRun(one, used)
@@ -109,10 +118,14 @@ def _measure_own(found: Measurements, home: Path, *, seed: int, with_memory: boo
             # The champion that the first run has made is new to the second: only the third finds everything as it was.
             run("cached but for the comparison with the champion", "second")
             found.cached.append(run("cached", "second", expect_cached=True))
+            run("LightGBM, no warm process of its environment yet", "third", dag_id=TREES_DAG_ID)
+            stack.forget()
+            found.trees_cold.append(run("LightGBM, cold", "fourth", dag_id=TREES_DAG_ID))
         finally:
-            warm = processes_with_argument(str(warm_socket(stack.runtime)))
-            warm_socket(stack.runtime).unlink(missing_ok=True)  # which ends it
-            wait_for_end(warm, 10)
+            for socket in stack.warm_sockets():
+                warm = processes_with_argument(socket)
+                Path(socket).unlink(missing_ok=True)  # which ends it
+                wait_for_end(warm, 10)
 
 
 def main() -> int:
@@ -131,6 +144,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hops-bench-") as temporary:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         say = Console(stderr=True).print
+        overlays.make(overlays.TREES, say)
         found = Measurements()
         peer = None if given.no_peer else Tfx(work / "tfx")
         if peer is not None:

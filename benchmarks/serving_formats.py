@@ -21,8 +21,8 @@ from typing import Any  # noqa: E402
 
 from rich.console import Console  # noqa: E402
 
-from airflow_hops.environments import create_environment, pins_file  # noqa: E402
-from airflow_hops.overlays import make_overlay, overlay_folder  # noqa: E402
+from airflow_hops.environments import create_environment  # noqa: E402
+from benchmarks.measurement import overlays  # noqa: E402
 from benchmarks.measurement.serving_targets import (  # noqa: E402
     PEERS,
     BentoML,
@@ -34,8 +34,6 @@ from benchmarks.measurement.serving_targets import (  # noqa: E402
 )
 
 WORK = REPOSITORY / ".hops" / "benchmarks" / "serving_formats"
-BASE = (REPOSITORY / ".venv-runtime").resolve()
-OVERLAY = "benchmark-trees"
 MODEL = "matrix"
 MODELS = (MODEL, "columns")
 """By what requests hold: one tensor, as the peers have it, or a column for each feature."""
@@ -79,16 +77,14 @@ class LightGBMOfBentoML(BentoML):
 
 def set_up(given: argparse.Namespace, console: Console) -> dict[str, dict[str, float]]:
     """Makes environments, trains and exports; returns the rates in process."""
-    uv = str(REPOSITORY / ".uv" / "bin" / "uv")
-    make_overlay(BASE, OVERLAY, ["lightgbm", "onnxmltools"], pins_file(), uv=uv, say=console.print)
+    python = overlays.make(overlays.TREES, console.print)
     WORK.mkdir(parents=True, exist_ok=True)
     if not (WORK / "written").exists():
         shutil.rmtree(WORK)
         WORK.mkdir()
     if given.peers:
         pins = REPOSITORY / "benchmarks" / "peers" / "trees.txt"
-        create_environment(PEERS / "trees", pins, uv=uv, say=console.print)
-    python = overlay_folder(BASE, OVERLAY) / "bin" / "python"
+        create_environment(PEERS / "trees", pins, uv=overlays.UV, say=console.print)
     command = [str(python), "-m", "benchmarks.measurement.serving_trees", str(WORK), str(given.seconds)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, stdout=subprocess.PIPE, text=True)

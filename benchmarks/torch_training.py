@@ -24,21 +24,17 @@ import pyarrow.parquet as pq  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from airflow_hops.contract.artifacts import HopsError  # noqa: E402
-from airflow_hops.environments import pins_file  # noqa: E402
-from airflow_hops.overlays import make_overlay, overlay_folder  # noqa: E402
+from benchmarks.measurement import overlays  # noqa: E402
 from benchmarks.measurement.torch_loop import FEATURES, RANKS  # noqa: E402
 
 WORK = REPOSITORY / ".hops" / "benchmarks" / "torch_training"
-BASE = (REPOSITORY / ".venv-runtime").resolve()
-OVERLAY = "benchmark-torch"
 MODULE = "benchmarks.measurement.torch_loop"
 ROWS = 20_000
 
 
 def set_up(console: Console) -> Path:
     """Makes the environment and the examples; the environment's Python."""
-    uv = str(REPOSITORY / ".uv" / "bin" / "uv")
-    make_overlay(BASE, OVERLAY, ["torch==2.13.0+cpu"], pins_file(), uv=uv, say=console.print)
+    python = overlays.make(overlays.TORCH, console.print)
     shutil.rmtree(WORK, ignore_errors=True)
     random = np.random.default_rng(0)
     for split, rows in {"train": ROWS, "eval": 1000}.items():
@@ -47,7 +43,7 @@ def set_up(console: Console) -> Path:
         (WORK / "examples" / split).mkdir(parents=True)
         label = (features[:, 0] + random.normal(size=rows) > 0).astype("int64")
         pq.write_table(pa.table({**columns, "label": label}), WORK / "examples" / split / "part-0.parquet")
-    return overlay_folder(BASE, OVERLAY) / "bin" / "python"
+    return python
 
 
 def measure(python: Path, way: str, steps: int) -> float:

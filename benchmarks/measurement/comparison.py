@@ -42,11 +42,12 @@ class OwnRun:
 
 @dataclass
 class Measurements:
-    """All runs: this project's first, cold and cached ones, the peer's cold and cached ones."""
+    """All runs: this project's first, cold and cached ones, those with LightGBM, the peer's cold and cached ones."""
 
     first: list[OwnRun] = field(default_factory=list)
     cold: list[OwnRun] = field(default_factory=list)
     cached: list[OwnRun] = field(default_factory=list)
+    trees_cold: list[OwnRun] = field(default_factory=list)
     peer_cold: list[PeerRun] = field(default_factory=list)
     peer_cached: list[PeerRun] = field(default_factory=list)
     peak_rss_mib: float = 0.0
@@ -77,7 +78,11 @@ def figures_of(found: Measurements, stages: Mapping[str, Mapping[str, float]]) -
         "first_run_s": _median(r.run.total for r in found.first),
         **{f"{part}_s": _sum(stages, part) for part in ("overhead", "start_up", "work")},
         "cpu_s": _median(r.cpu for r in found.cold),
-        "auc": round(statistics.median(_evaluation(r.run)["auc"] for r in found.cold), 4),
+        "auc": _median_auc(found.cold),
+        "trees_cold_s": _median(r.run.total for r in found.trees_cold),
+        "trees_train_s": _median(r.run.stages["train"].total for r in found.trees_cold),
+        "trees_cpu_s": _median(r.cpu for r in found.trees_cold),
+        "trees_auc": _median_auc(found.trees_cold),
         "eval_rows": _evaluation(found.cold[-1].run)["rows"],
         "peak_pss_mib": round(found.peak_pss_mib),
         "peak_rss_mib": round(found.peak_rss_mib),
@@ -101,6 +106,7 @@ def figures_of(found: Measurements, stages: Mapping[str, Mapping[str, float]]) -
         "first": [round(r.run.total, 2) for r in found.first],
         "cold": [round(r.run.total, 2) for r in found.cold],
         "cached": [round(r.run.total, 2) for r in found.cached],
+        "trees_cold": [round(r.run.total, 2) for r in found.trees_cold],
         "peer_cold": [round(r.total, 2) for r in found.peer_cold],
         "peer_cached": [round(r.total, 2) for r in found.peer_cached],
     }
@@ -112,6 +118,7 @@ def ratios_of(figures: Mapping[str, Any]) -> dict[str, float]:
     pairs = {
         "cold_times_faster": ("peer_cold_s", "cold_s"),
         "cached_times_faster": ("peer_cached_s", "cached_s"),
+        "trees_cold_times_faster": ("peer_cold_s", "trees_cold_s"),
         "first_run_times_faster": ("peer_cold_s", "first_run_s"),
         "times_less_cpu": ("peer_cpu_s", "cpu_s"),
         "times_less_memory": ("peer_peak_rss_mib", "peak_pss_mib"),
@@ -141,6 +148,7 @@ def print_comparison(figures: Mapping[str, Any], ratios: Mapping[str, float], co
         table.add_column(name, justify="left" if not name else "right")
     lines: Sequence[tuple[str, str, str, str]] = (
         ("cold, seconds", "cold_s", "peer_cold_s", "cold_times_faster"),
+        ("cold with LightGBM, seconds", "trees_cold_s", "peer_cold_s", "trees_cold_times_faster"),
         ("everything cached, seconds", "cached_s", "peer_cached_s", "cached_times_faster"),
         ("first run, no warm process yet, seconds", "first_run_s", "peer_cold_s", "first_run_times_faster"),
         ("CPU seconds, cold", "cpu_s", "peer_cpu_s", "times_less_cpu"),
@@ -157,6 +165,10 @@ def _evaluation(run: Run) -> dict[str, Any]:
     """AUC and rows of the eval split, as the evaluation's artifact has them."""
     artifact = run.values["evaluate"]
     return {"auc": artifact["metrics"]["eval_auc"], "rows": artifact["rows"]["eval"]["rows_in"]}
+
+
+def _median_auc(runs: Iterable[OwnRun]) -> float:
+    return round(statistics.median(_evaluation(r.run)["auc"] for r in runs), 4)
 
 
 def _peer_components(runs: Sequence[PeerRun]) -> dict[str, float]:

@@ -1,0 +1,30 @@
+"""Runtime environments over the project's own, with the frameworks that benchmarks train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from airflow_hops.environments import pins_file
+from airflow_hops.overlays import make_overlay, overlay_folder
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+UV = str(REPOSITORY / ".uv" / "bin" / "uv")
+TREES = ("benchmark-trees", ("lightgbm", "onnxmltools"))
+TORCH = ("benchmark-torch", ("torch==2.13.0+cpu",))
+
+
+def folder(overlay: tuple[str, tuple[str, ...]]) -> Path:
+    """Where one of those above is, or will be."""
+    return overlay_folder(_base(), overlay[0])
+
+
+def make(overlay: tuple[str, tuple[str, ...]], say: Callable[[str], None]) -> Path:
+    """Makes one of those above, unless it is there; its Python."""
+    name, packages = overlay
+    make_overlay(_base(), name, list(packages), pins_file(), uv=UV, say=say)
+    return folder(overlay) / "bin" / "python"
+
+
+def _base() -> Path:
+    return (REPOSITORY / ".venv-runtime").resolve()
