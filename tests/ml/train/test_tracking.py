@@ -17,7 +17,7 @@ pytestmark = pytest.mark.runtime
 
 @pytest.fixture(scope="module")
 def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A training of which a rank is killed after its second epoch, its retry, and the registration of its model."""
+    """A training whose rank is killed after its second epoch, its retry, and the registration of its model."""
     folder = tmp_path_factory.mktemp("tracking")
     tracking_uri = f"sqlite:///{folder}/mlflow.db"
 
@@ -28,8 +28,10 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
             run_id="tracked",
             services={"tracking_uri": tracking_uri},
             epochs=3,
+            np=1,
             lr=0.02,
             accident_after=2,
+            rank=0,
             marker=str(folder / "marker"),
         )
 
@@ -65,7 +67,7 @@ def test_hyperparameters_have_their_own_names(tracked: dict[str, Any]) -> None:
     assert {name: params[name] for name in ("lr", "epochs", "np", "seed", "train")} == {
         "lr": "0.02",
         "epochs": "3",
-        "np": "2",
+        "np": "1",
         "seed": "0",
         "train": "training_functions:train",
     }
@@ -94,7 +96,7 @@ def test_a_registered_version_leads_to_the_run_of_its_training(tracked: dict[str
 
 def test_a_training_goes_on_without_mlflow_and_says_so(trainings: Trainings, examples: Artifact) -> None:
     services = {"tracking_uri": "http://127.0.0.1:9"}
-    model = trainings("training_functions:train", examples, services=services, epochs=1)
+    model = trainings("training_functions:train", examples, services=services, epochs=1, np=1)
     assert model.kind == "model"
     (warning,) = [line for line in trainings.lines if "not tracked any further" in line]
     assert "MLflow at http://127.0.0.1:9 does not open" in warning

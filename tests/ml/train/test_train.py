@@ -130,11 +130,6 @@ def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_th
     assert "was ended by SIGKILL" in str(failure.value)
     assert "rank 1 is about to have an accident" in str(failure.value)
     assert re.search(r"The checkpoint after epoch (2 \(step 22|3 \(step 33)\) is kept in", str(failure.value))
-    alone = trainings("training_functions:train", examples, epochs=1, run_id="interrupted", np=1, seed=4)
-    assert not any("resuming" in line for line in trainings.lines), "the checkpoint is of other params"
-    summary = json.loads((trainings.store.local(alone) / "training.json").read_text())
-    assert (summary["ranks"], summary["seed"]) == (1, 4)
-    assert summary["rows_by_rank"] == [{"train": 1001, "eval": 201}]
     artifact = trainings("training_functions:train", examples, **given, **accident)
     assert any(line.startswith("resuming after epoch") for line in trainings.lines)
     assert "epoch 1 of 4" not in trainings.lines
@@ -157,14 +152,20 @@ def test_ranks_that_are_faster_than_the_store_go_on_and_are_not_taken_for_stalle
         stage=training_functions.train_with_a_slow_store,
         epochs=8,
         np=1,
+        seed=4,
         stall_timeout_s=4,
     )
     summary = json.loads((trainings.store.local(artifact) / "training.json").read_text())
     assert len(summary["epochs"]) == 8
+    assert (summary["ranks"], summary["seed"]) == (1, 4)
+    assert summary["rows_by_rank"] == [{"train": 1001, "eval": 201}]
 
 
 def test_checkpoints_outlive_a_try_on_an_object_store_too(make_context: Any, tmp_path: Path) -> None:
-    state = CheckpointState.of(make_context(kind="model").spec, ArtifactStore("memory://hops"))
+    state, of_other_params = (
+        CheckpointState.of(make_context(kind="model", run_id="run", params=params).spec, ArtifactStore("memory://hops"))
+        for params in ({"seed": 1}, {"seed": 2})
+    )
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("adam", "mse")
     assert state.fetch(tmp_path / "before") is None
@@ -172,6 +173,7 @@ def test_checkpoints_outlive_a_try_on_an_object_store_too(make_context: Any, tmp
         history = tuple({"loss": 1.0 / epoch} for epoch in range(1, epochs + 1))
         snapshot = Snapshot(Position(step=7 * epochs, epoch=epochs), copy_variables(model), history=history)
         state.publish(write_checkpoint(tmp_path / "local", snapshot, keep=3))
+    assert of_other_params.fetch(tmp_path / "other params") is None
     fetched = state.fetch(tmp_path / "fetched")
     assert fetched is not None
     assert (fetched.position.epoch, fetched.history) == (2, ({"loss": 1.0}, {"loss": 0.5}))
@@ -198,7 +200,7 @@ def test_checkpoints_outlive_a_try_on_an_object_store_too(make_context: Any, tmp
         ("train_without_wrapper", {}, ["the ranks' weights differ after step 1 of epoch 1"], False),
         (
             "train",
-            {"poison_after": 2},
+            {"poison_after": 2, "np": 1},
             ["the loss is nan at step 1 of epoch 3", "The checkpoint after epoch 2 (step 22) is kept in"],
             False,
         ),
@@ -279,5 +281,5 @@ def test_a_store_without_space_is_said_and_leaves_no_artifact(
     (small_folder / "filler").write_bytes(bytes(shutil.disk_usage(small_folder).free - left_kib * 1024))
     small = replace(trainings, store=store)
     with pytest.raises(HopsError, match=r"[Nn]o space left on") as failure:
-        small("training_functions:train", examples, epochs=2)
+        small("training_functions:train", examples, epochs=2, np=1)
     assert failure.value.retryable
