@@ -7,6 +7,7 @@ The driver holds one accumulator, the last.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -149,11 +150,18 @@ class _Job:
     def unpack(self) -> tuple[Any, Combiners]:
         """The plan and the combiners."""
         plan, combiners = pickle.loads(self._packed.value)
+        _freeze_imports()
         return plan, combiners
 
     def release(self) -> None:
         """Lets the executors forget it."""
         self._packed.destroy()
+
+
+@cache
+def _freeze_imports() -> None:
+    """Spark's worker collects garbage after every task, and there is none in what was imported."""
+    gc.freeze()
 
 
 def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _Outcome:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import gc
 
-from pyspark.daemon import manager
-
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.runtime.spark.workers import leave_out_archives
 
 if __name__ == "__main__":
+    leave_out_archives()
     import pyarrow.parquet  # noqa: F401
     import tfx_bsl.coders.example_coder  # noqa: F401
+    from pyspark.daemon import manager
 
     import_tensorflow()
     gc.freeze()  # a worker collects garbage after every task, and there is none in what was imported

@@ -12,6 +12,7 @@ import gc
 import os
 import socket
 import sys
+import sysconfig
 from pathlib import Path
 
 from airflow_hops.processes.forks import fork, receive_request, take_environment, take_streams
@@ -80,4 +81,18 @@ def _await_daemon(listener: socket.socket, path: Path) -> None:
     take_environment(request["env"], request["cwd"])
     given = [entry for entry in request["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [*(entry for entry in given if entry not in sys.path), *sys.path]
+    leave_out_archives()
     manager()
+
+
+def leave_out_archives() -> None:
+    """Takes the archives of an installed PySpark off the path: a worker would read their contents before every task."""
+    installed = Path(sysconfig.get_path("purelib")).resolve() / "pyspark"
+
+    def is_archive(entry: str) -> bool:
+        path = Path(entry)
+        return path.is_file() and path.resolve().is_relative_to(installed)
+
+    sys.path[:] = [entry for entry in sys.path if not is_archive(entry)]
+    for entry in filter(is_archive, list(sys.path_importer_cache)):
+        del sys.path_importer_cache[entry]
