@@ -95,14 +95,14 @@ class RequestHandler:
         self.shadow = shadow
         self.sticky_header = sticky_header
         self.request_log: RequestLog | None = None
-        self._run_times = RunTimes()
+        self._run_times: dict[Api, RunTimes] = {"grpc": RunTimes(), "rest": RunTimes()}
 
-    def is_quick(self, model: str, method: Method, message_bytes: int) -> bool:
+    def is_quick(self, api: Api, model: str, method: Method, received_bytes: int) -> bool:
         """Whether such a request only computes, and so little that handing it to another thread would cost more."""
         view = self.catalog.views.get(model)
         if view is None or not view.computes_here:
             return False
-        return self._run_times.usual_s(model, method, message_bytes) < QUICK_S
+        return self._run_times[api].usual_s(model, method, received_bytes) < QUICK_S
 
     def answer(
         self,
@@ -161,7 +161,8 @@ class RequestHandler:
                 servable.release()
         latency_s = answered_s - started_s
         if servable.computes_here:
-            self._run_times.add(target.model, call.method, len(call.message), answered_s - run_s)
+            received_bytes = call.json_bytes or len(call.message)
+            self._run_times[api].add(target.model, call.method, received_bytes, answered_s - run_s)
         version = reply.version or servable.version
         kind = RequestKind(target.model, version, call.method.label, _ENTRYPOINTS[api])
         self.stats.record(kind, reply.rows, latency_s, answered_s - run_s)

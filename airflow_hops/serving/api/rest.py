@@ -36,9 +36,13 @@ def add_routes(routes: Routes, handler: RequestHandler) -> None:
         handler: Answers requests.
     """
     api = _RestApi(handler)
-    routes.add("POST /v1/models/MODEL[/versions/N|/labels/L]:predict", api.predict)
-    routes.add("POST /v1/models/MODEL[/versions/N|/labels/L]:classify", functools.partial(api.infer, Method.CLASSIFY))
-    routes.add("POST /v1/models/MODEL[/versions/N|/labels/L]:regress", functools.partial(api.infer, Method.REGRESS))
+    for method, verb, answer in (
+        (Method.PREDICT, "predict", api.predict),
+        (Method.CLASSIFY, "classify", functools.partial(api.infer, Method.CLASSIFY)),
+        (Method.REGRESS, "regress", functools.partial(api.infer, Method.REGRESS)),
+    ):
+        is_quick = functools.partial(api.is_quick, method)
+        routes.add(f"POST /v1/models/MODEL[/versions/N|/labels/L]:{verb}", answer, is_quick=is_quick)
     routes.add("GET /v1/models/MODEL[/versions/N|/labels/L]/metadata", api.metadata)
     routes.add("GET /v1/models/MODEL[/versions/N|/labels/L]", api.status)
     routes.add("GET /v1/models[/versions/N|/labels/L]/metadata", api.nameless)
@@ -50,6 +54,10 @@ class _RestApi:
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._turns = threading.Lock()
+
+    def is_quick(self, method: Method, match: re.Match[str], body_bytes: int) -> bool:
+        """Whether the model takes too little of so small a body for other threads to get anything done meanwhile."""
+        return body_bytes < _IN_TURNS_BYTES.start and self._handler.is_quick("rest", match["model"], method, body_bytes)
 
     def predict(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         target = _target(match)
@@ -66,7 +74,7 @@ class _RestApi:
                 message.model_spec.signature_name = parsed.signature
                 for alias, array in rest_tensors.read_tensors(parsed, _input_types(servable, parsed.signature)).items():
                     tensors.fill_proto(message.inputs[alias], array)
-                return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s)
+                return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s, len(request.body))
 
         keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
         answered = self._handler.answer(target, make_call, "rest", *keys)
@@ -81,7 +89,7 @@ class _RestApi:
         target = _target(match)
         message = rest_examples.read_request(method, request.body)
         target.fill(message.model_spec)
-        call = Call(method, message.SerializeToString(), request.deadline_s)
+        call = Call(method, message.SerializeToString(), request.deadline_s, len(request.body))
         keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
         answered = self._handler.answer(target, lambda servable: call, "rest", *keys)
         body = rest_examples.write_response(method, answered.message)

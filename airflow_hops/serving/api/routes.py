@@ -58,6 +58,7 @@ class HttpResponse:
 
 
 Answer = Callable[[HttpRequest, "re.Match[str]"], HttpResponse]
+IsQuick = Callable[["re.Match[str]", int], bool]
 
 # How the parts of a path that vary are written in a route.
 _PLACEHOLDERS = {
@@ -85,20 +86,28 @@ def error_response(error: ServingError) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route: the handler of a path, and the right that it takes."""
+    """A route: the handler of a path, and the right that it takes.
+
+    Attributes:
+        right: What whoever asks must be allowed.
+        answer: Answers it.
+        match: The match of its path.
+        is_quick: Whether a body of so many bytes is answered sooner than another thread would begin to.
+    """
 
     right: Right
     answer: Answer
     match: re.Match[str]
+    is_quick: IsQuick
 
 
 class Routes:
-    """Paths and what answers them; functions run in the threads of the REST API, and may wait."""
+    """Paths and what answers them; functions run in the threads of the REST API, and may wait, but for quick ones."""
 
     def __init__(self) -> None:
-        self._routes: list[tuple[str, re.Pattern[str], Right, Answer]] = []
+        self._routes: list[tuple[str, re.Pattern[str], Right, Answer, IsQuick]] = []
 
-    def add(self, route: str, answer: Answer, path: str | None = None) -> None:
+    def add(self, route: str, answer: Answer, path: str | None = None, is_quick: IsQuick = lambda *_: False) -> None:
         """Adds a route.
 
         Args:
@@ -106,6 +115,8 @@ class Routes:
             answer: Called with the request and the match of the path, which is case-insensitive; may raise
                 ServingError.
             path: Where it is, for a route whose path can be chosen.
+            is_quick: Called with the match and the size of the body, bytes: whether the thread that all connections
+                share is to answer.
 
         Raises:
             LookupError: The table of rights has no such route.
@@ -114,7 +125,7 @@ class Routes:
         for placeholder, expression in _PLACEHOLDERS.items():
             pattern = pattern.replace(placeholder, expression)
         compiled = re.compile(re.escape(path) if path else pattern, re.IGNORECASE)
-        self._routes.append((method, compiled, right_of(route), answer))
+        self._routes.append((method, compiled, right_of(route), answer, is_quick))
 
     def find(self, method: str, path: str) -> Route:
         """Returns what answers a request.
@@ -126,11 +137,11 @@ class Routes:
         Raises:
             ServingError: No route matches, in TensorFlow Serving's words.
         """
-        for wanted, pattern, right, answer in self._routes:
+        for wanted, pattern, right, answer, is_quick in self._routes:
             if wanted == ("GET" if method == "HEAD" else method):
                 match = pattern.fullmatch(path)
                 if match is not None:
-                    return Route(right, answer, match)
+                    return Route(right, answer, match, is_quick)
         if path.lower().startswith("/v1/"):
             raise invalid_argument(f"Malformed request: {method} {path}")
         raise ServingError(grpc.StatusCode.NOT_FOUND, f"Not found: {path}")

@@ -445,6 +445,21 @@ def test_a_model_of_quick_and_long_versions_keeps_nobody_waiting(
         assert predict(quick.SerializeToString(), timeout=50)
         assert not runs.done()
         runs.cancel()
+    few = json.dumps({"inputs": {"carrier": ["AA"], "hour": [5], "distance": [[7]]}}).encode()
+    many = json.dumps({"signature_name": "slow", "inputs": {"rounds": 10**12}}).encode().ljust(len(few))
+    assert len(many) == len(few)
+    for _ in range(200):
+        server.predict("both/versions/1", few)
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):  # the server ends first
+            server.call("/v1/models/both/versions/2:predict", many)
+
+    asks = threading.Thread(target=ask)
+    asks.start()
+    in_flight(server, asks)
+    assert server.predict("both/versions/1", few)
+    assert asks.is_alive()
 
 
 def test_a_run_that_waits_for_threads_of_tensorflow_keeps_nobody_else_waiting(
