@@ -99,6 +99,27 @@ class Figures(JsonFields):
 
 
 @dataclass(frozen=True)
+class LabelReport(JsonFields):
+    """What was found of a further label.
+
+    Attributes:
+        problem: What the model predicts.
+        rule: What was asked of the candidate; ``metric`` is what it is shown by.
+        splits: What was found on each split, in the order in which they were given.
+    """
+
+    problem: str
+    rule: Mapping[str, Any] = field(default_factory=dict)
+    splits: Mapping[str, Figures] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`."""
+        splits = {name: Figures.from_dict(found) for name, found in value["splits"].items()}
+        return super().from_dict({**value, "splits": splits})
+
+
+@dataclass(frozen=True)
 class EvaluationReport(EvaluationProperties):
     """What ``evaluation.json`` holds.
 
@@ -108,6 +129,7 @@ class EvaluationReport(EvaluationProperties):
         splits: What was found on each split, in the order in which they were given.
         problem: What the model predicts; None in what was written before there were several kinds.
         label: Name of the label's column.
+        more_labels: What was found of further labels, by the names of their columns.
     """
 
     model_name: str = ""
@@ -115,12 +137,14 @@ class EvaluationReport(EvaluationProperties):
     splits: Mapping[str, Figures] = field(default_factory=dict)
     problem: str | None = where_told()
     label: str | None = where_told()
+    more_labels: Mapping[str, LabelReport] | None = where_told()
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`to_dict`."""
         splits = {name: Figures.from_dict(found) for name, found in value["splits"].items()}
-        return super().from_dict({**value, "splits": splits})
+        more = {name: LabelReport.from_dict(found) for name, found in (value.get("more_labels") or {}).items()}
+        return super().from_dict({**value, "splits": splits, "more_labels": more or None})
 
     @property
     def metric(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_hops.contract.artifacts import BadInput, check_max_rejected
 from airflow_hops.contract.json_fields import StepOptions
@@ -27,6 +27,7 @@ class PrepareOptions(StepOptions):
         problem: What the label asks for; None: what its values tell.
         classes: The label's values, in the order of their numbers; None: those that are found, sorted.
         weight: Column of the rows' weights, if there is one.
+        more_labels: Columns of further labels, with what each asks for: a problem, its values, or None.
 
     Raises:
         BadInput: an option is not of these.
@@ -44,6 +45,7 @@ class PrepareOptions(StepOptions):
     problem: Problem | None = None
     classes: Sequence[str | int] | None = None
     weight: str | None = None
+    more_labels: Mapping[str, Problem | Sequence[str | int] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.eval_percent <= 99:
@@ -58,6 +60,33 @@ class PrepareOptions(StepOptions):
         if self.classes is not None:
             _check_classes(self.classes)
             _ = self.named
+        if not isinstance(self.more_labels, Mapping):
+            raise BadInput(f"more_labels is {self.more_labels!r}; expected a problem, or None, by the label's column")
+        for name in self.more_labels:
+            if name in (self.label, self.key, self.time, self.weight):
+                raise BadInput(
+                    f"more_labels names {name!r}, the column of the label, the key, the time or the weight; expected "
+                    "another one"
+                )
+        _ = self.of_labels
+
+    @property
+    def of_labels(self) -> tuple[PrepareOptions, ...]:
+        """What was told of each label, the first one's first: the options with that label alone.
+
+        Raises:
+            BadInput: an option of a further label is not of these.
+        """
+        if not self.more_labels:
+            return (self,)
+        bare, found = replace(self, more_labels={}), []
+        for name, told in self.more_labels.items():
+            what = {"problem": told} if told is None or isinstance(told, str) else {"problem": None, "classes": told}
+            try:
+                found.append(replace(bare, **{"label": name, "classes": None, "weight": None, **what}))  # type: ignore[arg-type]
+            except BadInput as error:
+                raise BadInput(f"more_labels[{name!r}]: {error}") from None
+        return (bare, *found)
 
     @property
     def named(self) -> Target | None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, get_args
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Manifest
 from airflow_hops.contract.json_fields import JsonFields, where_told
-from airflow_hops.contract.target import Target, problem_of
+from airflow_hops.contract.target import Target
 
 Mode = Literal["champion", "canary"]
 """How a model was deployed: with all the traffic, or with a share of it."""
@@ -79,6 +79,7 @@ class ExamplesProperties(Properties):
         problem: What the label asks for; None in what was written before there were several kinds.
         classes: Names of the classes in the order of their numbers, where they have any.
         weight: Name of the column of the rows' weights.
+        more_labels: Of further labels, by the names of their columns: ``problem`` and, if any, ``classes``.
     """
 
     label: str | None = None
@@ -89,6 +90,7 @@ class ExamplesProperties(Properties):
     problem: str | None = where_told()
     classes: tuple[str, ...] | None = where_told()
     weight: str | None = where_told()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
 
     @property
     def target(self) -> Target:
@@ -97,7 +99,7 @@ class ExamplesProperties(Properties):
         Raises:
             BadInput: there is no label, or the properties contradict each other.
         """
-        return Target(self.label_column, problem_of(self.problem, self.classes), self.classes, self.weight)
+        return Target.told(self.label_column, self.problem, self.classes, self.weight, self.more_labels)
 
     @property
     def label_column(self) -> str:
@@ -147,6 +149,7 @@ class SchemaProperties(Properties):
         time: Name of the time's column.
         features: Names of the features; None where they were not read.
         weight: Name of the column of the rows' weights.
+        more_labels: As in :class:`ExamplesProperties`.
     """
 
     label: str | None = None
@@ -154,6 +157,7 @@ class SchemaProperties(Properties):
     time: str | None = None
     features: tuple[str, ...] | None = where_told()
     weight: str | None = where_told()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,7 @@ class PredictionsProperties(Properties):
         window: Of the examples.
         problem: What the model predicts; None where it does not tell.
         classes: Names of the classes in the order of ``probabilities``, where they have any.
+        more_labels: Of the model.
     """
 
     model: str = ""
@@ -206,6 +211,7 @@ class PredictionsProperties(Properties):
     window: Window | None = None
     problem: str | None = where_told()
     classes: tuple[str, ...] | None = where_told()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
 
 
 @dataclass(frozen=True)
@@ -228,6 +234,7 @@ class ModelProperties(Properties):
         schema: URI of the schema.
         problem: What it predicts; None of a model without examples, or from before there were several kinds.
         classes: Names of the classes in the order of its outputs, where they have any.
+        more_labels: As in :class:`ExamplesProperties`: the further labels that it predicts.
         format: How the model is stored; None for a SavedModel.
         framework: What it was trained with (``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, ``torch``).
         library_versions: Of the framework and the converter, by distribution.
@@ -248,6 +255,7 @@ class ModelProperties(Properties):
     schema: str | None = None
     problem: str | None = where_told()
     classes: tuple[str, ...] | None = where_told()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
     format: str | None = where_told()
     framework: str | None = where_told()
     library_versions: Mapping[str, str] | None = where_told()
@@ -273,7 +281,7 @@ class ModelProperties(Properties):
         """
         if self.label is None:
             raise BadInput("the model's properties name no label; expected the name of its column")
-        return Target(self.label, problem_of(self.problem, self.classes), self.classes)
+        return Target.told(self.label, self.problem, self.classes, None, self.more_labels)
 
 
 @dataclass(frozen=True)

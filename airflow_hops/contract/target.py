@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from airflow_hops.contract.artifacts import BadInput
 
@@ -16,6 +17,9 @@ BINARY, MULTICLASS, REGRESSION = PROBLEMS
 OUTPUTS: dict[Problem, str] = {BINARY: "probability", MULTICLASS: "probabilities", REGRESSION: "prediction"}
 """The output of a served model that is its prediction: float32 of shape ``[batch]``; of several classes, a probability
 for each, ``[batch, classes]``."""
+
+CLASS = "class"
+"""The output that names the likeliest of several classes."""
 
 MAX_CLASSES = 1000
 """Classes that a label may have."""
@@ -33,6 +37,8 @@ class Target:
         classes: Names of the classes in the order of their numbers; None in a regression, and where the label is 0 or 1
             by itself.
         weight: Name of the column of the rows' weights (float64, greater than 0), or None.
+        more: Further labels that the same model predicts, of which each is a target without a weight and without more.
+            This one decides whether a model is blessed, promoted or retrained.
 
     Raises:
         BadInput: problem and classes contradict each other.
@@ -42,6 +48,7 @@ class Target:
     problem: Problem = BINARY
     classes: tuple[str, ...] | None = None
     weight: str | None = None
+    more: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
         if self.problem not in PROBLEMS:
@@ -58,6 +65,46 @@ class Target:
                 f"problem is {MULTICLASS!r}; expected the names of at least 2 classes, found {count or 'none'}"
             )
 
+    @classmethod
+    def told(
+        cls,
+        label: str,
+        problem: str | None,
+        classes: Sequence[str] | None,
+        weight: str | None = None,
+        more_labels: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Target:
+        """The target that an artifact states.
+
+        Args:
+            label: Name of the label's column.
+            problem: None in what was written before there were several kinds.
+            classes: Names of the classes.
+            weight: Name of the column of the rows' weights.
+            more_labels: Problem and classes of further labels by name, as :attr:`more_labels` has them.
+
+        Raises:
+            BadInput: problem and classes contradict each other.
+        """
+        names = None if classes is None else tuple(classes)
+        more = tuple(cls.told(name, of.get("problem"), of.get("classes")) for name, of in (more_labels or {}).items())
+        return cls(label, problem_of(problem, names), names, weight, more)
+
+    @property
+    def more_labels(self) -> dict[str, dict[str, Any]] | None:
+        """The further labels as artifacts state them; None where there are none."""
+        classes = {each.label: {} if each.classes is None else {"classes": list(each.classes)} for each in self.more}
+        return {each.label: {"problem": each.problem, **classes[each.label]} for each in self.more} or None
+
+    @property
+    def all(self) -> tuple[Target, ...]:
+        """This target and the further ones."""
+        return (self, *self.more)
+
+    def output_prefix(self, label: str) -> str:
+        """What the names of the served outputs of a label begin with: nothing for the target's own."""
+        return "" if label == self.label else f"{label}_"
+
     @property
     def dtype(self) -> str:
         """Dtype of the label's column in examples."""
@@ -65,8 +112,8 @@ class Target:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The columns of examples that training needs beside the features, by name: label, weight."""
-        return {self.label: self.dtype, **({self.weight: "float64"} if self.weight else {})}
+        """The columns of examples that training needs beside the features, by name: labels, weight."""
+        return {**{each.label: each.dtype for each in self.all}, **({self.weight: "float64"} if self.weight else {})}
 
     def class_name(self, number: int) -> str:
         """What a class is called: its name, or its number where it has none."""
@@ -80,3 +127,33 @@ def problem_of(problem: str | None, classes: tuple[str, ...] | None) -> Problem:
     if problem not in PROBLEMS:
         raise BadInput(f"problem is {problem!r}, expected one of {', '.join(PROBLEMS)}")
     return problem  # type: ignore[return-value]
+
+
+def check_heads(found: Any, target: Target, whose: str) -> Mapping[str, Any] | None:
+    """What a model of several outputs gives, by name; None of one that gives a single output, for a single label.
+
+    Args:
+        found: What it gives, or is made of: a mapping, where there are several.
+        target: What it is to predict.
+        whose: For messages.
+
+    Raises:
+        BadInput: there are several labels, or outputs, but no mapping; or it has nothing for a label.
+    """
+    labels = [each.label for each in target.all]
+    if isinstance(found, Mapping):
+        missing = [name for name in labels if name not in found]
+        if missing:
+            given = ", ".join(map(repr, found)) or "nothing"
+            raise BadInput(
+                f"{whose} gives nothing for the label {missing[0]!r}; it gives {given}: expected an output named as "
+                f"each of the labels {', '.join(map(repr, labels))}"
+            )
+        return found
+    if target.more or isinstance(found, list | tuple):
+        gives = f"{len(found)} outputs without names" if isinstance(found, list | tuple) else "one output"
+        raise BadInput(
+            f"{whose} gives {gives}; expected a dict with an output for each of the labels "
+            f"{', '.join(map(repr, labels))}"
+        )
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.images import ImageSpec
-from airflow_hops.contract.target import Target, problem_of
+from airflow_hops.contract.target import Target
 
 _DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
 """Dtype by ``tensorflow_metadata.proto.v0.schema_pb2.FeatureType`` (BYTES, INT, FLOAT)."""
@@ -83,6 +83,7 @@ class FeatureSpecs:
         classes: Names of the classes in the order of their numbers; None in a regression, and for a label of 0 or 1.
         problem: What the label asks for; None in a file from before there were several kinds.
         weight: Name of the column of the rows' weights, or None.
+        more_labels: Problem and classes of further labels by name; None where there are none.
     """
 
     features: Mapping[str, str]
@@ -94,6 +95,7 @@ class FeatureSpecs:
     extra_inputs: tuple[str, ...] = ()
     problem: str | None = None
     weight: str | None = None
+    more_labels: Mapping[str, Mapping[str, Any]] | None = None
 
     @property
     def target(self) -> Target:
@@ -102,7 +104,7 @@ class FeatureSpecs:
         Raises:
             BadInput: problem and classes contradict each other.
         """
-        return Target(self.label, problem_of(self.problem, self.classes), self.classes, self.weight)
+        return Target.told(self.label, self.problem, self.classes, self.weight, self.more_labels)
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -132,7 +134,8 @@ class FeatureSpecs:
         }
         if self.classes is not None:
             value["classes"] = list(self.classes)
-        value |= {name: told for name in ("problem", "weight") if (told := getattr(self, name)) is not None}
+        optional = ("problem", "weight", "more_labels")
+        value |= {name: told for name in optional if (told := getattr(self, name)) is not None}
         if self.extra_inputs:
             value["extra_inputs"] = list(self.extra_inputs)
         return json.dumps(value, indent=1)
@@ -156,6 +159,7 @@ class FeatureSpecs:
                 extra_inputs=tuple(value.get("extra_inputs", ())),
                 problem=value.get("problem"),
                 weight=value.get("weight"),
+                more_labels=value.get("more_labels"),
             )
         except FileNotFoundError:
             raise BadInput(f"{path}: there is no such file; transform writes it beside its transform graph") from None
@@ -164,9 +168,15 @@ class FeatureSpecs:
 
 
 def read_raw_features(
-    schema_path: Path, *, label: str, key: str | None, time: str | None, weight: str | None = None
+    schema_path: Path,
+    *,
+    label: str,
+    key: str | None,
+    time: str | None,
+    weight: str | None = None,
+    more_labels: Collection[str] = (),
 ) -> dict[str, str]:
-    """The raw features of a schema in its order: every feature but label, key, time and weight.
+    """The raw features of a schema in its order: every feature but labels, key, time and weight.
 
     Args:
         schema_path: ``schema.pbtxt``, a ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
@@ -174,6 +184,7 @@ def read_raw_features(
         key: Name of the key column.
         time: Name of the time column.
         weight: Name of the column of the rows' weights.
+        more_labels: Names of the columns of further labels.
 
     Returns:
         Dtype by name: INT is int64, FLOAT float32, BYTES string.
@@ -189,7 +200,7 @@ def read_raw_features(
         raise BadInput(f"{schema_path}: not a schema ({error})") from None
     features: dict[str, str] = {}
     for feature in schema.feature:
-        if feature.name in (label, key, time, weight) or feature.lifecycle_stage == schema_pb2.DEPRECATED:
+        if feature.name in (label, *more_labels, key, time, weight) or feature.lifecycle_stage == schema_pb2.DEPRECATED:
             continue
         if feature.type not in _DTYPE_OF_TYPE:
             raise BadInput(

@@ -39,7 +39,7 @@ class TrainContext:
         seed: Seeds weights and the order of rows; all generators have been seeded with it and the rank.
         feature_outputs: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
         target: What the model is to predict: the label's column, the problem, its classes, and the column of the rows'
-            weights; None where the training was given no examples.
+            weights; further labels; None where the training was given no examples.
         examples_dir: Folder of the transformed examples; None where the training was given none.
         checkpoint_dir: Folder that outlives this try.
         tensorboard_dir: Where rank 0 writes event files.
@@ -145,7 +145,7 @@ class TrainContext:
     ) -> tf.data.Dataset:
         """This rank's share of a split: features by name, labels and, where the examples have one, the rows' weights.
 
-        Labels are the numbers of classes, int64, or, in a regression, float32; weights are float32.
+        Labels are the numbers of classes, int64, or, in a regression, float32, several a dict; weights are float32.
 
         Each rank gets its own rows, every row is given once an epoch, and all ranks take the same number of steps,
         whatever the sizes of files.

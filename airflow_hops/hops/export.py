@@ -13,7 +13,7 @@ import importlib.metadata
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.properties import ModelFormat
 from airflow_hops.contract.target import OUTPUTS, REGRESSION, Target
 from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.hops.onnx_converters import NotConvertible, convert
+from airflow_hops.hops.onnx_converters import Graph, NotConvertible, convert
 from airflow_hops.hops.scikit_learn import UntrustedTypes, write_skops
-from airflow_hops.hops.trained_models import FRAMEWORKS, Sample, scores_of
+from airflow_hops.hops.trained_models import FRAMEWORKS, Sample, answers_of
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature
+from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, Head, ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 from airflow_hops.serving_api import tensors
 
@@ -79,7 +79,9 @@ def export_model(
 
     Args:
         model: A fitted estimator of scikit-learn (a Pipeline, too), XGBoost or LightGBM (a Booster, too), or a
-            ``torch.nn.Module``, which gives probabilities where there are classes. Its classes are their numbers.
+            ``torch.nn.Module``, which gives probabilities where there are classes. Its classes are their numbers. For
+            several labels a dict of models by label, of one framework, or a module that gives a dict by label; what
+            the module gives beside labels is served as it is.
         folder: The artifact's folder.
         framework: ``sklearn``, ``xgboost``, ``lightgbm`` or ``torch``.
         target: What it predicts.
@@ -103,7 +105,7 @@ def export_model(
     if framework not in FRAMEWORKS:
         raise BadInput(f"framework is {framework!r}; expected one of {', '.join(FRAMEWORKS)}")
     rows = Sample.of(sample, order)
-    expected = scores_of(model, rows, framework, target)
+    expected = answers_of(model, rows, framework, target)
     signature = _signature(rows, target, transform_graph)
     staging = folder / f".staging-export-{uuid.uuid4().hex[:8]}"
     staging.mkdir(parents=True)
@@ -113,12 +115,12 @@ def export_model(
         try:
             graph = convert(model, rows, framework, target)
             (staging / "model.onnx").write_bytes(graph.content)
-            signature = _with_model(signature, graph.inputs, rows, graph.output)
+            signature = _with_outputs(_with_model(signature, graph.inputs, rows), graph, target)
         except NotConvertible as error:
-            if framework != "sklearn" or not fall_back:
-                raise BadInput(f"{error}{_advice(framework)}") from error
+            if framework != "sklearn" or not fall_back or isinstance(model, Mapping):
+                raise BadInput(f"{error}{_advice(framework, model)}") from error
             reason, form = str(error), "skops"
-            signature = _with_model(signature, rows.inputs, rows, None)
+            signature = _with_model(signature, rows.inputs, rows)
             try:
                 write_skops(model, staging)
             except UntrustedTypes as untrusted:
@@ -167,11 +169,21 @@ def _dtype(kind: tensors.TensorType) -> str:
     return {"float": "float32", "double": "float64"}.get(kind.name, kind.name)
 
 
-def _with_model(signature: ModelSignature, taken: EstimatorInputs, rows: Sample, output: str | None) -> ModelSignature:
+def _with_model(signature: ModelSignature, taken: EstimatorInputs, rows: Sample) -> ModelSignature:
     """The signature of what was stored: by names, or a matrix whose columns are those of the order."""
     is_asked_by_name = signature.requests.width is None
     order = rows.order if taken.width is not None and is_asked_by_name else None
-    return ModelSignature(signature.requests, taken, order, signature.outputs, output)
+    return replace(signature, model=taken, order=order)
+
+
+def _with_outputs(signature: ModelSignature, graph: Graph, target: Target) -> ModelSignature:
+    """The signature with the graph's outputs: those of labels, and what is beside them."""
+    if "" in graph.outputs:
+        return replace(signature, output=graph.outputs[""])
+    left = dict(graph.outputs)
+    first = left.pop(target.label)
+    heads = {each.label: Head.of(each.label, each.problem, each.classes, left.pop(each.label)) for each in target.more}
+    return replace(signature, output=first, heads=heads, passed=left)
 
 
 def _prove(
@@ -179,12 +191,12 @@ def _prove(
     form: ModelFormat,
     signature: ModelSignature,
     rows: Sample,
-    expected: np.ndarray[Any, Any],
+    expected: Mapping[str, np.ndarray[Any, Any]],
     target: Target,
     tolerance: float,
 ) -> float:
     """Asks what will be served for the rows of the sample, without the transform graph."""
-    alone = ModelSignature(signature.model, signature.model, None, signature.outputs, signature.output)
+    alone = replace(signature, requests=signature.model, order=None)
     (folder / SIGNATURE_FILE).write_text(alone.to_json())
     servable = _open(folder, form)
     try:
@@ -193,20 +205,43 @@ def _prove(
         raise BadInput(f"the exported model refuses the rows of the sample: {error}") from error
     finally:
         servable.close()
-    output = OUTPUTS[target.problem]
-    differences = np.abs(found[output].astype(np.float64) - expected)
-    if target.problem == REGRESSION:
+    probabilities = {
+        f"{target.output_prefix(each.label)}{OUTPUTS[each.problem]}"
+        for each in target.all
+        if each.problem != REGRESSION
+    }
+    return max(
+        _largest_difference(
+            found[output], values, rows, tolerance, f"{form}, output {output!r}" if len(expected) > 1 else form,
+            relative=output not in probabilities,
+        )
+        for output, values in expected.items()
+    )  # fmt: skip
+
+
+def _largest_difference(
+    found: np.ndarray[Any, Any],
+    expected: np.ndarray[Any, Any],
+    rows: Sample,
+    tolerance: float,
+    what: str,
+    *,
+    relative: bool,
+) -> float:
+    """Between what is served and what the model said, of any row; relative to the latter's standard deviation."""
+    differences = np.abs(found.astype(np.float64) - expected)
+    if relative:
         differences /= float(expected.std()) or float(np.abs(expected).max()) or 1.0
-    by_row = differences if differences.ndim == 1 else differences.max(axis=1)
+    by_row = differences.reshape(len(differences), -1).max(axis=1)
     largest = float(by_row.max())
     if not largest <= tolerance:
         beyond = np.flatnonzero(~(by_row <= tolerance))
         named = "; ".join(
-            f"row {rows.labels[row]}: {_shown(found[output][row])} and not {_shown(expected[row])}"
+            f"row {rows.labels[row]}: {_shown(found[row])} and not {_shown(expected[row])}"
             for row in beyond[np.argsort(-by_row[beyond], kind="stable")][:_NAMED_ROWS]
         )
         raise BadInput(
-            f"the exported model ({form}) differs from the trained one by more than {tolerance:g} in {len(beyond)} of "
+            f"the exported model ({what}) differs from the trained one by more than {tolerance:g} in {len(beyond)} of "
             f"{len(by_row)} rows of the sample: {named}. Features are float32 when it serves: train on float32 "
             "values, so that no threshold lies between a value and its float32; or set tolerance"
         )
@@ -214,7 +249,7 @@ def _prove(
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.7g}" if np.ndim(value) == 0 else f"[{', '.join(f'{each:.4g}' for each in value)}]"
+    return f"{value:.7g}" if np.ndim(value) == 0 else f"[{', '.join(f'{each:.4g}' for each in np.ravel(value)[:10])}]"
 
 
 def _open(folder: Path, form: ModelFormat) -> LocalServable:
@@ -230,7 +265,9 @@ def _open(folder: Path, form: ModelFormat) -> LocalServable:
         raise BadInput(f"the exported model does not load: {error}".replace(f"{folder}/", "")) from error
 
 
-def _advice(framework: str) -> str:
+def _advice(framework: str, model: Any) -> str:
+    if isinstance(model, Mapping):
+        return "; models of several labels are served as one ONNX graph alone: use another step"
     return "; set fall_back=True to store it with skops, or use another step" if framework == "sklearn" else ""
 
 

@@ -7,7 +7,7 @@ import importlib
 import io
 import logging
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,33 +32,67 @@ class Graph:
     Attributes:
         content: The file.
         inputs: What it takes: columns by name, or one matrix.
-        output: Name of the output that is the prediction.
+        outputs: Of a model of several outputs, names of the graph's by its own; else of the only one, by ``""``.
     """
 
     content: bytes
     inputs: EstimatorInputs
-    output: str
+    outputs: Mapping[str, str]
 
 
 def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph:
     """Converts a model.
 
     Args:
-        model: The model.
+        model: The model; one for each label, by name, is one graph.
         sample: Rows as it takes them.
         framework: ``sklearn``, ``xgboost``, ``lightgbm`` or ``torch``.
         target: What it predicts.
 
     Raises:
         NotConvertible: There is no converter for it.
-        BadInput: A package is missing.
+        BadInput: A package is missing, or models of several labels take different inputs.
     """
+    if isinstance(model, Mapping):
+        return _merged({each.label: convert(model[each.label], sample, framework, each) for each in target.all})
     with _quiet():
         if framework == "torch":
             return _of_torch(model, sample)
         if framework == "sklearn" or hasattr(model, "steps"):
             return _of_scikit_learn(model, sample, target)
         return _of_booster(model, sample, framework, target)
+
+
+def _merged(graphs: Mapping[str, Graph]) -> Graph:
+    """Graphs of the same inputs as one; the outputs' names are numbered.
+
+    A converter states the lowest opset that has its operators as they are: the greatest of them serves them all.
+    """
+    onnx = importlib.import_module("onnx")
+    inputs = next(iter(graphs.values())).inputs
+    nodes, initializers, outputs, names = [], [], [], {}
+    opsets: dict[str, int] = {}
+    for number, (label, graph) in enumerate(graphs.items()):
+        if graph.inputs != inputs:
+            raise BadInput(
+                f"the models of the labels {next(iter(graphs))!r} and {label!r} take different inputs "
+                f"({', '.join(inputs.columns)}; {', '.join(graph.inputs.columns)}); train them on the same columns, in "
+                "the same form"
+            )
+        own = onnx.load_from_string(graph.content)
+        part = onnx.compose.add_prefix(own, f"{number}/").graph
+        nodes += [onnx.helper.make_node("Identity", [of.name], [f"{number}/{of.name}"]) for of in own.graph.input]
+        nodes += part.node
+        initializers += part.initializer
+        ((_, output),) = graph.outputs.items()
+        names[label] = f"{number}/{output}"
+        outputs += [of for of in part.output if of.name == names[label]]
+        for each in own.opset_import:
+            opsets[each.domain] = max(each.version, opsets.get(each.domain, 0))
+    whole = onnx.helper.make_graph(nodes, "labels", list(own.graph.input), outputs, initializers)
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    made = onnx.helper.make_model(whole, opset_imports=imports, ir_version=own.ir_version)
+    return Graph(made.SerializeToString(), inputs, names)
 
 
 def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
@@ -81,7 +115,7 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
         raise NotConvertible(
             f"{_step_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
         ) from error
-    return Graph(graph.SerializeToString(), inputs, _output(graph))
+    return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
 
 
 def _scalers() -> tuple[type, ...]:
@@ -160,7 +194,7 @@ def _of_booster(model: Any, sample: Sample, framework: str, target: Target) -> G
     except Exception as error:  # a converter can fail in any way
         raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
     inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
-    return Graph(graph.SerializeToString(), inputs, _output(graph))
+    return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
 
 
 @contextlib.contextmanager
@@ -183,14 +217,29 @@ def _of_torch(model: Any, sample: Sample) -> Graph:
 
     content = io.BytesIO()
     rows = rows_for_torch(model, sample.matrix[:2])
-    axes = {MATRIX_INPUT: {0: "batch"}, "output": {0: "batch"}}
+    with torch.no_grad():
+        found = model(rows)
+    names = {name: f"output/{name}" for name in found} if isinstance(found, Mapping) else {"": "output"}
+
+    class Heads(torch.nn.Module):  # type: ignore[misc]
+        """The outputs in their order, which is all that a graph knows of them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, rows: Any) -> Any:
+            found = self.model(rows)
+            return tuple(found[name] for name in names)
+
+    axes = {name: {0: "batch"} for name in (MATRIX_INPUT, *names.values())}
     try:
         torch.onnx.export(
-            model,
+            Heads().eval() if isinstance(found, Mapping) else model,
             (rows,),
             content,
             input_names=[MATRIX_INPUT],
-            output_names=["output"],
+            output_names=list(names.values()),
             dynamic_axes=axes,
             opset_version=_OPSET,
             dynamo=False,
@@ -198,7 +247,7 @@ def _of_torch(model: Any, sample: Sample) -> Graph:
     except Exception as error:  # an exporter can fail in any way
         raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
     inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, sample.matrix.shape[1])
-    return Graph(content.getvalue(), inputs, "output")
+    return Graph(content.getvalue(), inputs, names)
 
 
 def _output(graph: Any) -> str:

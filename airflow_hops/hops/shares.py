@@ -37,7 +37,7 @@ class Shares:
     def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
         """See :meth:`airflow_hops.hops.context.TrainContext.reader`."""
         context = self._context
-        folder, outputs = self._folder(split), context.feature_outputs
+        folder, outputs, target = self._folder(split), context.feature_outputs, context.target
         names = tuple(outputs if columns is None else (name for name in outputs if name in columns))
         self._check_names(columns or ())
         if (split, names) not in self._readers:
@@ -47,8 +47,8 @@ class Shares:
                 {name: outputs[name] for name in names},
                 rank=context.rank,
                 size=context.size,
-                label=context.target.label if context.target else None,
-                weight=context.target.weight if context.target else None,
+                label=None if target is None else [each.label for each in target.all] if target.more else target.label,
+                weight=target.weight if target else None,
                 storage_options=context.storage_options,
             )
             context.rows[split] = reader.rows

@@ -33,6 +33,7 @@ class SplitTable:
         labels: ``[rows]``: the number of the row's class, int64; in a regression float64.
         weights: ``[rows]``, float64; None where rows have none.
         where: For messages.
+        more_labels: Further labels by name, as ``labels``.
     """
 
     split: str
@@ -41,6 +42,7 @@ class SplitTable:
     labels: Array
     weights: Array | None
     where: str
+    more_labels: Mapping[str, Array]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -155,7 +157,7 @@ def read_table(
     size: int = 1,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SplitTable:
-    """Reads the features, the label and the weights of a split.
+    """Reads the features, the labels and the weights of a split.
 
     Args:
         folder: The split's folder; a local path, or any URI that fsspec opens.
@@ -171,7 +173,7 @@ def read_table(
             above 0; or the split that is trained on has no row of a class.
     """
     files = SplitFiles(folder, format="parquet", storage_options=storage_options)
-    wanted = [*specs, target.label, *([target.weight] if target.weight else [])]
+    wanted = [*specs, *target.dtypes]
     parts: list[pa.Table] = []
     for number in range(len(files)):
         try:
@@ -185,14 +187,16 @@ def read_table(
         except (OSError, pa.ArrowException) as error:
             raise BadInput(f"{files.name(number)}: not a readable Parquet file ({error})") from None
     table = pa.concat_tables(parts)
-    labels = _labels(table, target, folder)
+    labels = {each.label: _labels(table, each, folder) for each in target.all}
     if split == TRAIN:
-        _check_classes(labels, target, folder)
+        for each in target.all:
+            _check_classes(labels[each.label], each, folder)
     weights = _weights(table, target.weight, folder)
     first, last = (table.num_rows * number // size for number in (rank, rank + 1))
     share = table.select(list(specs)).slice(first, last - first)
     own = None if weights is None else weights[first:last]
-    return SplitTable(split, share, dict(specs), labels[first:last], own, folder)
+    mine = {name: values[first:last] for name, values in labels.items()}
+    return SplitTable(split, share, dict(specs), mine.pop(target.label), own, folder, mine)
 
 
 def _of_types(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.target import BINARY, MULTICLASS, REGRESSION, Target
+from airflow_hops.contract.target import BINARY, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 from airflow_hops.serving_api import tensors
 
@@ -105,21 +105,61 @@ class Sample:
         }
 
 
-def scores_of(model: Any, sample: Sample, framework: str, target: Target) -> Array:
-    """What a model says of the rows, float64: the second class's probability, those of all classes, or a number.
+def answers_of(model: Any, sample: Sample, framework: str, target: Target) -> dict[str, Array]:
+    """What a model says of the rows, by the names under which it is served.
+
+    Args:
+        model: The model, or one for each label by name; a ``torch.nn.Module`` may give a dict by label, and of tensors
+            ``[batch, …]`` by other names.
+        sample: The rows.
+        framework: What it was trained with.
+        target: What it predicts.
+
+    Returns:
+        float64: of a label the second class's probability, those of all classes, or a number; what else there is, as it
+        is.
 
     Raises:
-        BadInput: it cannot be asked for that.
+        BadInput: it cannot be asked for that, there is nothing for a label, or a model for what is no label.
     """
+    by_label = isinstance(model, Mapping)
+    found: Any = model if by_label else _ask(model, sample, framework, target)
+    whose = "the train function" if by_label else type(model).__name__
+    heads = check_heads(found, target, whose)
+    if heads is None:
+        return {OUTPUTS[target.problem]: _scores(model, found, sample, target)}
+    answers = {}
+    for each in target.all:
+        head, served = heads[each.label], target.output_prefix(each.label) + OUTPUTS[each.problem]
+        try:
+            said = _ask(head, sample, framework, each) if by_label else head
+            answers[served] = _scores(head if by_label else model, said, sample, each)
+        except BadInput as error:
+            raise BadInput(f"label {each.label!r}: {error}") from None
+    labels = {each.label for each in target.all}
+    for name in (name for name in heads if name not in labels):
+        if by_label:
+            raise BadInput(f"{whose} returned a model for {name!r}; the labels are {', '.join(map(repr, labels))}")
+        if name in answers:
+            raise BadInput(f"{whose} gives {name!r}, the name of what is served for a label; rename it")
+        if not heads[name].ndim or len(heads[name]) != len(sample.labels):
+            raise BadInput(f"{whose} gives {name!r} of shape {list(heads[name].shape)}; expected [rows, …]")
+        answers[name] = heads[name]
+    return answers
+
+
+def _ask(model: Any, sample: Sample, framework: str, target: Target) -> Any:
     try:
         if framework == "torch":
-            found = _ask_torch(model, sample)
-        elif hasattr(model, "predict_proba") or hasattr(model, "fit"):
-            found = _ask_estimator(model, sample, target)
-        else:
-            found = _ask_booster(model, sample, framework)
+            return _ask_torch(model, sample)
+        if hasattr(model, "predict_proba") or hasattr(model, "fit"):
+            return _ask_estimator(model, sample, target)
+        return _ask_booster(model, sample, framework)
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{type(model).__name__} does not predict for the rows of the sample: {error}") from error
+
+
+def _scores(model: Any, found: Any, sample: Sample, target: Target) -> Array:
     scores = np.asarray(found, dtype=np.float64)
     if scores.ndim == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
@@ -172,7 +212,10 @@ def _ask_torch(model: Any, sample: Sample) -> Any:
 
     model.eval()
     with torch.no_grad():
-        return model(rows_for_torch(model, sample.matrix)).cpu().numpy()
+        found = model(rows_for_torch(model, sample.matrix))
+    if isinstance(found, Mapping):
+        return {name: values.cpu().numpy() for name, values in found.items()}
+    return found if isinstance(found, list | tuple) else found.cpu().numpy()
 
 
 def rows_for_torch(model: Any, matrix: Array) -> Any:

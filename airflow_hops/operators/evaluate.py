@@ -32,7 +32,8 @@ class EvaluateOperator(HopsOperator):
             ``mae``, ``r2`` or ``median_absolute_error``; or one of ``metrics``. None for the problem's own: ``auc``,
             ``log_loss``, ``rmse``.
         minimum: Worst figure allowed by metric, on every split; for a loss the greatest. None for
-            ``{"auc": 0.6}``, of a regression ``{"r2": 0}``.
+            ``{"auc": 0.6}``, of a regression ``{"r2": 0}``. Of a further label, its name and the metric:
+            ``{"minutes/rmse": 20}``; the label's own are asked besides, unless others are named.
         max_regression: How much worse than the champion the model may be on a split, beyond chance: the lower end of
             the 95% interval of its gain must not lie below minus this. One figure, or one by split; None for 0.01, and
             of a metric in the label's units, or of ``metrics``, for a hundredth of the champion's figure.

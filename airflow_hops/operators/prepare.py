@@ -59,6 +59,9 @@ class PrepareOperator(HopsOperator):
         classes: The label's values in the order of their numbers; rows of others are rejected. None for those that
             are found in the rows, sorted.
         weight: Column of the rows' weights in training, numbers above 0; None for rows that weigh the same.
+        more_labels: Columns of further labels that the same model predicts, with what each asks for: a problem, the
+            label's values in the order of their numbers, or None for what its values tell:
+            ``{"minutes": "regression", "cause": ["weather", "carrier"]}``. ``label`` alone decides on models.
         spark_conn_id: The Spark connection. (templated)
         conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
@@ -85,6 +88,7 @@ class PrepareOperator(HopsOperator):
         problem: Problem | None = None,
         classes: Sequence[str | int] | None = None,
         weight: str | None = None,
+        more_labels: Mapping[str, Problem | Sequence[str | int] | None] | None = None,
         spark_conn_id: str = "spark_default",
         conf: Mapping[str, str] | None = None,
         **kwargs: Any,
@@ -104,6 +108,7 @@ class PrepareOperator(HopsOperator):
         self.problem = problem
         self.classes = classes
         self.weight = weight
+        self.more_labels = more_labels
         self.spark_conn_id = spark_conn_id
         self.conf = conf
         self._options()
@@ -139,4 +144,5 @@ class PrepareOperator(HopsOperator):
             problem=self.problem,
             classes=self.classes,
             weight=self.weight,
+            more_labels=self.more_labels or {},
         )

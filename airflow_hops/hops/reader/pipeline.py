@@ -52,7 +52,7 @@ class WindowsAhead:
 def batches(
     plan: PassPlan,
     kinds: Mapping[str, ColumnType],
-    targets: Sequence[str],
+    targets: Sequence[str | tuple[str, ...]],
     begin: Callable[[], tuple[int, int]],
     give: Callable[[int, int], Arrays],
     rows_given: tf.Variable,
@@ -65,7 +65,7 @@ def batches(
     Args:
         plan: How many there are, and where they begin.
         kinds: What the columns hold.
-        targets: The column that is the label, and that of the weights, where there are such.
+        targets: The column that is the label, or those of several, and that of the weights, where there are such.
         begin: Called at the beginning of each pass; returns its epoch and the step to begin with.
         give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`ColumnType.tensors`.
         rows_given: int64; counts the rows that have been handed out in this pass.
@@ -95,7 +95,7 @@ def batches(
         return _element(kinds, targets, tensors)
 
     def count(*element: Any) -> Any:
-        leaf = element[1] if targets else next(iter(element[0].values()))
+        leaf = tf.nest.flatten(element[1 if targets else 0])[0]
         rows = leaf.nrows(tf.int64) if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf, tf.int64)[0]
         rows_given.assign_add(rows)
         return element if targets else element[0]
@@ -114,7 +114,7 @@ def batches(
     return dataset.map(unconverted(count)).with_options(_options(threads if images else 1))
 
 
-def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str], tensors: Sequence[Any]) -> Any:
+def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str | tuple[str, ...]], tensors: Sequence[Any]) -> Any:
     left = list(tensors)
     columns = {}
     for name, kind in kinds.items():
@@ -124,8 +124,13 @@ def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str], tensors: S
         columns[name] = tf.gather(rest[0], values) if kind.is_coded else values
     if not targets:
         return columns
-    taken = [columns.pop(name) for name in targets]
-    return columns, *(tf.cast(each, tf.float32) if each.dtype == tf.float64 else each for each in taken)
+
+    def take(name: str) -> Any:
+        values = columns.pop(name)
+        return tf.cast(values, tf.float32) if values.dtype == tf.float64 else values
+
+    taken = [take(each) if isinstance(each, str) else {name: take(name) for name in each} for each in targets]
+    return columns, *taken
 
 
 def _options(threads: int) -> tf.data.Options:

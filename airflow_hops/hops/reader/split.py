@@ -49,7 +49,7 @@ class SplitReader:
         share: Share,
         *,
         rank: int,
-        label: str | None,
+        label: str | Sequence[str] | None,
         weight: str | None,
         fill_values: Mapping[str, Any],
         where: str,
@@ -63,7 +63,8 @@ class SplitReader:
         self.in_memory = in_memory
         self.failure: Exception | None = None
         self._units, self._share, self._rank = units, share, rank
-        self._targets = [name for name in (label, weight) if name is not None]
+        labels = label if label is None or isinstance(label, str) else tuple(label)
+        self._targets = [each for each in (labels, weight) if each is not None]
         self._fill, self._where, self._buffer_bytes = dict(fill_values), where, buffer_bytes
         self._images, self._threads = dict(images), threads
         self._kept: tuple[Unit, pa.Table] | None = None
@@ -102,8 +103,9 @@ class SplitReader:
                 whole pass would have given. None: 0; only then is the dataset's cardinality known beforehand.
 
         Returns:
-            A finite dataset of features by name, with the label, and the weight, if there is one: ``[batch]``,
-            ``[batch, width]``, or ragged. Labels and weights of float64 are given as float32, as Keras takes them.
+            A finite dataset of features by name, with the label, or several by name, and the weight, if there is one:
+            ``[batch]``, ``[batch, width]``, or ragged. Labels and weights of float64 are given as float32, as Keras
+            takes them.
 
         Raises:
             BadInput: ``batch_size`` is no number of rows.
@@ -181,7 +183,7 @@ def open_split(
     *,
     rank: int = 0,
     size: int = 1,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     weight: str | None = None,
     format: str | None = None,
     fill_values: Mapping[str, Any] | None = None,
@@ -199,7 +201,7 @@ def open_split(
         columns: The features to read; by name, what is expected of them, as ``features.json`` says it.
         rank: Which share.
         size: How many shares there are.
-        label: The column that is the label; None for none.
+        label: The column that is the label, or those that are the labels; None for none.
         weight: The column of the rows' weights; None for none. It needs a label.
         format: ``parquet`` or ``tfrecord``; None takes Parquet where there are files of both.
         fill_values: By column, what stands for a missing value; where there is none, a missing value is an error.
@@ -220,7 +222,7 @@ def open_split(
     wanted = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
     if weight is not None and label is None:
         raise BadInput(f"weight is {weight!r}, but there is no label; expected both, or no weight")
-    for name in filter(None, (label, weight)):
+    for name in (*((label,) if isinstance(label, str) else label or ()), *(() if weight is None else (weight,))):
         wanted.setdefault(name, None)
     files = SplitFiles(
         source, format=format, storage_options=storage_options, cache_dir=cache_dir, cache_bytes=cache_bytes

@@ -101,6 +101,7 @@ def run(
                 window=of.window,
                 problem=trained.problem,
                 classes=trained.classes,
+                more_labels=trained.more_labels,
             ).to_dict(),
         )
 

@@ -125,13 +125,7 @@ def bless(
     Returns:
         Whether it is blessed, and a sentence for every check.
     """
-    reasons: list[str] = []
-    blessed = True
-    for split, metrics in candidate.items():
-        for name, bound in rule.minimum.items():
-            ok, sentence = _check_minimum(rule, split, name, bound, metrics)
-            blessed &= ok
-            reasons.append(sentence)
+    blessed, reasons = check_minimum(rule, candidate)
     if gains is None:
         reasons.append("there is no champion to compare with")
         return blessed, reasons
@@ -157,6 +151,16 @@ def bless(
             else f"on no split better than the champion{more} beyond chance: the champion stays"
         )
     return blessed, reasons
+
+
+def check_minimum(rule: BlessingRule, candidate: Mapping[str, Metrics]) -> tuple[bool, list[str]]:
+    """The first condition of :func:`bless` alone: whether it is met, and a sentence for every check."""
+    checks = [
+        _check_minimum(rule, split, name, bound, metrics)
+        for split, metrics in candidate.items()
+        for name, bound in rule.minimum.items()
+    ]
+    return all(ok for ok, _ in checks), [sentence for _, sentence in checks]
 
 
 def _check_minimum(rule: BlessingRule, split: str, name: str, bound: float, metrics: Metrics) -> tuple[bool, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.target import MULTICLASS, OUTPUTS, REGRESSION, Problem
+from airflow_hops.contract.target import CLASS, MULTICLASS, OUTPUTS, REGRESSION, Problem
 from airflow_hops.data.raw_features import check_columns, dense_arrays
 from airflow_hops.runtime.loaded_models import load_model
-from airflow_hops.runtime.transform.graph import CLASS, SIGNATURE
+from airflow_hops.runtime.transform.graph import SIGNATURE
 
 BATCH_ROWS = 8192
 BATCH_BLOBS = 256
@@ -43,21 +44,11 @@ class ServedModel:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._loaded = load_model(path, SIGNATURE)
-        outputs = self._loaded.outputs
-        known = [problem for problem, output in OUTPUTS.items() if output in outputs]
-        if not known:
+        if not self._choose(""):
             expected = ", ".join(map(repr, OUTPUTS.values()))
             raise BadInput(
-                f"{path}: {SIGNATURE} has none of the outputs {expected}; its outputs are {', '.join(outputs)}"
-            )
-        self.problem: Problem = known[0]
-        self.output = OUTPUTS[self.problem]
-        shape = outputs[self.output].shape or ()
-        self.classes: int | None = shape[-1] if self.problem == MULTICLASS and len(shape) == 2 else None
-        if self.problem == MULTICLASS and self.classes is None:
-            raise BadInput(
-                f"{path}: output {self.output!r} has shape {list(shape)}; expected [batch, classes], with the number "
-                "of classes: name it where the model is exported"
+                f"{path}: {SIGNATURE} has none of the outputs {expected}; its outputs are "
+                f"{', '.join(self._loaded.outputs)}"
             )
         self.inputs: dict[str, str] = {name: spec.column for name, spec in self._loaded.inputs.items()}
         for name, spec in self._loaded.inputs.items():
@@ -66,6 +57,32 @@ class ServedModel:
                     f"{path}: input {name!r} has shape {spec.shape}; expected [batch], to take a column of the "
                     "examples (a model that takes a matrix is exported with the names of its columns)"
                 )
+
+    def head(self, prefix: str) -> ServedModel | None:
+        """The same model with another of its predictions, which is of a further label; None where it has none.
+
+        Args:
+            prefix: What the names of that label's outputs begin with.
+        """
+        other = copy.copy(self)
+        return other if other._choose(prefix) else None
+
+    def _choose(self, prefix: str) -> bool:
+        """Takes the outputs whose names begin so; false where there are none."""
+        outputs = self._loaded.outputs
+        known = [problem for problem, output in OUTPUTS.items() if prefix + output in outputs]
+        if not known:
+            return False
+        self.problem: Problem = known[0]
+        self.output, self._class = prefix + OUTPUTS[self.problem], prefix + CLASS
+        shape = outputs[self.output].shape or ()
+        self.classes: int | None = shape[-1] if self.problem == MULTICLASS and len(shape) == 2 else None
+        if self.problem == MULTICLASS and self.classes is None:
+            raise BadInput(
+                f"{self.path}: output {self.output!r} has shape {list(shape)}; expected [batch, classes], with the "
+                "number of classes: name it where the model is exported"
+            )
+        return True
 
     def predict(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """What the model predicts of rows.
@@ -92,7 +109,7 @@ class ServedModel:
 
     def likeliest(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any] | None:
         """Names of the rows' likeliest classes, ``[rows]``; None of a model that does not say them."""
-        found = self._run(arrays).get(CLASS)
+        found = self._run(arrays).get(self._class)
         if found is None or found.dtype != object:
             return None
         return np.array([name.decode() for name in found.ravel().tolist()], object)

@@ -8,20 +8,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.contract.evaluation import REPORT_FILE, Difference, EvaluationReport, Figures, ModelReference
+from airflow_hops.contract.evaluation import (
+    REPORT_FILE,
+    Difference,
+    EvaluationReport,
+    Figures,
+    LabelReport,
+    ModelReference,
+)
 from airflow_hops.contract.model_record import ServedVersion
 from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.contract.splits import TRAIN
-from airflow_hops.contract.target import BINARY, REGRESSION, Problem
+from airflow_hops.contract.target import BINARY
 from airflow_hops.data.raw_features import example_files
 from airflow_hops.runtime.evaluate.blessing import BlessingRule, bless
+from airflow_hops.runtime.evaluate.by_split import figures_by_split
 from airflow_hops.runtime.evaluate.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.runtime.evaluate.custom_metrics import custom_metrics
 from airflow_hops.runtime.evaluate.judging import METRICS, Judge, names_of_figures
 from airflow_hops.runtime.evaluate.metrics import Metrics
+from airflow_hops.runtime.evaluate.more_labels import evaluate_more_labels, minimum_by_label
 from airflow_hops.runtime.evaluate.scoring import ServedModel, score
 from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.step.context import StepContext
@@ -57,7 +64,8 @@ def run(
         splits: Splits to score; None for all of the examples but ``train``. The first must have labels that differ.
         slices: Columns by whose values the figures are given too.
         metric: As :class:`~airflow_hops.runtime.evaluate.blessing.BlessingRule`; None for the problem's own.
-        minimum: As there; None for the problem's own.
+        minimum: As there; None for the problem's own. That of a further label has its name and a slash before the
+            metric's.
         max_regression: As there.
         min_improvement: As there.
         metrics: The user's own: by name ``module:function``, and whether ``lower`` or ``higher`` is better.
@@ -68,6 +76,7 @@ def run(
     """
     model, examples = context.input("model"), context.input("examples")
     target = ExamplesProperties.of(examples).target
+    minimum, of_labels = minimum_by_label(minimum, target, metrics or ())
     splits = _splits(splits, examples)
     folder = context.local("examples")
     files = {split: example_files(folder, split) for split in splits}
@@ -83,7 +92,6 @@ def run(
     custom = custom_metrics(metrics, names_of_figures(problem))
     rule = BlessingRule.of(problem, custom, metric, minimum, max_regression, min_improvement)
     judge = Judge(problem, rule.metric, names.of_candidate, custom)
-    figures: dict[str, dict[str, Any]] = {}
     mine, theirs = (names.models.get(name) for name in (CANDIDATE, CHAMPION))
     reasons: list[str] = []
     if problem == BINARY and mine and theirs and mine != theirs:
@@ -91,18 +99,9 @@ def run(
             f"the model gives the probability of {mine[1]!r}, and the champion that of {theirs[1]!r}: whoever asks for "
             "it must know"
         )
-    for number, split in enumerate(splits):
-        scored = score(
-            models, files[split], target.label, classes=names.count, weight=target.weight, slices=slices, split=split
-        )
-        if number == 0:
-            _check_labels(scored.labels, split, target.label, problem)
-        aligned = names.align(scored, f"split {split!r}")
-        if left_out := int((~aligned.compared).sum()):
-            unknown = ", ".join(map(repr, names.new))
-            reasons.append(f"{split}: {left_out} rows of {unknown}, which the champion does not know, are not compared")
-        figures[split] = judge.describe(aligned)
-        context.progress((number + 1) / len(splits), f"scored {len(scored.labels)} rows of {split}")
+    figures, not_compared = figures_by_split(models, names, judge, files, target, slices, context.progress)
+    reasons += not_compared
+    more = evaluate_more_labels(models, properties, target, files, slices, of_labels)
     if is_champion and champion is not None:
         blessed, reasons = False, [f"the model is the champion already (version {champion.version})"]
     else:
@@ -111,7 +110,8 @@ def run(
         }
         gains = {split: figures[split]["gain"] for split in splits} if CHAMPION in models else None
         blessed, checks = bless(rule, of[CANDIDATE], gains, of[CHAMPION] if CHAMPION in models else None)
-        reasons = [*checks, *reasons]
+        reasons = [*checks, *reasons, *more.reasons]
+        blessed &= more.blessed
     if properties[CANDIDATE].synchronized is not True:
         blessed = False
         reasons.insert(0, NOT_SYNCHRONIZED)
@@ -127,13 +127,25 @@ def run(
         rule=rule.to_dict(),
         problem=problem,
         label=target.label,
-        splits={split: Figures.from_dict(_as_json(figure)) for split, figure in figures.items()},
+        splits=_figures(figures),
+        more_labels={
+            label: LabelReport(of.problem, rule.to_dict(), _figures(found))
+            for label, (of, rule, found) in more.labels.items()
+        }
+        or None,
     )
     with context.output() as writer:
         (writer.path / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False))
         return writer.commit(
             rows={split: RowCounts(figures[split]["rows"], figures[split]["rows"]) for split in splits},
-            metrics=_metrics(figures, rule.higher_is_better),
+            metrics={
+                **_metrics(figures, rule.higher_is_better),
+                **{
+                    name: value
+                    for label, (_, of, found) in more.labels.items()
+                    for name, value in _metrics(found, of.higher_is_better, f"{label}/").items()
+                },
+            },
             properties=report.properties.to_dict(),
         )
 
@@ -193,16 +205,8 @@ def _champion_model(context: StepContext, champion: ServedVersion) -> tuple[Path
         return served, ModelProperties.of(champion.model)
 
 
-def _check_labels(labels: np.ndarray[Any, Any], split: str, label: str, problem: Problem) -> None:
-    rows = len(labels)
-    if not rows:
-        raise BadInput(f"split {split!r}: no rows to evaluate on")
-    if np.ptp(labels) == 0:
-        needs = "labels that differ" if problem == REGRESSION else "both classes"
-        raise BadInput(
-            f"split {split!r}: label {label!r} is {labels[0]:g} in all {rows} rows; an evaluation needs {needs}: widen "
-            "the window, or look at how prepare() derives the label"
-        )
+def _figures(by_split: Mapping[str, Any]) -> dict[str, Figures]:
+    return {split: Figures.from_dict(_as_json(figures)) for split, figures in by_split.items()}
 
 
 def _as_json(value: Any) -> Any:
@@ -213,13 +217,16 @@ def _as_json(value: Any) -> Any:
     return [_as_json(item) for item in value] if isinstance(value, list) else value
 
 
-def _metrics(figures: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> dict[str, float]:
-    """``eval_auc``, ``champion_eval_auc``, ``eval_gain`` and so on; what is not defined is left out."""
+def _metrics(figures: Mapping[str, Mapping[str, Any]], names: Iterable[str], label: str = "") -> dict[str, float]:
+    """``eval_auc``, ``champion_eval_auc``, ``eval_gain`` and so on; what is not defined is left out.
+
+    Those of a further label, of which ``label`` is the name and a slash, are ``eval_minutes/rmse``.
+    """
     metrics: dict[str, float] = {}
     for split, found in figures.items():
         for prefix, of in (("", found[CANDIDATE]), ("champion_", found[CHAMPION])):
             values = {name: of.value(name) for name in names} if of is not None else {}
-            metrics |= {f"{prefix}{split}_{name}": value for name, value in values.items() if value is not None}
+            metrics |= {f"{prefix}{split}_{label}{name}": value for name, value in values.items() if value is not None}
         if found["gain"] is not None:
-            metrics[f"{split}_gain"] = found["gain"].difference
+            metrics[f"{split}_{label}gain"] = found["gain"].difference
     return metrics

@@ -128,7 +128,9 @@ def _examples(
     """
     examples = context.input("examples")
     of = ExamplesProperties.of(examples)
-    facts = StatisticsProperties(of.label, of.key, of.time, of.window, (), of.problem, of.classes, of.weight)
+    facts = StatisticsProperties(
+        of.label, of.key, of.time, of.window, (), of.problem, of.classes, of.weight, of.more_labels
+    )
     files = [Path(entry.path) for entry in context.store.manifest(examples.uri).files]
     folders = sorted({path.parts[0] for path in files if len(path.parts) > 1})
     names = list(splits or of.splits or folders)

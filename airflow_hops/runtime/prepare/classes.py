@@ -68,8 +68,9 @@ def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFra
     if given.time is not None:
         leading[given.time] = _time(given.time, types[given.time])
         reasons.append(_missing(given.time))
-    leading[given.label] = _label(given, types[given.label])
-    reasons += _label_reasons(given, types[given.label], leading[given.label])
+    for each in given.of_labels:
+        leading[each.label] = _label(each, types[each.label])
+        reasons += _label_reasons(each, types[each.label], leading[each.label])
     if given.weight is not None:
         leading[given.weight] = weight = quoted(given.weight).cast("double")
         unusable = (weight <= 0) | (weight == float("inf"))
@@ -98,7 +99,7 @@ def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFra
 
 def leading_columns(given: PrepareOptions) -> dict[str, Column]:
     """The columns that are no features, by name in their order in the files."""
-    names = (given.key, given.time, given.label, given.weight)
+    names = (given.key, given.time, given.label, *given.more_labels, given.weight)
     return {name: quoted(name) for name in names if name is not None}
 
 
@@ -117,11 +118,18 @@ def _check_columns(frame: DataFrame, given: PrepareOptions) -> None:
     for argument in ("label", "key", "time", "weight"):
         if (name := getattr(given, argument)) is not None and name not in names:
             raise BadInput(f"{argument} is {name!r}, but prepare returned no such column; it has {', '.join(names)}")
+    for name in given.more_labels:
+        if name not in names:
+            raise BadInput(
+                f"more_labels names {name!r}, but prepare returned no such column; it has {', '.join(names)}"
+            )
     if not set(names) - {*leading_columns(given), REASON_COLUMN}:
         raise BadInput(f"prepare returned no features, only {', '.join(names)}")
     types = {item.name: item.dataType for item in frame.schema}
+    regressions = {each.label for each in given.of_labels if each.problem == REGRESSION}
     allowed = {
-        given.label: _NUMBERS if given.problem == REGRESSION else _NUMBERS | {"boolean", "string"},
+        **{each.label: _NUMBERS | {"boolean", "string"} for each in given.of_labels},
+        **dict.fromkeys(regressions, _NUMBERS),
         REASON_COLUMN: {"string", "void"},
     }
     if given.key:
@@ -134,7 +142,7 @@ def _check_columns(frame: DataFrame, given: PrepareOptions) -> None:
     for name, type_ in sorted(types.items(), key=lambda item: item[0] not in allowed):
         found = type_.typeName()
         if found not in allowed.get(name, _NUMBERS | {"boolean", "string"}):
-            what = " of the label of a regression" if name == given.label and given.problem == REGRESSION else ""
+            what = " of the label of a regression" if name in regressions else ""
             raise BadInput(
                 f"prepare's column {name!r}{what} is of type {type_.simpleString()}; expected "
                 f"{', '.join(sorted(allowed.get(name, {'an integer', 'float', 'double', 'boolean', 'string'})))}"

@@ -85,7 +85,7 @@ def write_examples(rows: ClassifiedRows, target: Target, folder: Path) -> None:
 
     Args:
         rows: From :func:`write_classes`; they are gone then.
-        target: What is to be predicted; the label becomes its numbers.
+        target: What is to be predicted; labels become numbers.
         folder: Where the splits go.
     """
     copies: dict[Path, Path] = {}
@@ -130,13 +130,15 @@ def _integers_with_nulls(files: Iterable[Path]) -> set[str]:
 def _rewrite(source: Path, copy: Path, as_floats: set[str], target: Target) -> None:
     """Copies a Parquet file of Spark's, whose footer is never twice the same, to one that is."""
     file = pq.ParquetFile(source)
-    types = dict.fromkeys(as_floats, pa.float64()) | {target.label: pa.type_for_alias(target.dtype)}
+    types = dict.fromkeys(as_floats, pa.float64())
+    types |= {each.label: pa.type_for_alias(each.dtype) for each in target.all}
     schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in file.schema_arrow])
-    label = schema.get_field_index(target.label)
     with pq.ParquetWriter(copy, schema, version="2.6", compression="snappy") as writer:
         for batch in file.iter_batches(_ROW_GROUP_ROWS):
             table = pa.Table.from_batches([batch]).replace_schema_metadata()
-            table = table.set_column(label, target.label, numbers(table.column(label), target))
+            for each in target.all:
+                label = schema.get_field_index(each.label)
+                table = table.set_column(label, each.label, numbers(table.column(label), each))
             writer.write_table(table.cast(schema))
 
 

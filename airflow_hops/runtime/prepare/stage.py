@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,11 +74,13 @@ def run(context: StepContext, **options: Any) -> Artifact:
         context.progress(0.9, "rows are counted")
         total = RowCounts(rows_in, sum(kept.values()), rejected)
         log.info("%s: %d rows in, %d out, rejected: %s", main, total.rows_in, total.rows_out, rejected or "none")
-        _tell_other_classes(found, given)
+        for each in given.of_labels:
+            _tell_other_classes(found, each)
         _check_rows(total, main, given.prepare)
         total.check_rejected(given.max_rejected, f"table {main!r}")
         _check_splits(kept, splits, total)
-        target = find_target(found.splits, given)
+        target, *more = (find_target(found.splits, each) for each in given.of_labels)
+        target = replace(target, more=tuple(more))
         write_examples(found, target, writer.path)
         context.progress(0.95, "examples are written")
         expected = [name for name in (TRAIN, EVAL, NEWEST) if name in kept]
@@ -93,6 +96,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
                 target.problem,
                 target.classes,
                 given.weight,
+                target.more_labels,
             ).to_dict(),
         )
 

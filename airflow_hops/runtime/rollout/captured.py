@@ -29,7 +29,8 @@ class Captured:
     """Answers of one version.
 
     Attributes:
-        outputs: A numeric output's values by its name, flat; ``probabilities`` of up to 100 classes [rows, classes].
+        outputs: A numeric output's values by its name, flat; ``probabilities`` of up to 100 classes [rows, classes]. Of
+            a model that says what it predicts its prediction alone: what else it gives decides nothing.
         table: The rows as they were captured, an Arrow table of ``request_id``, ``row`` and the numeric outputs; None
             where there are none.
     """
@@ -83,6 +84,7 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime, scr
         names = [
             column.name for column in columns if column.name.startswith("output.") and _is_numeric(column.type, pa)
         ]
+        names = [name for name in names if name.removeprefix("output.") in _PROBLEMS] or names
         table = file.read(columns=["request_id", "row", *names, "captured_at"])
         table = table.filter(pc.greater_equal(table["captured_at"], pa.scalar(since, pa.timestamp("us", "UTC"))))
         rows += table.num_rows
@@ -95,6 +97,7 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime, scr
         for name in table.column_names
         if name.startswith("output.")
     }
+    outputs = {name: v for name, v in outputs.items() if name in _PROBLEMS} or outputs
     outputs = {name: v.reshape(-1) if v.ndim == 2 and v.shape[1] > _MAX_CLASSES else v for name, v in outputs.items()}
     return Captured(outputs, table)
 

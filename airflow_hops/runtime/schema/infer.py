@@ -30,6 +30,7 @@ def infer_schema(
     time: str | None = None,
     weight: str | None = None,
     classes: Sequence[str] | None = None,
+    more_labels: Mapping[str, Mapping[str, Any]] | None = None,
     infinity_norm: float = INFINITY_NORM,
     jensen_shannon: float = JENSEN_SHANNON,
     max_domain_values: int = MAX_DOMAIN_VALUES,
@@ -40,9 +41,9 @@ def infer_schema(
     """Infers a schema as TFDV does, and completes it with what TFDV leaves to its users.
 
     On top of ``tfdv.infer_schema``: a share of rows in which an optional feature must be present; environments, by
-    default TRAINING and SERVING, label and weight being absent from the latter; drift and skew comparators of every
-    feature but label, key, time and weight; 0 and 1 as the only values of a label that has no other; the names of the
-    label's classes.
+    default TRAINING and SERVING, labels and weight being absent from the latter; drift and skew comparators of every
+    feature but labels, key, time and weight; 0 and 1 as the only values of a label that has no other; the names of the
+    labels' classes.
 
     Args:
         statistics: ``DatasetFeatureStatisticsList`` of the training split.
@@ -51,6 +52,7 @@ def infer_schema(
         time: Name of the time column.
         weight: Name of the column of the rows' weights.
         classes: Names of the label's classes, in the order of their numbers.
+        more_labels: Of further labels, by name: their ``classes``, where they have any.
         infinity_norm: Threshold of the comparators of string features: L-infinity distance of the shares, 0 to 1.
         jensen_shannon: Threshold of the comparators of numeric features: Jensen-Shannon divergence, 0 to 1.
         max_domain_values: A string feature with at most so many distinct values gets a domain, the list of them.
@@ -59,7 +61,7 @@ def infer_schema(
         comparators: Thresholds of single features by measure, ``{"temp": {"jensen_shannon": 0.3}}``, instead of the
             default ones; no measure, no comparator. Jensen-Shannon divergence is defined for strings too.
         environments: The schema's environments, each with the features that are absent from it; None for TRAINING with
-            all, and SERVING without label and weight.
+            all, and SERVING without labels and weight.
 
     Returns:
         ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
@@ -69,8 +71,10 @@ def infer_schema(
             unknown or not defined for the feature's type.
     """
     comparators = comparators or {}
+    labels = {} if label is None else {label: classes}
+    labels |= {name: of.get("classes") for name, of in (more_labels or {}).items()}
     if environments is None:
-        environments = {TRAINING: (), SERVING: tuple(name for name in (label, weight) if name is not None)}
+        environments = {TRAINING: (), SERVING: (*labels, *(() if weight is None else (weight,)))}
     _check_values(
         {"infinity_norm": infinity_norm, "jensen_shannon": jensen_shannon, "presence_tolerance": presence_tolerance},
         max_domain_values,
@@ -78,7 +82,7 @@ def infer_schema(
         environments,
     )
     features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
-    _check_known("label", () if label is None else (label,), features)
+    _check_known("label", labels, features)
     _check_known("weight", () if weight is None else (weight,), features)
     _check_known("comparators: feature", comparators, features)
     for environment, absent in environments.items():
@@ -92,9 +96,9 @@ def infer_schema(
         if 0 < present < 1:
             feature.presence.min_fraction = round(max(0.0, present - presence_tolerance), 4)
         feature.not_in_environment.extend(name for name, absent in environments.items() if feature.name in absent)
-        if feature.name == label:
-            if classes is not None:
-                set_classes(feature, classes)
+        if feature.name in labels:
+            if (names := labels[feature.name]) is not None:
+                set_classes(feature, names)
             elif found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}:
                 domain = feature.int_domain if found.type == found.INT else feature.float_domain
                 domain.min, domain.max = 0, 1

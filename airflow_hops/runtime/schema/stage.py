@@ -191,7 +191,8 @@ def _columns(context: StepContext) -> dict[str, Any]:
     if not context.has_input("statistics"):
         return SchemaProperties().to_dict()
     facts = StatisticsProperties.of(context.input("statistics"))
-    return SchemaProperties(facts.label, facts.key, facts.time, weight=facts.weight).to_dict()
+    of = SchemaProperties(facts.label, facts.key, facts.time, weight=facts.weight, more_labels=facts.more_labels)
+    return of.to_dict()
 
 
 def _features(schema: Any) -> list[str]:

@@ -56,10 +56,13 @@ def _compare_spans(context: StepContext, options: SkewOptions) -> Compared:
     sides = {role: context.input(role) for role in ("reference", "current")}
     of = {role: StatisticsProperties.of(artifact) for role, artifact in sides.items()}
     aside, notes = set[str | None](), []
-    if of["reference"].classes != of["current"].classes:
-        aside = {each.label for each in of.values()}
-        names = (", ".join(each.classes or ("no names",)) for each in of.values())
-        notes.append(f"The label was not compared: its numbers stand for other classes ({'; '.join(names)})")
+    before, now = ({t.label: t for t in each.target.all} if each.label else {} for each in of.values())
+    for label in {**before, **now}:
+        names = [each[label].classes if label in each else None for each in (before, now)]
+        if names[0] != names[1]:
+            aside.add(label)
+            listed = "; ".join(", ".join(each or ("no names",)) for each in names)
+            notes.append(f"The label {label!r} was not compared: its numbers stand for other classes ({listed})")
     statistics = {role: _statistics(context, role, options.split, aside) for role in sides}
     schema, schema_uri = None, None
     if context.has_input("schema"):

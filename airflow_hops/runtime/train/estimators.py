@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -50,7 +50,21 @@ class TrainedModel:
 
 
 def framework_of(value: Any) -> str | None:
-    """The framework of a trained estimator: the package of a class that it derives from; None for anything else."""
+    """The framework of a trained estimator: the package of a class that it derives from; None for anything else.
+
+    Of estimators by label the one that they have in common.
+
+    Raises:
+        BadInput: they are of different frameworks.
+    """
+    if isinstance(value, Mapping):
+        of_labels = {str(label): framework_of(each) for label, each in value.items()}
+        if None in of_labels.values() or not of_labels:
+            return None
+        if len(set(of_labels.values())) > 1:
+            listed = ", ".join(f"{label!r} {framework}" for label, framework in of_labels.items())
+            raise BadInput(f"the estimators are of several frameworks: {listed}; train those of all labels with one")
+        return next(iter(of_labels.values()))
     packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
     found = next((name for name in FRAMEWORKS if name in packages), None)
     return found if found != "sklearn" or hasattr(value, "fit") else None
@@ -62,7 +76,7 @@ def export_estimator(
     """Writes an estimator as a model that serves, which is compared with it on held-out rows.
 
     Args:
-        estimator: The estimator.
+        estimator: The estimator; for several labels a dict of them by label.
         framework: One of :data:`FRAMEWORKS`.
         context: Of the training: its examples and what was read of them.
         options: Of the training.
@@ -80,7 +94,7 @@ def export_estimator(
     trained_on = dict(context.rows)
     table = context.table(split, context.columns_taken)
     context.rows = trained_on  # what is read here is no rank's share of the training
-    sample, order = _sample(estimator, table)
+    sample, order = _common_sample(estimator, table)
     graph = None if context.examples_dir is None else context.examples_dir / "transform_graph"
     exported = export_model(
         estimator,
@@ -128,6 +142,20 @@ def folder_checksum(folder: Path) -> str:
         digest.update(f"{file.relative_to(folder)}\0".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def _common_sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
+    """As :func:`_sample`; of estimators by label that of them all, which must be one."""
+    if not isinstance(estimator, Mapping):
+        return _sample(estimator, table)
+    (first, (sample, order)), *others = ((label, _sample(each, table)) for label, each in estimator.items())
+    for label, (other, other_order) in others:
+        if type(other) is not type(sample) or list(other_order) != list(order):
+            raise BadInput(
+                f"the estimators of {first!r} and {label!r} take different columns, or one a data frame and the other "
+                f"a matrix ({', '.join(order)}; {', '.join(other_order)}); train them on the same"
+            )
+    return sample, order
 
 
 def _sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:

@@ -36,7 +36,8 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int, *, a
         return
     found = f"{type(returned).__module__}.{type(returned).__name__}"
     if program.script is None:
-        others = "an estimator of scikit-learn, XGBoost or LightGBM, a torch.nn.Module or " if any_framework else ""
+        others = "an estimator of scikit-learn, XGBoost or LightGBM, a dict of them by label, a torch.nn.Module or "
+        others = others if any_framework else ""
         raise BadInput(f"train function {program.name!r} returned {found}, expected {others}a keras.Model")
     if rank == 0 and not (output / SAVED_MODEL / "saved_model.pb").is_file():
         raise BadInput(

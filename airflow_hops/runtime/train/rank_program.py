@@ -167,7 +167,7 @@ def _make_context(
         specs = FeatureSpecs.read(examples / "features.json")
     outputs: Mapping[str, OutputSpec] = {} if specs is None else specs.outputs
     if examples is not None and specs is None:
-        others = (data.label, data.key, data.time, data.weight)
+        others = (data.label, *(data.more_labels or ()), data.key, data.time, data.weight)
         outputs = raw_specs(f"{splits_uri or examples}/{TRAIN}", others, storage_options=storage_options)
     return TrainContext(
         rank=placement.rank,

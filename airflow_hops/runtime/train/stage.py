@@ -165,6 +165,7 @@ def _properties(
         schema=_input_of(made_with, "schema", "uri"),
         problem=target.problem,
         classes=target.classes,
+        more_labels=target.more_labels,
         **own,
     ).to_dict()
 

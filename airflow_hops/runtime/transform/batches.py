@@ -55,7 +55,7 @@ class TransformPlan:
         folder: Folder to write to, with a folder per split; every executor can write to it.
         inputs: Dtypes of the raw features and the time column by name.
         outputs: What the graph puts out.
-        target: What is to be predicted; label and weight are kept as they are.
+        target: What is to be predicted; labels and weight are kept as they are.
     """
 
     transform_graph: str
@@ -266,7 +266,7 @@ class ExampleWriter:
         """Writes one batch.
 
         Args:
-            columns: The outputs, the label and, where there is one, the weight: arrays of shape ``[rows]`` or
+            columns: The outputs, the labels and, where there is one, the weight: arrays of shape ``[rows]`` or
                 ``[rows, width]``.
         """
         batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.target import BINARY, MULTICLASS, OUTPUTS, REGRESSION, Target
+from airflow_hops.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
 from airflow_hops.data.constants import Constants
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
@@ -17,7 +17,6 @@ from airflow_hops.runtime.transform.signature_inputs import LoadedSignature, arg
 
 SIGNATURE = "serving_default"
 EXAMPLES_SIGNATURE, EXAMPLES = "serving_examples", "examples"
-CLASS = "class"
 OUTPUT_DTYPES = ("float32", "float64", "int32", "int64", "string")
 
 Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
@@ -129,22 +128,24 @@ def export_serving_model(
 
     The outputs are, for two classes, ``probability``, that of the second, float32 of shape ``[batch]``; for several,
     ``probabilities``, float32 of shape ``[batch, classes]``, and ``class``, the likeliest one's name, string of shape
-    ``[batch]``; in a regression ``prediction``, float32 of shape ``[batch]``.
+    ``[batch]``; in a regression ``prediction``, float32 of shape ``[batch]``. Those of a further label have its name
+    before theirs, ``minutes_prediction``; what else the model gives is served as it is.
 
     Args:
         path: Folder to write.
         transform_graph: Folder of the transform graph.
         model: A Keras 3 model, or a function, of the transform's outputs (a dict of tensors) to numbers of shape
-            ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``: probabilities, or, in a regression, predictions. A
-            Keras model whose inputs are a dict gets the outputs that it names.
+            ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``: probabilities, or, in a regression, predictions; a dict
+            of them by label where it gives several. A Keras model whose inputs are a dict gets the outputs that it
+            names.
         features_json: The transform's ``features.json``.
 
     Returns:
         Dtypes of what the signature takes, by name.
 
     Raises:
-        BadInput: the model wants an output that the transform has not, or gives no number or probabilities a row, or
-            not as many as there are classes.
+        BadInput: the model wants an output that the transform has not, gives no number or probabilities a row, or not
+            as many as there are classes, or nothing for a label.
     """
     tf = import_tensorflow()
     specs = FeatureSpecs.read(features_json)
@@ -222,12 +223,39 @@ def served_outputs(found: Any, target: Target) -> dict[str, Any]:
     """The outputs of a signature, by name.
 
     Args:
-        found: What the model gives: numbers of shape ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``.
+        found: What the model gives: numbers of shape ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``; or a dict of
+            them by label, and of tensors ``[batch, …]`` by other names, which are served as they are.
         target: What it is to predict.
 
     Raises:
-        BadInput: it gives numbers of another shape.
+        BadInput: it gives numbers of another shape, nothing for a label, or an output with the name of another one.
     """
+    tf = import_tensorflow()
+    heads = check_heads(found, target, "the model")
+    if heads is None:
+        return _served_head(found, target)
+    outputs: dict[str, Any] = {}
+    for each in target.all:
+        prefix = target.output_prefix(each.label)
+        try:
+            served = _served_head(tf.convert_to_tensor(heads[each.label]), each)
+        except BadInput as error:
+            raise BadInput(f"label {each.label!r}: {error}") from None
+        outputs |= {f"{prefix}{name}": values for name, values in served.items()}
+    labels = {each.label for each in target.all}
+    for name, values in heads.items():
+        if name in labels:
+            continue
+        if not tf.is_tensor(values) or values.shape.rank == 0:
+            raise BadInput(f"the model's output {name!r} is {values!r}; expected a tensor [batch, …]")
+        if name in outputs:
+            raise BadInput(f"the model's output {name!r} has the name of what is served for a label; rename it")
+        outputs[name] = values
+    return outputs
+
+
+def _served_head(found: Any, target: Target) -> dict[str, Any]:
+    """The outputs for one label, by name."""
     tf = import_tensorflow()
     shape = found.shape
     width = 1 if shape.rank == 1 else shape[1] if shape.rank == 2 else None

@@ -67,6 +67,7 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
                 key=facts.key,
                 time=facts.time,
                 weight=target.weight,
+                more_labels=target.more_labels or (),
             ),
             target.label,
             facts.key,
@@ -76,6 +77,7 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
             extra_inputs=tuple(extra_inputs),
             problem=target.problem,
             weight=target.weight,
+            more_labels=target.more_labels,
         )
         if unknown := [name for name in extra_inputs if name not in specs.inputs]:
             raise BadInput(
@@ -111,6 +113,7 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
                 problem=specs.problem,
                 classes=specs.classes,
                 weight=specs.weight,
+                more_labels=specs.more_labels,
             ).to_dict(),
         )
 
@@ -152,8 +155,8 @@ def transform_examples(
     traced = trace_transform(preprocess, specs.inputs, constants, name=name)
     for taken in specs.target.dtypes:
         if taken in traced.outputs:
-            what = "label" if taken == specs.label else "weight"
-            raise BadInput(f"preprocessing function {name!r}: output {taken!r} has the name of the {what}")
+            what = "the weight" if taken == specs.weight else "the label" if taken == specs.label else "a label"
+            raise BadInput(f"preprocessing function {name!r}: output {taken!r} has the name of {what}")
     graph = target / "transform_graph"
     traced.save(graph)
     (target / "constants.json").write_text(json.dumps(constants.used, indent=1))

@@ -52,7 +52,7 @@ def propose(
         statistics: ``DatasetFeatureStatisticsList`` by split.
         environment: As in :func:`validate_statistics`.
         previous: Statistics of an earlier span by split.
-        target: The label, and the classes that its numbers stand for.
+        target: The labels, and the classes that their numbers stand for.
     """
     proposed = schema
     try:
@@ -60,12 +60,14 @@ def propose(
             proposed = propose_schema(proposed, current, environment=environment)
     except BadInput as error:
         return Proposal(None, None, refusal=str(error))
-    known = classes_of(schema, target.label) if target else None
-    if target and target.classes is not None and known not in (None, target.classes):
+    for label in target.all if target else ():
+        known = classes_of(schema, label.label)
+        if label.classes is None or known in (None, label.classes):
+            continue
         proposed = type(schema).FromString(proposed.SerializeToString())
         for feature in proposed.feature:
-            if feature.name == target.label:
-                set_classes(feature, target.classes)
+            if feature.name == label.label:
+                set_classes(feature, label.classes)
     difference = diff_schemas(schema, proposed)
     if not difference:
         return Proposal(None, None)

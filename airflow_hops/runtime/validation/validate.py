@@ -88,7 +88,7 @@ def validate_statistics(
         schema: ``Schema``.
         environment: One of the schema's environments; ignored where the schema has none.
         previous: Statistics of an earlier span, for the schema's drift comparators.
-        target: The label, which must have two values, and its classes, which must be the schema's.
+        target: The labels, which must have two values, and their classes, which must be the schema's.
 
     Returns:
         ``Anomalies``, whose ``severity`` fields are as described.
@@ -101,17 +101,19 @@ def validate_statistics(
     )
     features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
     rows = statistics.datasets[0].num_examples
+    labels = {each.label: each for each in target.all} if target else {}
     for key, info in anomalies.anomaly_info.items():
         name = anomalous_feature(key, info)
         severe = any(_is_error(reason, name, features.get(name), schema, rows) for reason in info.reason)
-        info.severity = info.ERROR if severe or (target and name == target.label) else info.WARNING
+        info.severity = info.ERROR if severe or name in labels else info.WARNING
     if anomalies.HasField("dataset_anomaly_info"):
         info = anomalies.dataset_anomaly_info
         severe = any(_is_error(reason, "", None, schema, rows) for reason in info.reason)
         info.severity = info.ERROR if severe else info.WARNING
-    found = features.get(target.label) if target else None
-    if target and found is not None and found.WhichOneof("stats") == "num_stats":
-        _check_label(anomalies, target, found.num_stats, classes_of(schema, target.label))
+    for label, each in labels.items():
+        found = features.get(label)
+        if found is not None and found.WhichOneof("stats") == "num_stats":
+            _check_label(anomalies, each, found.num_stats, classes_of(schema, label))
     return anomalies
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,28 @@ TRANSFORM_GRAPH = "transform_graph"
 
 
 @dataclass(frozen=True)
+class Head:
+    """What a model predicts for a further label.
+
+    Attributes:
+        outputs: The outputs that are served, whose names begin with the label's.
+        output: Name of the graph's output.
+    """
+
+    outputs: ProblemOutputs
+    output: str
+
+    @classmethod
+    def of(cls, label: str, problem: str, classes: tuple[str, ...] | None, output: str) -> Head:
+        """The head of a label.
+
+        Raises:
+            ValueError: Problem and classes contradict each other.
+        """
+        return cls(ProblemOutputs(problem, classes, f"{label}_"), output)
+
+
+@dataclass(frozen=True)
 class ModelSignature:
     """The signature of a model.
 
@@ -34,6 +56,8 @@ class ModelSignature:
             where it takes them by name, or requests hold the matrix.
         outputs: What it predicts; None where it does not say.
         output: Name of the graph's output that is the prediction; None for the only one of floats.
+        heads: What it predicts for further labels, by label.
+        passed: Outputs of the graph that are served as they are, by the names that they are served under.
     """
 
     requests: EstimatorInputs
@@ -41,6 +65,8 @@ class ModelSignature:
     order: tuple[str, ...] | None = None
     outputs: ProblemOutputs | None = None
     output: str | None = None
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    passed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -86,11 +112,15 @@ class ModelSignature:
             if self.order is not None:
                 document["model"]["order"] = list(self.order)
         if self.outputs is not None:
-            document["problem"] = self.outputs.problem
-            if self.outputs.classes is not None:
-                document["classes"] = list(self.outputs.classes)
+            document |= _predicted(self.outputs)
         if self.output is not None:
             document["output"] = self.output
+        if self.heads:
+            document["heads"] = {
+                label: {**_predicted(head.outputs), "output": head.output} for label, head in self.heads.items()
+            }
+        if self.passed:
+            document["passed"] = dict(self.passed)
         return json.dumps(document, indent=1) + "\n"
 
 
@@ -121,13 +151,25 @@ def read_signature(folder: Path) -> ModelSignature:
         output = document.get("output")
         if output is not None and not isinstance(output, str):
             raise ValueError(f"'output' is {output!r}; expected the name of an output")
-        signature = ModelSignature(requests, model, order, outputs, output)
+        heads = {
+            label: Head.of(label, head["problem"], _names(head, "classes"), head["output"])
+            for label, head in document.get("heads", {}).items()
+        }
+        passed = dict(document.get("passed", {}))
+        if (heads or passed) and outputs is None:
+            raise ValueError("there are 'heads' or 'passed' outputs, and no 'problem', which says the first prediction")
+        signature = ModelSignature(requests, model, order, outputs, output, heads, passed)
         _check(signature, folder)
         return signature
     except (KeyError, TypeError, AttributeError) as error:
         raise SignatureFileError(f"{path}: no signature of a model ({type(error).__name__}: {error})") from error
     except ValueError as error:
         raise SignatureFileError(f"{path}: {error}") from error
+
+
+def _predicted(outputs: ProblemOutputs) -> dict[str, Any]:
+    classes = {} if outputs.classes is None else {"classes": list(outputs.classes)}
+    return {"problem": outputs.problem, **classes}
 
 
 def _names(document: Mapping[str, Any], key: str) -> tuple[str, ...] | None:

@@ -23,7 +23,7 @@ from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, Esti
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.model_signature import ModelSignature, read_signature
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
-from airflow_hops.serving.models.signature_defs import PREDICT, fill_info
+from airflow_hops.serving.models.signature_defs import PREDICT, ProblemOutputs, fill_info
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import SignatureDefMap
 
@@ -82,10 +82,9 @@ class OnnxServable(DescribedServable):
                 columns = {name: _type_of(node) for name, node in self._inputs.items()}
                 signature = ModelSignature(EstimatorInputs(columns), EstimatorInputs(columns))
                 definitions = _definitions_of_graph(self._inputs.values())
-            self._score = None
+            self._made: dict[str, tuple[str, ProblemOutputs | None]] = {}
             if signature.outputs is not None:
-                self._score = _output(outputs, signature.output)
-                signature.outputs.fill(definitions)
+                self._made = _fill_outputs(definitions, outputs, signature)
             else:
                 of_graph = definitions.signature_def[DEFAULT_SIGNATURE].outputs
                 for node in outputs:
@@ -116,11 +115,15 @@ class OnnxServable(DescribedServable):
                 return [_as_answer(value) for value in self._run_graph(names, given, deadline_s)]
             arranged = self._arranged(signature, feeds, deadline_s)
             given = {name: _as_input(node, arranged) for name, node in self._inputs.items()}
-            if (outputs := self._signature.outputs) is None:
+            if self._signature.outputs is None:
                 return [_as_answer(value) for value in self._run_graph(names, given, deadline_s)]
-            (found,) = self._run_graph([self._score], given, deadline_s)
-            scores = outputs.scores(found, len(next(iter(given.values()))))
-            return [outputs.array(name, scores) for name in names]
+            made, rows = [self._made[name] for name in names], len(next(iter(given.values())))
+            wanted = list(dict.fromkeys(output for output, _ in made))
+            found = dict(zip(wanted, self._run_graph(wanted, given, deadline_s), strict=True))
+            return [
+                _as_answer(found[output]) if head is None else head.array(name, head.scores(found[output], rows))
+                for name, (output, head) in zip(names, made, strict=True)
+            ]
         except (ValueError, TypeError) as error:
             raise invalid_argument(str(error)) from error
 
@@ -272,6 +275,28 @@ def _check_inputs(signature: ModelSignature, inputs: Mapping[str, Any]) -> None:
     width = next(iter(inputs.values())).shape[-1]
     if isinstance(width, int) and width != signature.model.width:
         raise ValueError(f"the graph takes a matrix of {width}; {SIGNATURE_FILE} says {signature.model.width}")
+
+
+def _fill_outputs(
+    definitions: Any, outputs: Sequence[Any], signature: ModelSignature
+) -> dict[str, tuple[str, ProblemOutputs | None]]:
+    """Adds what a described graph predicts to the signatures; by tensor, the graph's output that it is made of."""
+    assert signature.outputs is not None
+    heads = [(_output(outputs, signature.output), signature.outputs)]
+    heads += [(_output(outputs, head.output), head.outputs) for head in signature.heads.values()]
+    made: dict[str, tuple[str, ProblemOutputs | None]] = {}
+    for output, head in heads:
+        head.fill(definitions)
+        made |= dict.fromkeys(head.tensors, (output, head))
+    nodes = {node.name: node for node in outputs}
+    of_default = definitions.signature_def[DEFAULT_SIGNATURE].outputs
+    for name, output in signature.passed.items():
+        if name in made:
+            raise ValueError(f"'passed' names {name!r}, which is the output of a prediction; rename it")
+        node = nodes[_output(outputs, output)]
+        fill_info(of_default[name], name, _type_of(node), _shape(node))
+        made[name] = (output, None)
+    return made
 
 
 def _output(outputs: Sequence[Any], name: str | None) -> str:

@@ -187,6 +187,11 @@ def _signature_defs(signature: ModelSignature, estimator: Any, labels: np.ndarra
                 f"{type(estimator).__name__} has no method predict_proba, and its signature says that it is "
                 f"{signature.outputs.problem}"
             )
+        if signature.heads or signature.passed:
+            raise invalid_argument(
+                f"the signature names outputs beside the prediction, and {type(estimator).__name__} gives none; "
+                "several outputs are served of an ONNX graph"
+            )
         signature.outputs.fill(definitions)
         return definitions
     definition = definitions.signature_def[DEFAULT_SIGNATURE]

@@ -64,6 +64,7 @@ class ProblemOutputs:
         problem: ``binary``, ``multiclass`` or ``regression``.
         classes: Names of the classes in the order of the model's outputs; None in a regression, and where the label is
             0 or 1 by itself.
+        prefix: What the outputs' names begin with; those of Classify and Regress are only there without one.
 
     Raises:
         ValueError: They contradict each other.
@@ -71,6 +72,7 @@ class ProblemOutputs:
 
     problem: str
     classes: tuple[str, ...] | None = None
+    prefix: str = ""
 
     def __post_init__(self) -> None:
         count = None if self.classes is None else len(self.classes)
@@ -83,17 +85,16 @@ class ProblemOutputs:
     def fill(self, definitions: Any) -> None:
         """Adds the outputs to a ``SignatureDefMap`` whose ``serving_default`` has its inputs."""
         outputs = definitions.signature_def[DEFAULT_SIGNATURE].outputs
-        number = tensors.BY_NAME["float"]
+        number, names = tensors.BY_NAME["float"], self._names
+        for name in self._of_default:
+            kind = tensors.STRING if name.endswith(_CLASS) else number
+            shape = (-1, len(names)) if name.endswith(_PROBABILITIES) else (-1,)
+            fill_info(outputs[name], name, kind, shape)
+        if self.prefix:
+            return
         if self.problem == REGRESSION:
-            fill_info(outputs[_PREDICTION], _PREDICTION, number, (-1,))
             fill_info(add_example_signature(definitions, REGRESS).outputs["outputs"], VALUES, number, (-1,))
             return
-        names = self._names
-        if self.problem == BINARY:
-            fill_info(outputs[_PROBABILITY], _PROBABILITY, number, (-1,))
-        else:
-            fill_info(outputs[_PROBABILITIES], _PROBABILITIES, number, (-1, len(names)))
-            fill_info(outputs[_CLASS], _CLASS, tensors.STRING, (-1,))
         classify = add_example_signature(definitions, CLASSIFY)
         fill_info(classify.outputs["classes"], LABELS, tensors.STRING, (-1, len(names)))
         fill_info(classify.outputs["scores"], SCORES, number, (-1, len(names)))
@@ -123,7 +124,7 @@ class ProblemOutputs:
 
     def array(self, tensor: str, scores: np.ndarray) -> np.ndarray:
         """Returns a tensor of the signatures, by its name, made of :meth:`scores`."""
-        if tensor == _CLASS:
+        if tensor == self.prefix + _CLASS:
             likeliest: np.ndarray = self._encoded[scores.argmax(axis=1)]
             return likeliest
         if tensor == LABELS:
@@ -131,6 +132,17 @@ class ProblemOutputs:
         if tensor == SCORES and self.problem == BINARY:
             return np.stack([1 - scores, scores], axis=1)
         return scores
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that :meth:`array` makes."""
+        of_examples = (VALUES,) if self.problem == REGRESSION else (LABELS, SCORES)
+        return self._of_default if self.prefix else (*self._of_default, *of_examples)
+
+    @property
+    def _of_default(self) -> tuple[str, ...]:
+        names = {REGRESSION: (_PREDICTION,), BINARY: (_PROBABILITY,), MULTICLASS: (_PROBABILITIES, _CLASS)}
+        return tuple(self.prefix + name for name in names[self.problem])
 
     @property
     def _names(self) -> tuple[str, ...]:
