@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 
-def write_echo_model(folder: Path, output: str, columns: Sequence[str]) -> Path:
-    """A SavedModel whose output is a column (``probability``, ``prediction``), or several (``probabilities``)."""
+def write_echo_model(folder: Path, output: str, columns: Sequence[str], more: Mapping[str, str] | None = None) -> Path:
+    """A SavedModel whose output is a column (``probability``, ``prediction``), or several (``probabilities``).
+
+    ``more`` names further outputs, and the column that each is.
+    """
     import tensorflow as tf
 
-    @tf.function(input_signature=[[tf.TensorSpec([None], tf.float32, name) for name in columns]])
-    def serve(columns: Any) -> Any:
-        return {output: tf.stack(columns, axis=1) if output == "probabilities" else columns[0]}
+    others = more or {}
+
+    @tf.function(input_signature=[[tf.TensorSpec([None], tf.float32, name) for name in (*columns, *others.values())]])
+    def serve(given: Any) -> Any:
+        own = given[: len(columns)]
+        first = {output: tf.stack(own, axis=1) if output == "probabilities" else own[0]}
+        return {**first, **dict(zip(others, given[len(columns) :], strict=True))}
 
     module = tf.Module()
     module.serve = serve

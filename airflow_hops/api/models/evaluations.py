@@ -21,7 +21,7 @@ from airflow_hops.api.models.lookup import Served, ServedModelOf
 from airflow_hops.api.models.records import is_evaluation_of, read_model_record
 from airflow_hops.api.models.routes import made_by, readable_makers
 from airflow_hops.api.types import Json, Model, Number, RunAddress
-from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport
+from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport, Figures
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["models"])
 
@@ -59,12 +59,9 @@ class SplitEvaluation(SliceFigures):
     """By the feature that the rows are sliced by."""
 
 
-class Evaluation(Model):
-    """The evaluation on which a version was blessed, or not."""
+class LabelEvaluation(Model):
+    """What was found of a label."""
 
-    artifact: ArtifactAddress
-    blessed: bool
-    reasons: list[str]
     metric: str
     """By which the two are compared."""
     problem: str | None
@@ -72,9 +69,19 @@ class Evaluation(Model):
     label: str | None
     """Name of the label's column, in whose units a regression's figures are."""
     rule: dict[str, Json]
+    splits: list[SplitEvaluation]
+
+
+class Evaluation(LabelEvaluation):
+    """The evaluation on which a version was blessed, or not."""
+
+    artifact: ArtifactAddress
+    blessed: bool
+    reasons: list[str]
     champion_version: int | None
     """The champion of then; null where there was none."""
-    splits: list[SplitEvaluation]
+    more_labels: list[LabelEvaluation]
+    """Of further labels that the model predicts."""
 
 
 @router.get("/evaluation", dependencies=[READS_ARTIFACTS], response_model=Evaluation)
@@ -126,5 +133,15 @@ def _answer(report: EvaluationReport, found: ReturnedArtifact) -> Evaluation:
         label=report.label,
         rule=dict(report.rule),
         champion_version=report.champion.version if report.champion else None,
-        splits=[SplitEvaluation(name=name, **figures.to_dict()) for name, figures in report.splits.items()],
+        splits=_splits(report.splits),
+        more_labels=[
+            LabelEvaluation(
+                metric=of.rule["metric"], problem=of.problem, label=label, rule=dict(of.rule), splits=_splits(of.splits)
+            )
+            for label, of in (report.more_labels or {}).items()
+        ],
     )
+
+
+def _splits(splits: Mapping[str, Figures]) -> list[SplitEvaluation]:
+    return [SplitEvaluation(name=name, **figures.to_dict()) for name, figures in splits.items()]

@@ -134,11 +134,18 @@ class Bench:
             return writer.commit(rows={"eval": RowCounts(len(table), len(table))}, properties=of.to_dict())
 
     def model(
-        self, name: str, output: str, columns: list[str], *, champion: bool = False, **properties: Any
+        self,
+        name: str,
+        output: str,
+        columns: list[str],
+        *,
+        champion: bool = False,
+        more: dict[str, str] | None = None,
+        **properties: Any,
     ) -> Artifact:
         of = ModelProperties(label="label", synchronized=True, **properties)
         with self.store.create(self.store.uri("tests", "run", name, "model"), "model", Producer()) as writer:
-            write_echo_model(writer.path / "saved_model", output, columns)
+            write_echo_model(writer.path / "saved_model", output, columns, more)
             model = writer.commit(properties=of.to_dict())
         if champion:
             write_record(self.store, "served", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
@@ -226,6 +233,70 @@ def test_the_second_class_of_two_is_the_positive_one_by_its_name(bench: Bench) -
     figures = report["splits"]["eval"]
     assert figures["candidate"]["auc"] == pytest.approx(sklearn.roc_auc_score(labels, p))
     assert figures["gain"]["difference"] == pytest.approx(0.0, abs=1e-6)
+
+
+MORE = {"minutes": {"problem": "regression"}}
+LATE = (CLASSES == 1).astype(int)
+
+
+@pytest.fixture
+def parcels(bench: Bench) -> Artifact:
+    """Examples of two labels: late, and the minutes."""
+    columns = {"label": LATE, "minutes": NUMBERS, "p": SHARES[:, 1], "guess": GUESSES, "off": GUESSES + 9, "w": WEIGHTS}
+    return bench.examples(columns, problem="binary", weight="w", more_labels=MORE)
+
+
+def test_a_further_label_has_figures_of_its_own_and_the_first_one_decides_against_the_champion(
+    bench: Bench, parcels: Artifact
+) -> None:
+    told = {"problem": "binary", "more_labels": MORE}
+    bench.model("old", "probability", ["p"], champion=True, more={"minutes_prediction": "guess"}, **told)
+    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "off"}, **told)
+    found, report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})
+    minutes = report["more_labels"]["minutes"]
+    assert (minutes["problem"], minutes["rule"]["metric"], minutes["rule"]["minimum"]) == (
+        "regression", "rmse", {"rmse": 20},
+    )  # fmt: skip
+    figures = minutes["splits"]["eval"]
+    for column, of in ((GUESSES + 9, "candidate"), (GUESSES, "champion")):
+        expected = sklearn.mean_squared_error(NUMBERS, column, sample_weight=WEIGHTS) ** 0.5
+        assert figures[of]["rmse"] == pytest.approx(expected)
+    assert figures["gain"]["high"] < 0 and report["blessed"], "worse minutes than the champion's decide nothing"
+    assert found.metrics["eval_minutes/rmse"] == figures["candidate"]["rmse"]
+    assert found.metrics["champion_eval_minutes/rmse"] == figures["champion"]["rmse"]
+    assert report["rule"]["minimum"] == {"auc": 0.6}
+    found, report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 1})
+    assert not report["blessed"] and any(said.startswith("minutes: eval: rmse 14.") for said in report["reasons"])
+
+
+def test_a_model_or_champion_without_an_output_for_a_further_label_is_told_of(bench: Bench, parcels: Artifact) -> None:
+    told = {"problem": "binary", "more_labels": MORE}
+    bench.model("old", "probability", ["p"], champion=True, problem="binary")
+    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, **told)
+    report = bench.evaluate(candidate, parcels, min_improvement=None)[1]
+    assert report["more_labels"]["minutes"]["splits"]["eval"]["champion"] is None
+    assert "minutes: not compared, as the champion does not predict it" in report["reasons"]
+    bare = bench.model("bare", "probability", ["p"], problem="binary")
+    report = bench.evaluate(bare, parcels, min_improvement=None)[1]
+    assert "more_labels" not in report
+    assert "minutes: not evaluated, as the model does not predict it" in report["reasons"]
+    with pytest.raises(BadInput, match=r"minutes: the model has no output for it .* and minimum asks for rmse"):
+        bench.evaluate(bare, parcels, minimum={"minutes/rmse": 1})
+
+
+@pytest.mark.parametrize(
+    ("minimum", "words"),
+    [
+        ({"minuts/rmse": 1}, "minimum names 'minuts/rmse', but the further labels of the examples are 'minutes'"),
+        ({"minutes/auc": 1}, "further label 'minutes': metric 'auc' is not of the problem 'regression'; expected one"),
+    ],
+)
+def test_a_condition_on_no_further_label_or_none_of_its_metrics_is_refused(
+    bench: Bench, parcels: Artifact, minimum: dict[str, float], words: str
+) -> None:
+    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
+    with pytest.raises(BadInput, match=words):
+        bench.evaluate(candidate, parcels, minimum=minimum)
 
 
 BINARY = {"problem": "binary", "classes": None}

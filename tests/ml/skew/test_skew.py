@@ -358,7 +358,7 @@ def test_spans_are_compared_without_a_schema_the_time_aside(drift: Any, spans: d
     _, report = drift(spans["march"], named)
     assert set(report["features"]) == set(flights_examples.FEATURES)
     assert report["notes"] == [
-        "The label was not compared: its numbers stand for other classes (no names; late, on time)"
+        "The label 'late' was not compared: its numbers stand for other classes (no names; late, on time)"
     ]
 
 

@@ -20,6 +20,7 @@ import { metricLabel } from "src/pages/Models/words";
 import { airflowTaskPath } from "src/routes";
 
 type Evaluation = Schemas["Evaluation"];
+type OfLabel = Schemas["LabelEvaluation"] & Pick<Evaluation, "champion_version">;
 type Split = Schemas["SplitEvaluation"];
 
 const CHOICES = 12;
@@ -60,8 +61,10 @@ function OfVersion({ dagId, model, version }: { dagId: string; model: string; ve
   return <QueryView query={evaluation}>{(found) => <Found evaluation={found} version={version} />}</QueryView>;
 }
 
-function Found({ evaluation, version }: { evaluation: Evaluation; version: number }) {
+function Found({ evaluation: whole, version }: { evaluation: Evaluation; version: number }) {
   const [query, change] = useQuery();
+  const further = whole.more_labels.find(({ label }) => label === query.get("label"));
+  const evaluation: OfLabel = { ...(further ?? whole), champion_version: whole.champion_version };
   const split = evaluation.splits.find(({ name }) => name === query.get("split")) ?? evaluation.splits[0];
   if (!split) {
     return <Empty title="This evaluation has no split" />;
@@ -70,8 +73,17 @@ function Found({ evaluation, version }: { evaluation: Evaluation; version: numbe
   const by = features.find((each) => each === query.get("by")) ?? features[0];
   return (
     <Stack gap={4}>
-      <Blessing evaluation={evaluation} version={version} />
-      <HStack gap={3}>
+      <Blessing evaluation={whole} version={version} />
+      <HStack gap={3} wrap="wrap">
+        {whole.more_labels.length > 0 && (
+          <Segments
+            size="xs"
+            label="Label"
+            value={evaluation.label ?? ""}
+            items={[whole, ...whole.more_labels].map(({ label }) => [label ?? "", label ?? "label"])}
+            onChange={(value) => change({ label: value === whole.label ? null : value, slice: null })}
+          />
+        )}
         <Segments
           size="xs"
           label="Split"
@@ -109,7 +121,7 @@ function Found({ evaluation, version }: { evaluation: Evaluation; version: numbe
               />
             </HStack>
             <SliceTable
-              key={`${split.name} ${by}`}
+              key={`${evaluation.label} ${split.name} ${by}`}
               feature={by}
               split={split}
               version={version}
@@ -124,7 +136,7 @@ function Found({ evaluation, version }: { evaluation: Evaluation; version: numbe
   );
 }
 
-function Units({ evaluation: { problem, label }, split }: { evaluation: Evaluation; split: Split }) {
+function Units({ evaluation: { problem, label }, split }: { evaluation: OfLabel; split: Split }) {
   const names = inUnits(problem, namesOf(split.candidate));
   return (
     names.length > 0 && (
@@ -136,7 +148,7 @@ function Units({ evaluation: { problem, label }, split }: { evaluation: Evaluati
 }
 
 /** What the problem has beside figures: calibration, residuals of numbers, classes and what they are taken for. */
-function Pictures({ evaluation, split, version }: { evaluation: Evaluation; split: Split; version: number }) {
+function Pictures({ evaluation, split, version }: { evaluation: OfLabel; split: Split; version: number }) {
   const { problem, label, champion_version } = evaluation;
   const { candidate, champion } = split;
   const other: [number, typeof champion][] = champion_version === null ? [] : [[champion_version, champion]];

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
 from airflow_hops.contract.properties import ONNX, SAVED_MODEL, SKOPS, ExamplesProperties, ModelFormat, ModelProperties
-from airflow_hops.contract.target import MULTICLASS, REGRESSION, Target
-from airflow_hops.data.raw_features import check_columns, example_files, read_rows
-from airflow_hops.runtime.evaluate.scoring import ServedModel
+from airflow_hops.contract.target import Target
+from airflow_hops.data.raw_features import example_files
+from airflow_hops.runtime.import_model.checks import check_model, more_labels
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.client import mlflow_errors, open_tracking
 from airflow_hops.runtime.transform.graph import SIGNATURE
@@ -104,6 +102,7 @@ def run(
         split = split or data.splits[-1]
         files, asked_for = example_files(context.local("examples"), split), replace(target, classes=classes)
         model, asked = check_model(folder, files, asked_for, rows=rows, source=source)
+        told = replace(target, more=more_labels(model, files, target, rows=rows, source=source))
         inputs = tuple(model.inputs)
         record = {"source": source, "format": found.format, "file": found.file.name, "split": split, "rows": asked}
         (writer.path / "import.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -124,6 +123,7 @@ def run(
                 schema=_given(context, "schema", "uri"),
                 problem=target.problem,
                 classes=classes,
+                more_labels=told.more_labels,
                 format=found.format,
                 framework=framework or _framework(found),
             ).to_dict(),
@@ -248,69 +248,6 @@ def copy_model(found: FoundModel, folder: Path) -> None:
     folder.mkdir(parents=True)
     for path, name in copied.items():
         (shutil.copytree if path.is_dir() else shutil.copyfile)(path, folder / name)
-
-
-def check_model(
-    folder: Path, files: Sequence[Path], target: Target, *, rows: int, source: str
-) -> tuple[ServedModel, int]:
-    """Asks a model for rows of examples, as a server would.
-
-    Args:
-        folder: The model's.
-        files: Parquet files of the examples.
-        target: What it is to predict, its classes in the order of the model's outputs.
-        rows: How many rows, at most.
-        source: For messages.
-
-    Returns:
-        The model, and how many rows it was asked for.
-
-    Raises:
-        BadInput: it does not load, predicts something else, wants a column that is not there, or gives no numbers.
-    """
-    model = ServedModel(folder)
-    if model.problem != target.problem:
-        raise BadInput(
-            f"source {source!r}: the model gives {model.output!r}, that of a {model.problem} problem; the examples' "
-            f"label {target.label!r} makes a {target.problem} one"
-        )
-    if target.problem == MULTICLASS and model.classes != len(target.classes or ()):
-        raise BadInput(
-            f"source {source!r}: the model tells {model.classes} classes apart, the examples have "
-            f"{len(target.classes or ())}: {', '.join(target.classes or ())}"
-        )
-    for name in target.dtypes:
-        if name in model.inputs:
-            raise BadInput(
-                f"source {source!r}: the model takes {name!r}, which is the label or the weight of the examples: no "
-                "request holds it, as it is not known yet; train the model without it"
-            )
-    check_columns(files[0], model.inputs, of=f"the signature of {source!r}")
-    asked = 0
-    for arrays, batch in read_rows(files, model.inputs, batch_rows=rows):
-        found = model.predict(arrays)
-        bad = int((~np.isfinite(found).reshape(len(found), -1).all(axis=1)).sum())
-        if bad:
-            raise BadInput(
-                f"source {source!r}: predictions are NaN or infinite in {bad} of {len(found)} rows of {files[0]}"
-            )
-        if target.problem != REGRESSION and (found.min() < -1e-6 or found.max() > 1 + 1e-6):
-            raise BadInput(
-                f"source {source!r}: predictions are {found.min():.4g} to {found.max():.4g}; expected probabilities"
-            )
-        if target.problem == MULTICLASS and (said := model.likeliest(arrays)) is not None:
-            expected = np.array(target.classes, object)[found.argmax(axis=1)]
-            if (other := said != expected).any():
-                raise BadInput(
-                    f"source {source!r}: the model calls a class {said[other][0]!r} that the examples call "
-                    f"{expected[other][0]!r}; prepare them with classes=[…] in the model's own order"
-                )
-        asked += batch.num_rows
-        if asked >= rows:
-            break
-    if not asked:
-        raise BadInput(f"{files[0].parent}: there are no rows to ask the model of {source!r} for")
-    return model, asked
 
 
 def _write_signature(

@@ -1,0 +1,312 @@
+"""Models of several labels: from raw tables through every stage to an answered, captured request."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from more_labels_functions import CAUSES
+from server_process import ServerProcess
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.metrics import root_mean_squared_error
+from trainings import Trainings
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.contract.evaluation import EvaluationReport
+from airflow_hops.contract.properties import ExamplesProperties, ModelProperties, SchemaProperties
+from airflow_hops.contract.target import Target
+from airflow_hops.data.feature_specs import FeatureSpecs
+from airflow_hops.hops import trained_models
+from airflow_hops.hops.trained_models import Sample, answers_of
+from airflow_hops.runtime import feature_statistics, schema
+from airflow_hops.runtime.batch_predict import stage as batch_predict
+from airflow_hops.runtime.evaluate import stage as evaluate
+from airflow_hops.runtime.prepare import stage as prepare
+from airflow_hops.runtime.schema import classes_of, load_schema
+from airflow_hops.runtime.skew import stage as skew
+from airflow_hops.runtime.transform import stage as transform
+from airflow_hops.runtime.transform.graph import served_outputs
+from airflow_hops.runtime.validation import stage as validation
+from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.store import ArtifactStore
+
+pytestmark = [pytest.mark.runtime, pytest.mark.xdist_group("spark")]
+
+ROWS = 1600
+LABELS = ("late", "minutes", "cause")
+MORE = {"minutes": {"problem": "regression"}, "cause": {"problem": "multiclass", "classes": CAUSES}}
+OPTIONS = {
+    "prepare": "more_labels_functions:prepare",
+    "label": "late",
+    "key": "parcel",
+    "more_labels": {"minutes": "regression", "cause": CAUSES},
+}
+OUTPUTS = {"probability", "minutes_prediction", "cause_probabilities", "cause_class"}
+Run = Callable[..., Artifact]
+
+
+def parcels(rows: int = ROWS) -> pa.Table:
+    """Parcels whose minutes and cause follow from distance and load; a few lack a label."""
+    random = np.random.default_rng(3)
+    distance, load = random.normal(size=(2, rows))
+    minutes = 10 * distance + 4 * load + random.normal(size=rows)
+    cause = np.array(CAUSES, object)[np.digitize(load, [-0.5, 0.5])]
+    minutes[5], cause[7], cause[8] = np.nan, None, "pirates"
+    return pa.table(
+        {
+            "parcel": [f"p{number}" for number in range(rows)],
+            "distance": distance.astype("float32"),
+            "load": load.astype("float32"),
+            "hour": np.arange(rows) % 24,
+            "late": (minutes > 3).astype(int),
+            "minutes": pa.array(minutes, from_pandas=True),
+            "cause": cause,
+        }
+    )
+
+
+def snapshot(store: ArtifactStore, table: pa.Table, run_id: str) -> Artifact:
+    with store.create(store.uri("tests", run_id, "snapshot"), "snapshot", Producer()) as writer:
+        (writer.path / "parcels").mkdir()
+        pq.write_table(table, writer.path / "parcels" / "part-00000.parquet")
+        counts = RowCounts(table.num_rows, table.num_rows)
+        return writer.commit(rows={"parcels": counts}, properties={"window": None, "tables": ["parcels"]})
+
+
+@pytest.fixture(scope="module")
+def examples(spark: Any, run_shared_stage: Run, shared_store: ArtifactStore) -> Artifact:
+    tables = snapshot(shared_store, parcels(), "labels")
+    return run_shared_stage(prepare.run, kind="examples", inputs={"tables": tables}, run_id="labels", **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def described(run_shared_stage: Run, examples: Artifact) -> dict[str, Artifact]:
+    """The examples with their statistics and schema."""
+    of = {"examples": examples}
+    of["statistics"] = run_shared_stage(feature_statistics.run, kind="statistics", inputs=of)
+    of["schema"] = run_shared_stage(schema.run, kind="schema", inputs={"statistics": of["statistics"]})
+    return of
+
+
+@pytest.fixture(scope="module")
+def transformed(run_shared_stage: Run, described: dict[str, Artifact]) -> Artifact:
+    function = "more_labels_functions:preprocess"
+    return run_shared_stage(transform.run, kind="transformed_examples", inputs=described, preprocess=function)
+
+
+@pytest.fixture(scope="module")
+def of_keras(trainings: Trainings, transformed: Artifact) -> Artifact:
+    function = "more_labels_functions:train_keras"
+    return trainings(function, transformed, run_id="labels-keras", strategy="single", np=1)
+
+
+@pytest.fixture(scope="module")
+def of_estimators(trainings: Trainings, transformed: Artifact) -> Artifact:
+    function = "more_labels_functions:train_estimators"
+    return trainings(function, transformed, run_id="labels-sklearn", strategy="single", np=1)
+
+
+@pytest.fixture(params=["keras", "estimators"])
+def model(request: pytest.FixtureRequest) -> Artifact:
+    return request.getfixturevalue(f"of_{request.param}")
+
+
+def test_examples_hold_each_label_as_a_number_and_reject_rows_that_lack_one(
+    examples: Artifact, shared_store: ArtifactStore
+) -> None:
+    properties = ExamplesProperties.of(examples)
+    assert (properties.label, properties.problem, properties.more_labels) == ("late", "binary", MORE)
+    assert [each.label for each in properties.target.all] == list(LABELS)
+    table = pq.read_table(shared_store.local(examples) / "train")
+    assert table.column_names == ["parcel", *LABELS, "distance", "load", "hour"]
+    assert [str(table.schema.field(name).type) for name in LABELS] == ["int64", "double", "int64"]
+    reasons = {"minutes is missing": 1, "cause is missing": 1, "cause is none of the classes": 1}
+    assert examples.rows["parcels"].rejected == reasons
+    found, raw = table.to_pandas().set_index("parcel"), parcels().to_pandas().set_index("parcel").loc
+    assert found["minutes"].equals(raw[found.index]["minutes"])
+    assert [CAUSES[number] for number in found["cause"]] == raw[found.index]["cause"].tolist()
+
+
+def test_further_labels_are_described_validated_and_no_features(
+    run_shared_stage: Run, described: dict[str, Artifact], transformed: Artifact, shared_store: ArtifactStore
+) -> None:
+    assert SchemaProperties.of(described["schema"]).more_labels == MORE
+    found = load_schema(shared_store.local(described["schema"]) / "schema.pbtxt")
+    assert classes_of(found, "cause") == tuple(CAUSES)
+    absent = {feature.name for feature in found.feature if "SERVING" in feature.not_in_environment}
+    assert absent == set(LABELS)
+    assert not [f.name for f in found.feature if f.name in LABELS and f.HasField("skew_comparator")]
+    inputs = {role: described[role] for role in ("statistics", "schema")}
+    anomalies = run_shared_stage(validation.run, kind="anomalies", inputs=inputs)
+    assert anomalies.properties["errors"] == []
+    folder = shared_store.local(transformed)
+    specs = FeatureSpecs.read(folder / "features.json")
+    assert (
+        list(specs.features) == ["distance", "load", "hour"]
+        and specs.target == ExamplesProperties.of(described["examples"]).target
+    )
+    assert pq.read_schema(next((folder / "train").glob("*.parquet"))).names == ["numeric", "hour", *LABELS]
+
+
+def test_a_further_label_whose_numbers_stand_for_other_classes_is_an_anomaly_and_is_not_compared(
+    spark: Any, run_shared_stage: Run, shared_store: ArtifactStore, described: dict[str, Artifact]
+) -> None:
+    options = {**OPTIONS, "more_labels": {"minutes": "regression", "cause": CAUSES[::-1]}}
+    tables = snapshot(shared_store, parcels(), "turned")
+    turned = run_shared_stage(prepare.run, kind="examples", inputs={"tables": tables}, run_id="turned", **options)
+    statistics = run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": turned})
+    inputs = {"statistics": statistics, "schema": described["schema"]}
+    anomalies = run_shared_stage(validation.run, kind="anomalies", inputs=inputs)
+    assert any("feature 'cause': Label has other classes" in said for said in anomalies.properties["errors"])
+    spans = {"reference": described["statistics"], "current": statistics}
+    report = run_shared_stage(skew.run, kind="skew", inputs=spans)
+    said = json.loads((shared_store.local(report) / "report.json").read_text())["notes"]
+    expected = "The label 'cause' was not compared: its numbers stand for other classes (air, road, sorting; "
+    assert len(said) == 1 and said[0].startswith(expected)
+
+
+def test_a_model_is_exported_with_outputs_for_each_label(model: Artifact, shared_store: ArtifactStore) -> None:
+    properties = ModelProperties.of(model)
+    assert properties.more_labels == MORE and properties.label == "late"
+    assert not set(LABELS) & set(properties.inputs or ())
+
+
+def rows_of(examples: Artifact, store: ArtifactStore, split: str = "eval") -> Any:
+    return pq.read_table(store.local(examples) / split).to_pandas()
+
+
+def evaluated(run: Run, store: ArtifactStore, model: Artifact, examples: Artifact, **params: Any) -> EvaluationReport:
+    inputs = {"model": model, "examples": examples}
+    artifact = run(evaluate.run, kind="evaluation", inputs=inputs, **{"model_name": "parcels", **params})
+    report = json.loads((store.local(artifact) / "evaluation.json").read_text())
+    return EvaluationReport.from_dict({**report, "metrics_of_artifact": artifact.metrics})
+
+
+def test_each_label_is_evaluated_and_may_be_a_condition(
+    run_shared_stage: Run, shared_store: ArtifactStore, model: Artifact, examples: Artifact
+) -> None:
+    minimum = {"minutes/rmse": 6.0, "cause/accuracy": 0.8}
+    report = evaluated(run_shared_stage, shared_store, model, examples, minimum=minimum, slices=["hour"])
+    assert report.blessed, report.reasons
+    assert report.more_labels is not None and list(report.more_labels) == ["minutes", "cause"]
+    minutes, cause = (report.more_labels[name].splits["eval"] for name in ("minutes", "cause"))
+    # The figures are those of what a batch prediction says of the same rows.
+    inputs = {"model": model, "examples": examples}
+    predictions = run_shared_stage(batch_predict.run, kind="predictions", inputs=inputs, columns=["parcel", *LABELS])
+    table = pq.read_table(shared_store.local(predictions) / "eval")
+    rows = table.to_pandas()
+    assert minutes.candidate["rmse"] == pytest.approx(root_mean_squared_error(rows.minutes, rows.minutes_prediction))
+    likeliest = np.stack(rows.cause_probabilities.to_list()).argmax(axis=1)
+    assert cause.candidate["accuracy"] == pytest.approx(np.mean(likeliest == rows.cause))
+    assert rows.cause_class.map(bytes.decode).tolist() == [CAUSES[number] for number in likeliest]
+    assert minutes.slices is not None and len(minutes.slices["hour"]) == 24
+    assert report.more["metrics_of_artifact"]["eval_minutes/rmse"] == minutes.candidate["rmse"]
+    assert any(re.fullmatch(r"minutes: eval: rmse [\d.]+ is at most 6", said) for said in report.reasons or ())
+    # What is asked of the first label unless it is said holds beside what is asked of others.
+    assert report.rule["minimum"] == {"auc": 0.6}
+    strict = evaluated(run_shared_stage, shared_store, model, examples, minimum={"minutes/rmse": 0.1})
+    assert not strict.blessed
+    assert any(re.match(r"minutes: eval: rmse [\d.]+ is above 0.1", said) for said in strict.reasons or ())
+
+
+TARGET = Target.told("late", "binary", None, None, MORE)
+HEADS = {"late": np.full((4, 1), 0.5), "minutes": np.zeros(4), "cause": np.full((4, 3), 1 / 3)}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"late": HEADS["late"], "cause": HEADS["cause"]}, "gives nothing for the label 'minutes'; it gives 'late'"),
+        ({**HEADS, "minutes": np.zeros((4, 2))}, "label 'minutes': "),
+        ({**HEADS, "cause": np.full((4, 2), 0.5)}, "label 'cause': "),
+        (HEADS["late"], "gives one output; expected a dict with an output for each of the labels 'late', 'minutes', "),
+        ({**HEADS, "minutes_prediction": np.ones(4)}, "'minutes_prediction'.* the name of what is served for a label"),
+    ],
+)
+def test_a_model_that_does_not_predict_each_label_is_refused(
+    given: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # There is no PyTorch in this environment; what comes of its modules is judged all the same.
+    monkeypatch.setattr(trained_models, "_ask_torch", lambda model, sample: given)
+    with pytest.raises(BadInput, match=words):
+        served_outputs(tf.nest.map_structure(tf.constant, given), TARGET)
+    with pytest.raises(BadInput, match=words):
+        answers_of(object(), Sample.of(np.zeros((4, 2)), ["a", "b"]), "torch", TARGET)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["late", "cause"], "the train function gives nothing for the label 'minutes'; it gives 'late', 'cause'"),
+        (
+            [*LABELS, "lost"],
+            "the train function returned a model for 'lost'; the labels are 'late', 'minutes', 'cause'",
+        ),
+    ],
+)
+def test_estimators_are_one_for_each_label(labels: list[str], words: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    estimators = {"minutes": LinearRegression().fit(rows, rows[:, 0])}
+    estimators |= {name: LogisticRegression().fit(rows, np.arange(60) % 2) for name in ("late", "lost")}
+    estimators["cause"] = LogisticRegression().fit(rows, np.arange(60) % 3)
+    with pytest.raises(BadInput, match=words):
+        answers_of({name: estimators[name] for name in labels}, Sample.of(rows, ["a", "b"]), "sklearn", TARGET)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("preprocess_that_takes_a_label", "there is no raw feature 'minutes'; there are distance, load, hour"),
+        ("preprocess_with_the_name_of_a_label", "output 'minutes' has the name of a label"),
+    ],
+)
+def test_a_transform_does_not_see_a_further_label(
+    spark: Any, run_shared_stage: Run, described: dict[str, Artifact], function: str, words: str
+) -> None:
+    named = f"more_labels_functions:{function}"
+    with pytest.raises(BadInput, match=words):
+        run_shared_stage(transform.run, kind="transformed_examples", inputs=described, preprocess=named)
+
+
+def test_every_label_is_answered_and_captured(
+    of_keras: Artifact, of_estimators: Artifact, examples: Artifact, shared_store: ArtifactStore, tmp_path: Path
+) -> None:
+    rows = rows_of(examples, shared_store).head(20)
+    asked = {name: rows[name].to_numpy() for name in ("distance", "load", "hour")}
+    for name, model, folder in (("deep", of_keras, "saved_model"), ("flat", of_estimators, "onnx")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1").symlink_to(shared_store.local(model) / folder)
+    models = "".join(f'config {{ name: "{name}" base_path: "{tmp_path}/{name}" }}\n' for name in ("deep", "flat"))
+    (tmp_path / "models.config").write_text(f"model_config_list {{\n{models}}}\n")
+    flags = {
+        "model_config_file": tmp_path / "models.config",
+        "capture_base_path": tmp_path / "captured",
+        "capture_sampling_percent": 100,
+    }
+    server = ServerProcess(Path(sys.executable), tmp_path / "server", flags).start().wait_until_ready()
+    try:
+        with ModelServerClient(server.address) as client:
+            for name, more in (("deep", {"embedding"}), ("flat", set[str]())):
+                taken = client.metadata(name).signatures["serving_default"].inputs
+                given = {column: values for column, values in asked.items() if column in taken}
+                found = client.predict(name, given).outputs
+                assert set(found) == OUTPUTS | more
+                assert np.corrcoef(found["minutes_prediction"], rows["minutes"])[0, 1] > 0.8
+                said = server.predict(name, {"inputs": {name: v.tolist() for name, v in given.items()}})["outputs"]
+                assert said["minutes_prediction"] == pytest.approx(found["minutes_prediction"], rel=1e-4, abs=1e-4)
+                assert said["cause_class"] == [value.decode() for value in found["cause_class"]]
+    finally:
+        server.close()
+    for name, more in (("deep", {"embedding"}), ("flat", set[str]())):
+        files = list((tmp_path / "captured" / name).rglob("*.parquet"))
+        columns = {column for file in files for column in pq.read_schema(file).names}
+        assert {f"output.{output}" for output in OUTPUTS | more} <= columns
