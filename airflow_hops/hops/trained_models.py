@@ -136,7 +136,7 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target) -> di
             answers[served] = _scores(head if by_label else model, said, sample, each)
         except BadInput as error:
             raise BadInput(f"label {each.label!r}: {error}") from None
-    labels = {each.label for each in target.all}
+    labels = [each.label for each in target.all]
     for name in (name for name in heads if name not in labels):
         if by_label:
             raise BadInput(f"{whose} returned a model for {name!r}; the labels are {', '.join(map(repr, labels))}")

@@ -304,6 +304,7 @@ def test_every_label_is_answered_and_captured(
                 said = server.predict(name, {"inputs": {name: v.tolist() for name, v in given.items()}})["outputs"]
                 assert said["minutes_prediction"] == pytest.approx(found["minutes_prediction"], rel=1e-4, abs=1e-4)
                 assert said["cause_class"] == [value.decode() for value in found["cause_class"]]
+        assert server.call("/v1/capture:flush", b"")[0] == 200
     finally:
         server.close()
     for name, more in (("deep", {"embedding"}), ("flat", set[str]())):
