@@ -44,7 +44,8 @@ check: setup ## after each change, in minutes: style, types, walls, and all test
 	@$(MAKE) $(SIDE_BY_SIDE) --jobs 3 quick-tests quick-tests-ml lint
 
 test: setup ## all that README and documentation promise: style, types, walls, documentation, all tests
-	@$(MAKE) --no-print-directory --keep-going lint docs all-tests all-tests-ml
+	@$(MAKE) $(SIDE_BY_SIDE) --jobs 2 lint docs; looked=$$?; \
+	$(MAKE) --no-print-directory --keep-going all-tests all-tests-ml && exit $$looked
 
 test-faults: setup ## the long campaigns: kills by the dozen, requests under change, soak (FAULTS="--kills 50 --requests 10000")
 	$(PYTEST) -m faults $(FAULTS)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from demo.airflow_api import FINISHED, AirflowApi, seconds_of
 
-POLL_S = 0.4
+POLL_S = 1.0
 _MARKS = {"success": "[green]✓[/green]", "skipped": "[yellow]–[/yellow]", "failed": "[red]✗[/red]"}
 _PROGRESS = re.compile(r"^\s*\d+% ")
 

@@ -39,10 +39,10 @@ def fresh() -> bool:
         return False
 
 
-def fingerprint() -> str:
-    """SHA-256 (hex) of the sources' names and contents."""
+def fingerprint(*, tests: bool = False) -> str:
+    """SHA-256 (hex) of the sources' names and contents, with those of their tests or without."""
     digest = hashlib.sha256()
-    for path in _sources(SOURCES):
+    for path in _sources(SOURCES, tests):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(SOURCES).as_posix()} {len(content)}\n".encode())
         digest.update(content)
@@ -89,7 +89,7 @@ def check() -> None:
         BuildFailed: Node.js is missing, or something is not as it should be; the message holds what.
     """
     _install(print)
-    sources = fingerprint()
+    sources = fingerprint(tests=True)
     if CHECKED.exists() and CHECKED.read_text() == sources:
         return
     _npm("run", "check")
@@ -118,12 +118,12 @@ def _npm(*arguments: str) -> None:
         raise BuildFailed(f"'{' '.join(command)}' failed in {SOURCES}:\n{done.stdout[-6000:]}")
 
 
-def _sources(folder: Path) -> Iterator[Path]:
+def _sources(folder: Path, tests: bool) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
-        if path.name in _GENERATED or path.suffix == ".md" or ".test." in path.name:
+        if path.name in _GENERATED or path.suffix == ".md" or (".test." in path.name and not tests):
             continue
         if path.is_dir():
-            yield from _sources(path)
+            yield from _sources(path, tests)
         else:
             yield path
 

@@ -19,11 +19,13 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1500
+IDLE = ("scheduler", "dag-processor", "triggerer")
+"""The components of Airflow that take a sixth of a core while nothing runs, and that no page needs."""
 
 
 @dataclass
 class ShownDemo:
-    """A demo that has shown everything, and serves its web UI until :meth:`stop`.
+    """A demo that has shown everything, and serves its web UI until :meth:`stop`; no DAG runs before :meth:`go_on`.
 
     Attributes:
         home: Its folder.
@@ -43,15 +45,31 @@ class ShownDemo:
         Raises:
             AssertionError: it has ended.
         """
+        for process in self._airflow("standalone"):
+            return dict(process.environ())
+        raise AssertionError(f"the demo has no Airflow (any more); it printed:\n{self.printed[-5000:]}")
+
+    def pause(self) -> None:
+        """Leaves the cores to others than Airflow's components that wait for work."""
+        for process in self._airflow(*IDLE):
+            process.suspend()
+
+    def go_on(self) -> None:
+        """Undoes :meth:`pause`."""
+        for process in self._airflow(*IDLE):
+            process.resume()
+
+    def _airflow(self, *commands: str) -> Iterator[psutil.Process]:
+        """Airflow's processes whose command has one of these words."""
         for process in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "standalone" in process.cmdline():
-                    return dict(process.environ())
-        raise AssertionError(f"the demo has no Airflow (any more); it printed:\n{self.printed[-5000:]}")
+                if not {*commands}.isdisjoint(process.cmdline()):
+                    yield process
 
     def stop(self) -> None:
         """Presses Ctrl-C, and waits for the end."""
         if self.code is None:
+            self.go_on()
             self.process.send_signal(signal.SIGINT)
             assert self.process.stdout is not None
             self.printed += self.process.stdout.read()
@@ -77,6 +95,18 @@ def processes_below(home: Path) -> list[str]:
     return found
 
 
+def every_nth_flight(rows: list[bytes], nth: int) -> list[bytes]:
+    """Every n-th flight; of the months that are asked about at first, those of every n-th hour: fewer requests."""
+    hours = [row.rstrip().rpartition(b",")[2] for row in rows]
+    asked = sorted({hour for hour in hours if b"2013-04-01" <= hour < b"2013-07-01"})
+    whole, split = {*asked[::nth]}, {*asked}
+    return [
+        row
+        for number, (row, hour) in enumerate(zip(rows, hours, strict=True))
+        if hour in whole or (hour not in split and number % nth == 0)
+    ]
+
+
 @pytest.fixture(scope="session")
 def some_flights(flights_raw: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """The raw tables with every n-th flight (``--flights-every``): less to learn from, on the same way."""
@@ -85,8 +115,9 @@ def some_flights(flights_raw: Path, tmp_path_factory: pytest.TempPathFactory, py
     name = "flights.csv"
     with zipfile.ZipFile(folder / f"{name}.zip") as archive:
         heading, *rows = archive.read(name).splitlines(keepends=True)
+    kept = every_nth_flight(rows, pytestconfig.getoption("flights_every"))
     with zipfile.ZipFile(folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, b"".join([heading, *rows[:: pytestconfig.getoption("flights_every")]]))
+        archive.writestr(name, b"".join([heading, *kept]))
     return folder
 
 
@@ -110,6 +141,7 @@ def shown_demo(tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_fli
         for line in process.stdout:
             shown.printed += line
             if "until you press Ctrl-C" in line:
+                shown.pause()
                 break
         else:
             shown.code = process.wait()

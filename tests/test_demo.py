@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from shown_demo import REPOSITORY, TIMEOUT_S, demo_environment, processes_below
 from waiting import wait_for
+
+from demo.airflow_api import AirflowApi
+from demo.follow import RunFailed, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.airflow, pytest.mark.server]
 
@@ -63,6 +66,17 @@ def test_the_demo_leads_from_the_served_version_back_to_the_raw_tables(shown_dem
 
 @of_the_shown
 @pytest.mark.last
+def test_a_failing_stage_fails_the_demo_with_the_task_s_log(shown_demo, some_flights):
+    (some_flights / "weather.csv").write_text("origin,temp\nEWR,39\n")
+    shown_demo.go_on()
+    api = AirflowApi(shown_demo.airflow_settings()["AIRFLOW__API__BASE_URL"])
+    with pytest.raises(RunFailed) as failed:
+        follow(api, "flights_training", api.trigger("flights_training"), Console(file=io.StringIO()))
+    assert "weather.csv" in str(failed.value) and "time_hour" in str(failed.value)
+
+
+@of_the_shown
+@pytest.mark.last
 def test_ctrl_c_stops_all_that_the_demo_has_started(shown_demo):
     assert len(processes_below(shown_demo.home)) > 3
     shown_demo.stop()
@@ -72,23 +86,20 @@ def test_ctrl_c_stops_all_that_the_demo_has_started(shown_demo):
 
 
 @of_others
-def test_a_failing_stage_fails_the_demo_with_the_task_s_log(tmp_path, runtime, flights_raw):
-    data = tmp_path / "data"
-    shutil.copytree(flights_raw, data)
-    (data / "weather.csv").write_text("origin,temp\nEWR,39\n")
+def test_what_does_not_start_fails_the_demo_and_what_did_is_stopped(tmp_path):
     home = tmp_path / "home"
     answer = subprocess.run(
-        [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime), "--exit"],
+        [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(tmp_path / "none")],
         cwd=REPOSITORY,
-        env=demo_environment(FLIGHTS_DATA=str(data)),
+        env=demo_environment(),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
     )
     assert answer.returncode == 1
-    assert "weather.csv" in answer.stdout and "time_hour" in answer.stdout
-    assert not list(home.glob("store/*/*/*/*/manifest.json"))
+    assert "model server ended with exit code 127" in answer.stdout and "cannot be started" in answer.stdout
+    assert "stopping warm process" in answer.stdout
     assert processes_below(home) == []
 
 

@@ -6,16 +6,15 @@ saves a developer the demo, and shows what is built; a test that changes what is
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -26,13 +25,19 @@ import build_ui
 import set_up
 from demo.services import free_port
 
-PASSWORDS = {"admin": "admin's", "op": "op's", "user": "user's", "viewer": "viewer's"}
-"""By user; each has the role of this name."""
+if TYPE_CHECKING:
+    from ui.own_airflow import OwnAirflow
+
+ROLES = {"admin": "admin", "op": "op", "user": "user", "viewer": "viewer", "watcher": "op"}
+"""By user; where they can log in at the demo's web UI, ``watcher`` may read the monitoring DAG alone."""
+PASSWORDS = {user: f"{user}'s" for user in ROLES}
 TIMEOUT_MS = 30_000
 STARTUP_TIMEOUT_S = 240.0
 OpenPage = Callable[..., Page]
 NOWHERE = "nowhere/at/all"
 """A path that no page has."""
+USERS = ",".join(f"{user}:{role}" for user, role in ROLES.items())
+"""As Airflow's simple auth manager takes them."""
 FAILED = pytest.StashKey[bool]()
 
 
@@ -97,14 +102,37 @@ def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
     shown = request.getfixturevalue("shown_demo")
     passwords = shown.home / "passwords.json"
     passwords.write_text(json.dumps(PASSWORDS))
-    users = {
+    url = f"http://127.0.0.1:{free_port()}"
+    settings = {
+        **shown.airflow_settings(),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__CORE__AUTH_MANAGER": "ui.one_dag_auth_manager.OneDagAuthManager",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{user}" for user in PASSWORDS),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": USERS,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+        "PYTHONPATH": str(Path(__file__).parent.parent),
     }
-    demo = Site("", shown.home, PASSWORDS, shown.airflow_settings())
-    with another_server(demo, shown.home / "logs" / "users.log", environment=users) as served:
-        yield served
+    log = shown.home / "logs" / "users.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "airflow", "api-server", "--port", url.rpartition(":")[2]],
+            env=settings,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        wait_for(
+            lambda: process.poll() is not None or answers(url),
+            lambda: log.read_text()[-3000:],
+            STARTUP_TIMEOUT_S,
+            poll_s=0.2,
+        )
+        assert process.poll() is None, log.read_text()[-3000:]
+        yield Site(url, shown.home, PASSWORDS, settings)
+    finally:
+        process.terminate()
+        process.wait(20)
 
 
 @pytest.fixture(scope="package")
@@ -268,45 +296,12 @@ def open_page(
 
 
 @pytest.fixture(scope="session")
-def site_below_a_path(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The same site by another API server, whose ``base_url`` has a path."""
-    with another_server(site, tmp_path_factory.mktemp("below") / "log", path="/behind/a-proxy") as below:
-        yield below
+def own(tmp_path_factory: pytest.TempPathFactory, runtime: Path, pages_built: None) -> Iterator[OwnAirflow]:
+    """An Airflow whose runs wait for what a test does."""
+    from ui.own_airflow import own_airflow  # which takes from here
 
-
-@contextlib.contextmanager
-def another_server(site: Site, log: Path, *, path: str = "", environment: Mapping[str, str] = {}) -> Iterator[Site]:
-    """Another API server of a site.
-
-    Args:
-        site: The site.
-        log: File for what it says.
-        path: Of its ``base_url``.
-        environment: Settings beside the site's.
-    """
-    port = free_port()
-    url = f"http://127.0.0.1:{port}{path}"
-    settings = {**site.environment, "AIRFLOW__API__BASE_URL": url, **environment}
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "airflow", "api-server", "--port", str(port)],
-            env=settings,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-        )
-    try:
-        wait_for(
-            lambda: process.poll() is not None or answers(url),
-            lambda: log.read_text()[-3000:],
-            STARTUP_TIMEOUT_S,
-            poll_s=0.2,
-        )
-        assert process.poll() is None, log.read_text()[-3000:]
-        yield replace(site, url=url, environment=settings)
-    finally:
-        process.terminate()
-        process.wait(20)
+    with own_airflow(tmp_path_factory.mktemp("own"), runtime, "pages_progress", "pages_schema") as own:
+        yield own
 
 
 def answers(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""An Airflow of its own for one DAG, so that nobody's scheduler and no other test has to do with its runs."""
+"""An Airflow of its own for a few DAGs, so that nobody's scheduler and no other test has to do with their runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from shown_demo import REPOSITORY
 from waiting import wait_for
 
 from demo.services import free_port
-from ui.conftest import PASSWORDS, Site, answers
+from ui.conftest import PASSWORDS, USERS, Site, answers
 
 WAIT_S = 600.0
 
 
 class OwnAirflow:
-    """A web UI, and a process in which a DAG runs.
+    """A web UI below a path, and a process in which DAGs run, one run after the other.
 
     Attributes:
         site: The web UI.
@@ -32,17 +32,25 @@ class OwnAirflow:
 
     def __init__(self, site: Site, process: subprocess.Popen[str]) -> None:
         self.site = site
+        self._process = process
         self._lines: list[str] = []
-        threading.Thread(target=self._read, args=[process], daemon=True).start()
+        threading.Thread(target=self._read, daemon=True).start()
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
             self._lines.append(line.rstrip())
 
-    def states(self) -> list[str]:
-        """The states of the runs that are over."""
-        return [line.removeprefix("over: ") for line in self._lines if line.startswith("over: ")]
+    def run(self, dag_id: str, **configuration: Any) -> None:
+        """Has a DAG run once those are over that were asked for before."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([dag_id, configuration]) + "\n")
+        self._process.stdin.flush()
+
+    def states(self, dag_id: str) -> list[str]:
+        """The states of the DAG's runs that are over."""
+        begin = f"over: {dag_id} "
+        return [line.removeprefix(begin) for line in self._lines if line.startswith(begin)]
 
     def wait_for(self, what: Callable[[], Any]) -> Any:
         """What there is to be, as soon as it is there."""
@@ -54,27 +62,27 @@ class OwnAirflow:
 
 
 @contextlib.contextmanager
-def own_airflow(home: Path, runtime: Path, dag_id: str, *configurations: Mapping[str, Any]) -> Iterator[OwnAirflow]:
-    """Starts it, and runs of the DAG, one after the other, while the web UI is up.
+def own_airflow(home: Path, runtime: Path, *dag_ids: str) -> Iterator[OwnAirflow]:
+    """Starts it.
 
     Args:
         home: An empty folder.
         runtime: The runtime environment.
-        dag_id: A DAG of ``tests/dags``, in a file of its name.
-        configurations: One for each run.
+        dag_ids: DAGs of ``tests/dags``, each in a file of its name.
     """
     port = free_port()
     (home / "passwords.json").write_text(json.dumps(PASSWORDS))
     (home / "dags").mkdir()
-    shutil.copy(REPOSITORY / "tests" / "dags" / f"{dag_id}.py", home / "dags")
-    url = f"http://127.0.0.1:{port}"
+    for dag_id in dag_ids:
+        shutil.copy(REPOSITORY / "tests" / "dags" / f"{dag_id}.py", home / "dags")
+    url = f"http://127.0.0.1:{port}/behind/a-proxy"
     extra = {"store": str(home / "store"), "runtime": str(runtime), "tracking_uri": f"sqlite:///{home}/mlflow.db"}
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in PASSWORDS),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": USERS,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of these tests " * 3,
         "AIRFLOW__API__BASE_URL": url,
@@ -88,7 +96,7 @@ def own_airflow(home: Path, runtime: Path, dag_id: str, *configurations: Mapping
             [sys.executable, *command],
             env=environment,
             cwd=home,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -100,7 +108,7 @@ def own_airflow(home: Path, runtime: Path, dag_id: str, *configurations: Mapping
     try:
         site = Site(url, home, PASSWORDS, environment)
         script = str(Path(__file__).with_name("run_dag.py"))
-        own = OwnAirflow(site, start(script, dag_id, *map(json.dumps, configurations)))
+        own = OwnAirflow(site, start(script))
         own.wait_for(own.is_ready)
         server = OwnAirflow(site, start("-m", "airflow", "api-server", "--port", str(port)))
         server.wait_for(lambda: answers(url))

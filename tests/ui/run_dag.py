@@ -1,4 +1,4 @@
-"""Runs a DAG in the Airflow of the environment, once for each configuration: ``run_dag.py <DAG> <JSON> <JSON> …``.
+"""Runs DAGs in the Airflow of the environment: for each line of standard input, ``[DAG, configuration]`` in JSON.
 
 Says ``ready`` when there is a database, and the state of each run when it is over.
 """
@@ -12,9 +12,9 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.utils.db import initdb
 
 if __name__ == "__main__":
-    _, dag_id, *configurations = sys.argv
     initdb()
     print("ready", flush=True)
-    dag = DagBag().dags[dag_id]
-    for configuration in configurations:
-        print("over:", dag.test(run_conf=json.loads(configuration)).state, flush=True)
+    dags = DagBag().dags
+    for line in sys.stdin:
+        dag_id, configuration = json.loads(line)
+        print("over:", dag_id, dags[dag_id].test(run_conf=configuration).state, flush=True)

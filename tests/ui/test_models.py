@@ -77,15 +77,14 @@ def tiles(page: Page) -> Any:
     return page.get_by_role("region", name="Endpoint")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_model_says_what_serves_and_how(site: Site, open_page: OpenPage, theme: str) -> None:
+def test_a_model_says_what_serves_and_how(site: Site, open_page: OpenPage) -> None:
     known = site.get(API)
     version = known["champion"]["version"]
     answering_versions(site, 3)
     for _ in range(20):  # among the thousands that the demo has sent
         malformed = httpx.post(f"{rest_url(site)}/v1/models/{MODEL}:predict", json={"instances": [1]}, trust_env=False)
         assert malformed.status_code == 400
-    page = open_page(f"plugin/hops/models?dag={DAG}", theme=theme)
+    page = open_page(f"plugin/hops/models?dag={DAG}")
     row = page.locator("tbody tr[data-index]")
     expect(row).to_have_count(1)
     expect(row).to_contain_text("AUC on eval")
@@ -107,7 +106,6 @@ def test_a_model_says_what_serves_and_how(site: Site, open_page: OpenPage, theme
     expect(page).to_have_url(re.compile("minutes=60"))
     page.reload()
     expect(page.get_by_role("radio", name="1 h")).to_be_checked()
-    expect(page.locator("html")).to_have_class(theme)
 
 
 def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, open_page: OpenPage) -> None:

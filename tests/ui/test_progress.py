@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ui.conftest import OpenPage
-from ui.own_airflow import own_airflow
+from ui.own_airflow import OwnAirflow
 
 pytestmark = [pytest.mark.runtime]
 
@@ -28,33 +28,30 @@ def _last_of(page: Page, figure: str) -> str:
     return ""
 
 
-def test_a_step_is_followed_while_it_runs(
-    open_page: OpenPage, tmp_path: Path, runtime: Path, pages_built: None, chromium: str
-) -> None:
-    home, gate = tmp_path / "airflow", tmp_path / "gate"
-    for folder in (home, gate):
-        folder.mkdir()
-    with own_airflow(home, runtime, "pages_progress", {"gate": str(gate)}) as own:
+def test_a_step_is_followed_while_it_runs(open_page: OpenPage, own: OwnAirflow, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    own.run("pages_progress", gate=str(gate))
 
-        def running() -> str | None:
-            runs = own.site.get("/api/v2/dags/pages_progress/dagRuns")["dag_runs"]
-            for run in runs:
-                path = f"/api/v2/dags/pages_progress/dagRuns/{quote(run['dag_run_id'], safe='')}/taskInstances/learn"
-                if own.site.get(path)["state"] == "running":
-                    return str(run["dag_run_id"])
-            return None
+    def running() -> str | None:
+        runs = own.site.get("/api/v2/dags/pages_progress/dagRuns")["dag_runs"]
+        for run in runs:
+            path = f"/api/v2/dags/pages_progress/dagRuns/{quote(run['dag_run_id'], safe='')}/taskInstances/learn"
+            if own.site.get(path)["state"] == "running":
+                return str(run["dag_run_id"])
+        return None
 
-        run = quote(own.wait_for(running), safe="")
-        page = open_page(f"dags/pages_progress/runs/{run}/tasks/learn/plugin/hops-task", site=own.site)
-        bar = page.get_by_role("progressbar")
-        expect(page.get_by_text("The step says nothing yet.")).to_be_visible()
-        for epoch in (1, 2, 3):
-            (gate / str(epoch)).touch()
-            expect(page.get_by_text(f"epoch {epoch} of 4", exact=True)).to_be_visible()
-            expect(bar).to_have_attribute("aria-valuenow", str(25 * epoch))
-            expect(page.get_by_text(f"{25 * epoch}%", exact=True)).to_be_visible()
-        expect(page.get_by_text(re.compile("^about .* left$|^nearly done$"))).to_be_visible()
-        assert "0.333" in _last_of(page, "loss")
-        (gate / "4").touch()
-        expect(bar).to_have_count(0, timeout=60_000)  # what it has made is shown in its place
-        assert own.wait_for(own.states) == ["success"]
+    run = quote(own.wait_for(running), safe="")
+    page = open_page(f"dags/pages_progress/runs/{run}/tasks/learn/plugin/hops-task", site=own.site)
+    bar = page.get_by_role("progressbar")
+    expect(page.get_by_text("The step says nothing yet.")).to_be_visible()
+    for epoch in (1, 2, 3):
+        (gate / str(epoch)).touch()
+        expect(page.get_by_text(f"epoch {epoch} of 4", exact=True)).to_be_visible()
+        expect(bar).to_have_attribute("aria-valuenow", str(25 * epoch))
+        expect(page.get_by_text(f"{25 * epoch}%", exact=True)).to_be_visible()
+    expect(page.get_by_text(re.compile("^about .* left$|^nearly done$"))).to_be_visible()
+    assert "0.333" in _last_of(page, "loss")
+    (gate / "4").touch()
+    expect(bar).to_have_count(0, timeout=60_000)  # what it has made is shown in its place
+    assert own.wait_for(lambda: own.states("pages_progress")) == ["success"]

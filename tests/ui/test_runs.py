@@ -55,9 +55,8 @@ def test_runs_are_sorted_filtered_and_what_is_wrong_is_pointed_at(
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_runs_are_compared(open_page: OpenPage, trainings: list[dict[str, Any]], theme: str) -> None:
-    page = open_page(RUNS, theme=theme)
+def test_runs_are_compared(open_page: OpenPage, trainings: list[dict[str, Any]]) -> None:
+    page = open_page(RUNS)
     for index in (0, 1):
         _rows(page).nth(index).get_by_role("checkbox").click()
     page.get_by_role("button", name="Compare").click()

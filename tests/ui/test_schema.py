@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
 from ui.conftest import OpenPage, Site
-from ui.own_airflow import OwnAirflow, own_airflow
+from ui.own_airflow import OwnAirflow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -28,7 +27,8 @@ class Asking:
     """An Airflow in which the DAG ``pages_schema`` runs and waits for answers."""
 
     def __init__(self, own: OwnAirflow) -> None:
-        self.site, self.states, self.wait_for = own.site, own.states, own.wait_for
+        self.site, self.wait_for = own.site, own.wait_for
+        self.states = functools.partial(own.states, "pages_schema")
 
     def waiting(self) -> dict[str, Any] | None:
         """The validation that waits for an answer; None before the first run is over."""
@@ -52,11 +52,11 @@ class Asking:
 
 
 @pytest.fixture(scope="module")
-def asking(tmp_path_factory: pytest.TempPathFactory, runtime: Path, pages_built: None) -> Iterator[Asking]:
+def asking(own: OwnAirflow) -> Asking:
     """The DAG as it is, and twice with data that has changed."""
-    configurations = [{"changed": changed} for changed in ("", "yes", "again")]
-    with own_airflow(tmp_path_factory.mktemp("asking"), runtime, "pages_schema", *configurations) as own:
-        yield Asking(own)
+    for changed in ("", "yes", "again"):
+        own.run("pages_schema", changed=changed)
+    return Asking(own)
 
 
 def _rows(page: Page | Locator, label: str) -> Locator:
@@ -178,3 +178,13 @@ def test_an_answer_that_comes_too_late_is_told_who_was_first(asking: Asking, ope
     timeline = page.get_by_role("table", name="Anomalies across runs")
     expect(timeline.get_by_role("columnheader").get_by_role("button")).to_have_count(6)
     expect(decision).to_contain_text(f"{REJECT} by op")
+
+
+def test_the_pages_work_below_a_path(asking: Asking, open_page: OpenPage) -> None:
+    page = open_page("", site=asking.site)
+    page.get_by_role("link", name="ML Pipelines").click()
+    page.get_by_role("link", name="pages_schema", exact=True).click()
+    page.get_by_role("link", name="Skew").click()
+    expect(page).to_have_url(f"{asking.site.url}/plugin/hops/skew?dag=pages_schema")
+    page.reload()
+    expect(page.locator("h1")).to_have_text("Skew")

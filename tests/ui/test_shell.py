@@ -79,16 +79,6 @@ def test_a_run_and_a_task_have_a_tab(site: Site, open_page: OpenPage) -> None:
     expect(page.get_by_text("This part of the page failed")).to_have_count(0)
 
 
-def test_the_pages_work_below_a_path(site_below_a_path: Site, open_page: OpenPage) -> None:
-    page = open_page("", site=site_below_a_path)
-    page.get_by_role("link", name="ML Pipelines").click()
-    page.get_by_role("link", name=DAG, exact=True).click()
-    page.get_by_role("link", name="Skew").click()
-    expect(page).to_have_url(f"{site_below_a_path.url}/plugin/hops/skew?dag={DAG}")
-    page.reload()
-    expect(page.locator("h1")).to_have_text("Skew")
-
-
 def test_who_is_not_logged_in_is_led_to_the_login_and_back(site: Site, open_page: OpenPage) -> None:
     page = open_page("plugin/hops", problems_expected=True, own=True)
     expect(page.get_by_role("link", name=DAG, exact=True)).to_be_visible()
