@@ -56,6 +56,7 @@ GROUPS = {
     "site": "demo",
     "shown_demo": "demo",
     "processes": "rollouts",
+    "boosted_runtime": "rollouts",
     "wheel_file": "wheel",
 }
 """By fixture that takes long to make, the group of its modules, which share it: the first that a module has counts."""

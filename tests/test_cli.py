@@ -39,8 +39,8 @@ def test_defining_the_commands_imports_nothing_that_they_need() -> None:
     assert set(result.stdout.split()) - {"airflow_hops"} == {"airflow_hops.cli", "airflow_hops.cli.definition"}
 
 
-def test_runtime_path_follows_the_configuration(tmp_path: Path) -> None:
-    assert airflow("hops", "runtime", "path").stdout.strip() == os.environ["AIRFLOW__HOPS__RUNTIME"]
+def test_runtime_path_follows_the_configuration(hops: Any, tmp_path: Path) -> None:
+    assert hops("runtime", "path")[1].strip() == os.environ["AIRFLOW__HOPS__RUNTIME"]
     result = airflow("hops", "runtime", "path", AIRFLOW_HOME=str(tmp_path), AIRFLOW__HOPS__RUNTIME="")
     assert result.stdout.strip() == str(tmp_path / "hops-runtime")
 

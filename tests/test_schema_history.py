@@ -28,6 +28,7 @@ from airflow_hops.schema_history import (
 )
 from airflow_hops.store import ArtifactStore, kept_version
 
+FORK = multiprocessing.get_context("fork")
 PRODUCER = Producer("flights", "run-1", "schema")
 
 
@@ -183,13 +184,12 @@ def _freeze(root: str, who: str, barrier: Any, results: Any) -> None:
 
 
 def _processes(target: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-    spawn = multiprocessing.get_context("spawn")
-    return [spawn.Process(target=target, args=given) for given in arguments]
+    return [FORK.Process(target=target, args=given) for given in arguments]
 
 
 def test_publishers_at_once_lose_no_version(store: ArtifactStore) -> None:
     freeze(store, text_of("a"))
-    barrier = multiprocessing.get_context("spawn").Barrier(3)
+    barrier = FORK.Barrier(3)
     processes = _processes(_publish_many, [(store.root, who, barrier) for who in ("x", "y", "z")])
     for process in processes:
         process.start()
@@ -204,8 +204,7 @@ def test_publishers_at_once_lose_no_version(store: ArtifactStore) -> None:
 
 
 def test_of_two_first_runs_at_once_one_freezes_and_the_other_takes_that(store: ArtifactStore) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    barrier, results = spawn.Barrier(2), spawn.Queue()
+    barrier, results = FORK.Barrier(2), FORK.Queue()
     processes = _processes(_freeze, [(store.root, who, barrier, results) for who in ("x", "y")])
     for process in processes:
         process.start()

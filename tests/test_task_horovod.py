@@ -49,7 +49,7 @@ def returned(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
         patch.setenv("AIRFLOW__HOPS__RUNTIME", str(boosted_runtime))
-        run = run_dag("task_horovod", {"examples": examples.to_dict(), "lr": 0.01})
+        run = run_dag("task_horovod", {"examples": examples.to_dict(), "lr": 0.01}, boosted=True)
         assert str(run.state) == "success"
         yield {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
 
