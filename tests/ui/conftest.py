@@ -164,10 +164,10 @@ class Window:
         self.unanswered: list[str] = []
         self.problems_expected = problems_expected
 
-    def load(self, url: str, theme: str) -> None:
-        """Loads an address as one who was never there."""
+    def load(self, url: str, theme: str, script: str) -> None:
+        """Loads an address as one who was never there; the script is run before those of each page."""
         fresh = f"sessionStorage.opened = 1; localStorage.clear(); localStorage.theme = {json.dumps(theme)}"
-        self.page.add_init_script(f"if (!sessionStorage.opened) {{ {fresh} }}")
+        self.page.add_init_script(f"if (!sessionStorage.opened) {{ {fresh} }}\n{script}")
         self.page.goto(url)
 
     def follow(self, url: str, theme: str) -> None:
@@ -243,8 +243,8 @@ def open_page(
 
     At the end of the test nothing may have gone wrong in any of them: an error in the console, an exception, an answer
     of 400 or more; except in those that were opened with ``problems_expected``. ``site`` is for another than the usual.
-    A test that changes more of a window than a link resets says ``own=True``. Where the test has failed, what the
-    windows showed is printed, with the requests that were not answered yet.
+    A test that changes more of a window than a link resets says ``own=True``, or gives a script that each page begins
+    with. Where the test has failed, what the windows showed is printed, with the requests that were not answered yet.
     """
     opened: list[tuple[Window, Windows | None, str]] = []
 
@@ -258,7 +258,7 @@ def open_page(
         problems_expected: bool = False,
         width: int = 1600,
         height: int = 1000,
-        own: bool = False,
+        own: bool | str = False,
     ) -> Page:
         key = (site.url, user, zone, width, height)
         if key not in windows:
@@ -274,7 +274,7 @@ def open_page(
         else:
             window = Window(kind.context.new_page())
             window.begin(problems_expected=problems_expected)
-            window.load(url, theme)
+            window.load(url, theme, own if isinstance(own, str) else "")
         opened.append((window, None if own else kind, site.url))
         return window.page
 

@@ -132,13 +132,9 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
 
 def test_the_ticks_stand_where_the_chosen_zone_has_them(open_page: OpenPage, timeline: dict[str, Any]) -> None:
     def dates(browsers: str, chosen: str) -> dict[str, int]:
-        page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp", zone=browsers, own=True)
-        chart = page.get_by_role("img", name=re.compile("^temp over")).locator("canvas")
-        expect(chart).to_be_visible()
-        page.evaluate(f"localStorage.timezone = JSON.stringify('{chosen}')")
-        page.add_init_script(DRAWN_DATES)
-        page.reload()
-        expect(chart).to_be_visible()
+        script = f"localStorage.timezone = JSON.stringify('{chosen}');\n{DRAWN_DATES}"
+        page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp", zone=browsers, own=script)
+        expect(page.get_by_role("img", name=re.compile("^temp over")).locator("canvas")).to_be_visible()
         page.wait_for_function("Object.keys(window.dates).length > 2")
         drawn: dict[str, int] = page.evaluate("window.dates")
         return drawn
