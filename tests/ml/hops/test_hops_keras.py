@@ -44,11 +44,6 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any], Callable[[], Any]
         {},
         partial(keras.optimizers.Adam, 0.01, global_clipnorm=0.5),
     ),
-    "sgd_clipped_by_value": (
-        partial(keras.optimizers.SGD, 0.1, clipvalue=0.05),
-        {},
-        partial(keras.optimizers.SGD, 0.1, clipvalue=0.05),
-    ),
     "adamw_schedule": (
         lambda: keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.01, 10)),
         {},
@@ -335,16 +330,15 @@ def _exchange_with_a_slow_rank() -> float:
 def test_two_ranks_have_equal_weights_which_are_those_of_one_process(two_ranks: Any, optimizer: str) -> None:
     first, second = two_ranks(_against_one_process, optimizer, 3 if optimizer == "adam_clipped" else 1)
     assert first["checksum"] == second["checksum"]
-    assert first["difference"] < 1e-5
+    assert first["difference"] < (1e-6 if optimizer == "sgd" else 1e-5)
     if optimizer.startswith("accumulated_by_keras") or optimizer == "accumulated":
         # Gradients wait on their rank: exchanged after the first batch, they would be the same on both.
         assert first["unchanged"] and second["unchanged"]
         assert first["waiting"] and first["waiting"] != second["waiting"]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "accumulated"])
-def test_three_ranks_have_equal_weights_which_are_those_of_one_process(three_ranks: Any, optimizer: str) -> None:
-    found = three_ranks(_against_one_process, optimizer)
+def test_three_ranks_have_equal_weights_which_are_those_of_one_process(three_ranks: Any) -> None:
+    found = three_ranks(_against_one_process, "accumulated")
     assert found[0]["difference"] < 1e-5
     assert len({rank["checksum"] for rank in found}) == 1
 
@@ -363,8 +357,7 @@ def test_gradients_that_travel_in_16_bits_are_near(two_ranks: Any) -> None:
     """What is rounded on its way makes a small difference, and it does make one."""
     first, second = two_ranks(_against_one_process, "fp16")
     assert first["checksum"] == second["checksum"]
-    assert 1e-6 < first["difference"] < 1e-3
-    assert two_ranks(_against_one_process, "sgd")[0]["difference"] < 1e-6
+    assert 1e-6 < first["difference"] < 1e-3, "without compression it is less than 1e-6"
 
 
 def test_a_rank_whose_scaled_gradients_overflow_does_not_keep_the_others_waiting(two_ranks: Any) -> None:
@@ -402,11 +395,8 @@ def _scaled() -> list[float]:
     return [scale_learning_rate(0.1, 8), float(schedule(10)), float(again(10))]
 
 
-@pytest.mark.parametrize("gang", ["two_ranks", "three_ranks"])
-def test_metrics_of_shards_of_different_sizes_are_those_of_one_process(
-    gang: str, request: pytest.FixtureRequest
-) -> None:
-    found = request.getfixturevalue(gang)(_metrics)
+def test_metrics_of_shards_of_different_sizes_are_those_of_one_process(three_ranks: Any) -> None:
+    found = three_ranks(_metrics)
     size = len(found)
     for rank in found:
         extra = rank["found"].pop("extra")

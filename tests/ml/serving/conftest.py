@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server_process import ServerProcess, runtime_environment
+from server_process import ServerProcess
 
-from . import make_models
+from . import make_format_models, make_models
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,12 +75,10 @@ def shared_server(
 
 
 @pytest.fixture(scope="session")
-def format_models(runtime_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def format_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a model of each kind that the server opens, each as version 1."""
     folder = tmp_path_factory.mktemp("format-models")
-    script = Path(__file__).with_name("make_format_models.py")
-    command = [str(runtime_python), str(script), str(folder)]
-    subprocess.run(command, check=True, env=runtime_environment(), capture_output=True, timeout=300)
+    make_format_models.main(folder)
     return folder
 
 

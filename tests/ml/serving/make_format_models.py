@@ -1,12 +1,8 @@
-"""Writes models of every kind that the server opens; run with the runtime environment's Python.
-
-``python make_format_models.py FOLDER`` writes ``FOLDER/<model>/1``.
-"""
+"""Writes models of every kind that the server opens: ``<model>/1`` in a folder."""
 
 from __future__ import annotations
 
 import operator
-import sys
 from pathlib import Path
 
 import flatbuffers
@@ -279,7 +275,3 @@ def main(folder: Path) -> None:
     write_estimators(folder)
     write_onnx(folder)
     write_onnx_graphs(folder)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

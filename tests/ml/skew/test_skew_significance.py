@@ -48,9 +48,9 @@ def _p_values(rows: int, draws: int, shift: float = 0.0) -> dict[str, dict[str, 
 
 @pytest.mark.parametrize("rows", [100, 10_000])
 def test_unchanged_samples_have_p_values_that_are_not_too_small(rows: int) -> None:
-    found = _p_values(rows, draws=24)
+    found = _p_values(rows, draws=16)
     every = [p for feature in found.values() for values in feature.values() for p in values]
-    assert len(every) == 24 * 15
+    assert len(every) == 16 * 15
     assert fmean(p <= 0.01 for p in every) <= 0.02
     assert fmean(p <= 0.1 for p in every) <= 0.12
     # They are no larger than they should be, where nothing makes them careful.

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow_data_validation as tfdv
-from apache_beam.options.pipeline_options import PipelineOptions
 from google.protobuf import json_format, text_format
+from statistics_equality import beam_pipeline
 from tensorflow_data_validation.statistics.generators.lift_stats_generator import LiftStatsGenerator
 from tensorflow_data_validation.types import FeaturePath
 from tensorflow_data_validation.utils.example_weight_map import ExampleWeightMap
@@ -268,7 +268,7 @@ def _by_beam(batches: list[pa.RecordBatch], schema: Any, scratch: Path) -> dict[
 
 def _pipeline() -> Any:
     # TFDV 1.16's lift does not pass the type check of this Beam.
-    return beam.Pipeline(options=PipelineOptions(pipeline_type_check=False))
+    return beam_pipeline(pipeline_type_check=False)
 
 
 def _create(pipeline: Any, batches: list[pa.RecordBatch]) -> Any:
