@@ -39,29 +39,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 _ANSWER_S = 300.0
 
+SHARED = ("spark", "format_models")
+"""Fixtures that take long to make: all tests that use one of them are a group."""
+
 LONG = (
     "spark",
     "ranks",
     "tests/ml/train/test_train.py",
+    "tests/ml/gang/test_ssh.py",
     "tests/ml/train/test_train_resume.py",
+    "tests/ml/gang/test_spark.py",
+    "tests/ml/serving/test_workers.py",
+    "format_models",
+    "tests/ml/serving/test_remote_base_path.py",
     "tests/ml/statistics/test_statistics.py",
+    "tests/ml/serving/test_reliability.py",
     "tests/ml/skew/test_skew_significance.py",
-    "tests/ml/train/test_horovod_scripts.py",
-    "tests/ml/statistics/test_lift.py",
+    "tests/ml/train/test_tracking.py",
 )
 """Groups that take long: those begin first."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests by what they use; has one worker of pytest-xdist run a module's tests, one all on a Spark session."""
+    """Marks tests by what they use; has one worker of pytest-xdist run a module, or all that share a fixture."""
     for item in items:
         for fixture, marker in (("spark", "spark"), ("start_ssh_server", "server"), ("trainings", "server")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
         if item.get_closest_marker("xdist_group") is None:
-            shared = "spark" if "spark" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group(shared))
+            shared = [group for group in SHARED if group in getattr(item, "fixturenames", ())]
+            item.add_marker(pytest.mark.xdist_group(*shared[:1] or [item.nodeid.partition("::")[0]]))
     places = {group: place for place, group in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.get_closest_marker("xdist_group").args[0], len(places)))
 

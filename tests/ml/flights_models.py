@@ -45,7 +45,7 @@ class FlightsModels:
 
         Args:
             steps: Steps of gradient descent; 0 leaves the model at chance.
-            flaw: "nan" for a model that answers NaN, "range" for one that answers 2.
+            flaw: "nan" for a model that answers NaN.
         """
         x, y = self._rows
         model = Logistic(x.shape[1], flaw)
@@ -78,4 +78,4 @@ class Logistic(tf.Module):
 
     def __call__(self, inputs: dict[str, Any]) -> Any:
         probability = tf.sigmoid(tf.matmul(inputs["numeric"], self.weights) + self.bias)
-        return {"nan": probability * float("nan"), "range": probability + 2.0}.get(self.flaw, probability)
+        return probability * float("nan") if self.flaw == "nan" else probability

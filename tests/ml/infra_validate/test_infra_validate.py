@@ -82,15 +82,11 @@ def test_a_damaged_saved_model_fails_with_the_servers_own_words(
     assert "saved_model.pb" in str(failed.value)
 
 
-@pytest.mark.parametrize(
-    ("flaw", "words"),
-    [("nan", "predictions are not in \\[0, 1\\], the first is nan"), ("range", "the first is 2\\.")],
-)
 def test_answers_that_are_no_probabilities_are_refused(
-    validate: Validate, make_flights_model: Callable[..., Artifact], flaw: str, words: str
+    validate: Validate, make_flights_model: Callable[..., Artifact]
 ) -> None:
-    with pytest.raises(BadInput, match=words):
-        validate(make_flights_model(steps=1, flaw=flaw))
+    with pytest.raises(BadInput, match=r"predictions are not in \[0, 1\], the first is nan"):
+        validate(make_flights_model(steps=1, flaw="nan"))
 
 
 def test_a_regression_serves_whatever_the_size_of_its_numbers(tmp_path: Path) -> None:
