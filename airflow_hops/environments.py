@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from airflow_hops.class_archive import lacks_archive, make_archive
 from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.cuda import horovod_with_nccl, needs_nccl
 from airflow_hops.java import find_java, own_java
 from airflow_hops.uv_program import Say, package_name, run_uv, uv_environment
 
 STAMP_NAME = "hops-pins.sha256"
-"""File in an environment, written last: the fingerprint of its pins, and the folder that it was made in."""
+"""File in an environment, written last: the fingerprint of its pins, the folder that it was made in, its pins' name."""
+
+PINS_NAME = "runtime.txt"
+"""The runtime environment's pins."""
+
+CUDA_PINS_NAME = "runtime-cuda.txt"
+"""Those with CUDA's libraries besides."""
 
 ADDED_NAME = "hops-added.txt"
 """File in an environment: the requirements that its owner has added to the pins, one a line."""
@@ -56,22 +65,34 @@ class EnvironmentState:
         return self.name == "good"
 
 
-def pins_file() -> Path:
-    """The runtime environment's pinned requirements: in the wheel inside the package, in a checkout beside it."""
+def pins_file(name: str = PINS_NAME) -> Path:
+    """Pinned requirements of the runtime environment: in the wheel inside the package, in a checkout beside it."""
     package = Path(__file__).parent
-    inside = package / "requirements" / "runtime.txt"
-    return inside if inside.exists() else package.parent / "requirements" / "runtime.txt"
+    inside = package / "requirements" / name
+    return inside if inside.exists() else package.parent / "requirements" / name
 
 
-@cache
-def pins_fingerprint() -> str:
-    """SHA-256 (hex) of the runtime environment's pins."""
-    return fingerprint(pins_file())
+def pins_of(path: Path) -> Path:
+    """The pinned requirements for the environment in a folder: with CUDA where it was made with it."""
+    stamp = _read_stamp(path)
+    return pins_file(CUDA_PINS_NAME if stamp is not None and stamp[2] == CUDA_PINS_NAME else PINS_NAME)
+
+
+def pins_fingerprint(path: Path) -> str:
+    """SHA-256 (hex) of the pins that the environment in a folder should hold."""
+    return _packaged_fingerprint(pins_of(path))
 
 
 def fingerprint(pins: Path) -> str:
-    """SHA-256 (hex) of a file of pins."""
-    return hashlib.sha256(pins.read_bytes()).hexdigest()
+    """SHA-256 (hex) of a file of pins, and of those that it includes."""
+    text = pins.read_bytes()
+    included = re.findall(r"^-r (\S+)", text.decode(), re.MULTILINE)
+    return hashlib.sha256(text + b"".join(pins.with_name(name).read_bytes() for name in included)).hexdigest()
+
+
+@cache
+def _packaged_fingerprint(pins: Path) -> str:
+    return fingerprint(pins)
 
 
 def added_requirements(path: Path) -> list[str]:
@@ -95,12 +116,10 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
         return EnvironmentState("foreign", f"{path} is not a Python environment (it has no pyvenv.cfg)")
     if not (path / "bin" / "python").exists():
         return EnvironmentState("broken", f"{path}/bin/python leads nowhere; was that Python removed?")
-    try:
-        made_of, _, made_in = (path / STAMP_NAME).read_text().strip().partition("\n")
-    except FileNotFoundError:
-        if any(path.glob("lib/python3*/site-packages/*.dist-info")):
-            return EnvironmentState("unmanaged", f"{path} was not made by airflow-hops (it has no {STAMP_NAME})")
-        made_of, made_in = UNFINISHED, ""
+    stamp = _read_stamp(path)
+    if stamp is None and any(path.glob("lib/python3*/site-packages/*.dist-info")):
+        return EnvironmentState("unmanaged", f"{path} was not made by airflow-hops (it has no {STAMP_NAME})")
+    made_of, made_in, _ = stamp or (UNFINISHED, "", "")
     if made_in and made_in != str(path.resolve()):
         return EnvironmentState("moved", f"{path} was made in {made_in}")
     if made_of in ("", UNFINISHED):
@@ -108,6 +127,20 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
     if made_of != expected:
         return EnvironmentState("stale", f"{path} holds pins {made_of[:12]}, expected {expected[:12]}")
     return EnvironmentState("good", f"pins {made_of[:12]}")
+
+
+def _read_stamp(path: Path) -> tuple[str, str, str] | None:
+    """Fingerprint of the pins, folder, and the pins' name; each is empty where it is not known."""
+    try:
+        made_of, made_in, name, *_ = [*(path / STAMP_NAME).read_text().splitlines(), "", "", ""]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return made_of, made_in, name
+
+
+def write_stamp(path: Path, pins: Path, made_of: str) -> None:
+    """Says of the environment in a folder which pins it holds, or that it is :data:`UNFINISHED`."""
+    (path / STAMP_NAME).write_text(f"{made_of}\n{path}\n{pins.name}\n")
 
 
 def create_environment(
@@ -125,7 +158,8 @@ def create_environment(
 
     Args:
         path: Its folder.
-        pins: Pinned requirements. A ``uv.toml`` beside them holds the build settings.
+        pins: Pinned requirements. A ``uv.toml`` beside them holds the build settings. Where NCCL is among them, Horovod
+            is built with it.
         uv: The uv program.
         python: The interpreter to build on, by path or name; None for this process's own where its version fits, else
             for one that uv finds on this machine, or downloads.
@@ -156,27 +190,30 @@ def create_environment(
         )
     settings = pins.with_name("uv.toml")
     added = added_requirements(path)
-    if force or state.name not in ("unfinished", "stale", "good"):
+    # Of the same version, uv would keep the Horovod that is there, with NCCL or without.
+    other_kind = ((_read_stamp(path) or ("", "", ""))[2] or PINS_NAME) != pins.name
+    if force or other_kind or state.name not in ("unfinished", "stale", "good"):
         interpreter = find_python(uv, python, version, say)
         say(f"new environment on {interpreter}")
         run_uv([uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(path)], settings, say)
-    stamp = path / STAMP_NAME
-    stamp.write_text(f"{UNFINISHED}\n{path}\n")
+    write_stamp(path, pins, UNFINISHED)
     write_added(path, added)
     files = [str(pins.resolve())]
     if wants_java and java is not None:
         say(f"no Java that Spark runs on was found on this machine: one comes along ({java.name})")
         files.append(str(java.resolve()))
-    target = ["--python", str(path / "bin" / "python")]
+    python_of_it = path / "bin" / "python"
     try:
-        run_uv([uv, "pip", "sync", *target, "--compile-bytecode", *files], settings, say)
+        with horovod_with_nccl(pins, python_of_it, uv=uv, say=say) if needs_nccl(pins) else nullcontext() as build:
+            command = [uv, "pip", "sync", "--python", str(python_of_it), "--compile-bytecode", *files]
+            run_uv(command, settings, say, build)
     except HopsError as error:
-        missing = build_tools_missing(str(path / "bin" / "python"))
+        missing = build_tools_missing(str(python_of_it))
         needed = f"{error}; packages that are built here need: apt-get install {' '.join(missing)}"
         raise HopsError(needed) from None if missing else error
     if added:
         _install_added(path, pins, added, uv, say)
-    stamp.write_text(f"{expected}\n{path}\n")
+    write_stamp(path, pins, expected)
     if java is not None:
         _archive_classes(path, say)
     return True

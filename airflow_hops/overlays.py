@@ -7,6 +7,7 @@ environment would take a quarter of a minute and gigabytes. Standard library onl
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.overlay import BASE_NAME, LOCK_NAME, base_of, locked_packages
 from airflow_hops.environments import (
     PYTHON_VERSION,
-    STAMP_NAME,
     UNFINISHED,
     EnvironmentState,
     added_requirements,
@@ -26,12 +26,16 @@ from airflow_hops.environments import (
     fingerprint,
     pins_fingerprint,
     write_added,
+    write_stamp,
 )
 from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.uv_program import Say, package_name, run_uv
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _LINK_NAME = "hops-base.pth"
+_BOOSTERS = {"lightgbm", "xgboost", "xgboost-cpu"}
+_CONVERTER = "onnxmltools"
+"""What models of :data:`_BOOSTERS` are exported with."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,26 @@ def list_overlays(base: Path) -> list[Overlay]:
             file.parent.name.removeprefix(f"{base.name}-"),
             file.parent,
             tuple(added_requirements(file.parent)),
-            environment_state(file.parent, pins_fingerprint()),
+            overlay_state(file.parent),
         )
         for file in folders
     ]
+
+
+def overlay_state(folder: Path) -> EnvironmentState:
+    """The state of an overlay: stale, too, once its base has other packages added to it than it was resolved with."""
+    base = base_of(folder)
+    state = environment_state(folder, _resolved_with(base, pins_fingerprint(base)))
+    if state.name == "stale":
+        detail = f"{folder} was resolved with other packages than {base} has now"
+        return EnvironmentState(state.name, detail)
+    return state
+
+
+def _resolved_with(base: Path, pins: str) -> str:
+    """The fingerprint of a base with these pins and what was added to them."""
+    added = "\n".join(added_requirements(base))
+    return hashlib.sha256(f"{pins}\n{added}".encode()).hexdigest() if added else pins
 
 
 def make_overlay(
@@ -113,7 +133,8 @@ def make_overlay(
     Args:
         base: Folder of the runtime environment.
         name: The overlay's name.
-        requirements: All that it is to add, as pip takes it: ``lightgbm``, ``xgboost-cpu==3.2.0``.
+        requirements: All that it is to add, as pip takes it: ``lightgbm``, ``xgboost-cpu==3.2.0``. What exports their
+            models comes along.
         pins: The base's pinned requirements.
         uv: The uv program.
         python: An interpreter that must be of the base's version; None for no check.
@@ -138,7 +159,9 @@ def make_overlay(
     if python is not None:
         find_python(uv, python, PYTHON_VERSION)
     requirements = list({package_name(requirement): requirement for requirement in requirements}.values())
-    lock = resolve(base, requirements, pins, uv=uv, say=say, before=locked_packages(folder))
+    converter = [_CONVERTER] if _BOOSTERS & set(map(package_name, requirements)) else []
+    lock = resolve(base, [*requirements, *converter], pins, uv=uv, say=say, before=locked_packages(folder))
+    expected = _resolved_with(base, expected)
     state = environment_state(folder, expected)
     if state.good and not force and lock == locked_packages(folder):
         write_added(folder, requirements)
@@ -150,14 +173,14 @@ def make_overlay(
         (base_site,) = base.glob("lib/python3*/site-packages")
         # As a site folder of its own, so that what its own .pth files say holds here, too.
         (site / _LINK_NAME).write_text(f"import site; site.addsitedir({str(base_site)!r})\n")
-    (folder / STAMP_NAME).write_text(f"{UNFINISHED}\n{folder}\n")
+    write_stamp(folder, pins, UNFINISHED)
     (folder / BASE_NAME).write_text(f"{base}\n")
     (folder / LOCK_NAME).write_text("".join(f"{line}\n" for line in lock))
     write_added(folder, requirements)
     command = [uv, "pip", "sync", "--quiet", "--allow-empty-requirements", "--compile-bytecode"]
     target = ["--python", str(folder / "bin" / "python"), str(folder / LOCK_NAME)]
     run_uv([*command, *target], settings, say)
-    (folder / STAMP_NAME).write_text(f"{expected}\n{folder}\n")
+    write_stamp(folder, pins, expected)
     return True
 
 
@@ -216,4 +239,4 @@ def remove_overlay(base: Path, name: str) -> Path:
 def runtime_fingerprint(runtime: Path) -> str:
     """What tells the libraries of an environment: the pins, and what was added to them."""
     base = base_of(runtime)
-    return "\n".join([pins_fingerprint(), *added_requirements(base), *locked_packages(runtime)])
+    return "\n".join([pins_fingerprint(base), *added_requirements(base), *locked_packages(runtime)])

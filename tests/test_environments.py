@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ from airflow_hops.cli.checks import check_overlays
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.environments import (
     AIRFLOW_PYTHON_VERSIONS,
+    CUDA_PINS_NAME,
     STAMP_NAME,
     add_requirements,
     added_requirements,
@@ -28,6 +33,7 @@ from airflow_hops.environments import (
     environment_state,
     fingerprint,
     pins_file,
+    pins_of,
 )
 from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
 from airflow_hops.java import find_java
@@ -36,12 +42,14 @@ from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.overlays import make_overlay, runtime_fingerprint
 
 
-def write_wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
-    """A wheel with one module, ``<name>.py``, that knows its version."""
+def write_wheel(folder: Path, name: str, version: str, requires: str = "", files: Sequence[str] = ()) -> None:
+    """A wheel with one module, ``<name>.py``, that knows its version, and with empty files."""
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         # Versions differ in size, as Python tells stale bytecode by size and by the time in seconds.
         wheel.writestr(f"{name}.py", f"version = {version!r}{'  #' * int(float(version))}\n")
+        for file in files:
+            wheel.writestr(file, "")
         needs = f"Requires-Dist: {requires}\n" if requires else ""
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
@@ -240,7 +248,8 @@ def test_the_commands_change_an_overlay_and_leave_it_as_it_was_where_packages_do
     assert "more==1.0" in runtime("install", "more", "--name", "churn")
     assert (installed(churn, "more"), added_requirements(churn)) == ("1.0", ["extra", "more"])
     listed = runtime("list", "--output", "json")
-    assert [(each["name"], each["state"], each["packages"]) for each in json.loads(listed)] == [("churn", "good", "2")]
+    found_of = [(each["name"], each["state"], each["packages"], each["cuda"]) for each in json.loads(listed)]
+    assert found_of == [("", "good", "1", "none"), ("churn", "good", "2", "none")]
 
     with pytest.raises(SystemExit, match="exit code 1"):
         runtime("install", "newer", "--name", "churn")
@@ -254,7 +263,7 @@ def test_the_commands_change_an_overlay_and_leave_it_as_it_was_where_packages_do
     runtime("create", "--name", "churn", "--with", "extra==1.0", "--force")
     assert runtime("freeze", "--name", "churn").split() == ["extra==1.0", "tiny==1.0"]
     runtime("remove", "--name", "churn")
-    assert not churn.exists() and json.loads(runtime("list", "--output", "json")) == []
+    assert not churn.exists() and len(json.loads(runtime("list", "--output", "json"))) == 1
     with pytest.raises(SystemExit, match="--with: expected --name, too"):
         runtime("create", "--with", "extra")
 
@@ -405,17 +414,126 @@ def test_a_spark_step_without_java_says_what_to_install(
         SparkLauncher(environment, "spark_local").start(tmp_path / "spec.json", ())
 
 
-def test_horovod_is_built_with_nccl_where_its_headers_are(tmp_path: Path) -> None:
-    from airflow_hops.uv_program import nccl_build_variables
+HOROVOD_BACKEND = """
+import json, os, pathlib, zipfile
 
-    cuda, nccl = tmp_path / "cuda", tmp_path / "nccl"
-    given = {"CUDA_HOME": str(cuda), "NCCL_HOME": str(nccl), "PATH": str(tmp_path)}
-    for header in (cuda / "include" / "cuda_runtime.h", nccl / "include" / "nccl.h"):
-        assert nccl_build_variables(given) == {}
-        header.parent.mkdir(parents=True)
-        header.touch()
-    assert nccl_build_variables(given) == {
-        "HOROVOD_GPU_OPERATIONS": "NCCL",
-        "HOROVOD_CUDA_HOME": str(cuda),
-        "HOROVOD_NCCL_HOME": str(nccl),
-    }
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    names = ("HOROVOD_GPU_OPERATIONS", "HOROVOD_CUDA_HOME", "CPATH", "LDFLAGS")
+    found = {name: os.environ.get(name) for name in names}
+    if found["HOROVOD_GPU_OPERATIONS"]:
+        found["cudart"] = pathlib.Path(found["HOROVOD_CUDA_HOME"], "lib64", "libcudart.so").exists()
+        found["nccl"] = pathlib.Path(os.environ["HOROVOD_NCCL_HOME"], "lib", "libnccl.so").exists()
+    info = "horovod-1.0.dist-info"
+    with zipfile.ZipFile(os.path.join(folder, "horovod-1.0-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("horovod.py", f"version = {json.dumps(json.dumps(found))}")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: horovod\\nVersion: 1.0\\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{info}/RECORD", f"horovod.py,,\\n{info}/METADATA,,\\n{info}/WHEEL,,\\n{info}/RECORD,,\\n")
+    return "horovod-1.0-py3-none-any.whl"
+"""
+"""Builds a wheel whose module says what Horovod would have been built with."""
+
+
+@pytest.fixture
+def cuda_pins(pins: Path) -> Path:
+    """Pins with what passes for NCCL, for CUDA's compiler and for Horovod's source distribution."""
+    folder = pins.parent
+    write_wheel(
+        folder, "nvidia_nccl_cu12", "2.19", files=["nvidia/nccl/include/nccl.h", "nvidia/nccl/lib/libnccl.so.2"]
+    )
+    compiler = ["bin/nvcc", "include/cccl/x", "lib/libcudart.so.13"]
+    write_wheel(folder, "nvidia_cuda_nvcc", "13.0", files=[f"nvidia/cu13/{name}" for name in compiler])
+    with tarfile.open(folder / "horovod-1.0.tar.gz", "w:gz") as archive:
+        for name, text in {
+            "PKG-INFO": "Metadata-Version: 2.1\nName: horovod\nVersion: 1.0\n",
+            "backend.py": HOROVOD_BACKEND,
+            "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        }.items():
+            entry = tarfile.TarInfo(f"horovod-1.0/{name}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    with (folder / "uv.toml").open("a") as settings:
+        settings.write('[extra-build-variables]\nhorovod = { HOROVOD_WITH_GLOO = "1" }\n')
+    pins.write_text("tiny==1.0\nhorovod==1.0\n")
+    (folder / "cuda-build.txt").write_text("nvidia-cuda-nvcc==13.0\n")
+    (folder / "runtime-cuda.txt").write_text("-r runtime.txt\nnvidia-nccl-cu12==2.19\n")
+    return folder / "runtime-cuda.txt"
+
+
+def test_with_cuda_horovod_is_built_anew_with_nccl_and_the_compiler_of_the_wheels(
+    tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    environment = tmp_path / "runtime"
+    make(environment, pins)
+    assert json.loads(installed(environment, "horovod"))["HOROVOD_GPU_OPERATIONS"] is None
+    assert pins_of(environment).name == "runtime.txt"
+
+    assert make(environment, cuda_pins)
+    built = json.loads(installed(environment, "horovod"))
+    assert built["HOROVOD_GPU_OPERATIONS"] == "NCCL" and built["cudart"] and built["nccl"]
+    assert built["CPATH"] == f"{built['HOROVOD_CUDA_HOME']}/include/cccl"
+    assert built["LDFLAGS"] == "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib", "wherever the environment lies"
+    assert not Path(built["HOROVOD_CUDA_HOME"]).exists(), "the compiler does not stay"
+    assert pins_of(environment).name == "runtime-cuda.txt"
+    assert environment_state(environment, fingerprint(cuda_pins)).good
+    assert environment_state(environment, fingerprint(pins)).name == "stale"
+    assert not make(environment, cuda_pins)
+
+    pins.write_text("tiny==2.0\nhorovod==1.0\n")
+    assert environment_state(environment, fingerprint(cuda_pins)).name == "stale", "pins that are included count"
+    assert make(environment, cuda_pins)
+    assert installed(environment) == "2.0"
+    assert make(environment, pins)
+    assert json.loads(installed(environment, "horovod"))["HOROVOD_GPU_OPERATIONS"] is None
+
+
+def test_a_toolkit_of_the_machine_is_taken_where_it_is_named_and_whole(
+    tmp_path: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit = tmp_path / "cuda"
+    monkeypatch.setenv("CUDA_HOME", str(toolkit))
+    for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
+        with pytest.raises(BadInput, match=re.escape(f"CUDA_HOME is '{toolkit}', which has no {name}")):
+            make(tmp_path / "runtime", cuda_pins)
+        (toolkit / name).parent.mkdir(parents=True)
+        (toolkit / name).touch()
+    (toolkit / "lib64" / "libcudart.so").touch()
+    make(tmp_path / "runtime", cuda_pins)
+    assert json.loads(installed(tmp_path / "runtime", "horovod"))["HOROVOD_CUDA_HOME"] == str(toolkit)
+
+
+@pytest.mark.runtime
+def test_the_cuda_pins_are_what_tensorflow_names_and_part_of_every_cache_key(runtime: Path, tmp_path: Path) -> None:
+    includes, *wheels = pins_file(CUDA_PINS_NAME).read_text().splitlines()
+    assert includes == "-r runtime.txt" and any(wheel.startswith("nvidia-nccl-cu12==") for wheel in wheels)
+    (metadata,) = runtime.glob("lib/python3*/site-packages/tensorflow-2*.dist-info/METADATA")
+    named = re.findall(r"^Requires-Dist: (\S+) ==(\S+) ; extra == 'and-cuda'", metadata.read_text(), re.MULTILINE)
+    assert sorted(wheels) == sorted(f"{name}=={version}" for name, version in named)
+    keys = set()
+    for pins in (pins_file(), pins_file(CUDA_PINS_NAME)):
+        (tmp_path / STAMP_NAME).write_text(f"{fingerprint(pins)}\n{tmp_path}\n{pins.name}\n")
+        keys.add(runtime_fingerprint(tmp_path))
+    assert len(keys) == 2
+
+
+def test_an_overlay_is_stale_once_its_base_has_other_packages_added(churn: Path, pins: Path) -> None:
+    base = churn.with_name("runtime")
+    write_wheel(pins.parent, "late", "1.0")
+    add_requirements(base, pins_file(), ["late"], uv=find_uv_bin(), say=lambda line: None)
+    with pytest.raises(BadInput, match=f"{churn} was resolved with other packages than .* --name churn'"):
+        runtime_python(churn)
+    (found,) = check_overlays(base)
+    assert (found.status, found.advice) == ("warn", f"airflow hops runtime create {base} --name churn")
+    assert make_overlay(base, "churn", ["extra"], pins_file(), uv=find_uv_bin(), say=lambda line: None)
+    assert runtime_python(churn) == churn / "bin" / "python"
+
+
+@pytest.mark.parametrize("booster", ["xgboost-cpu==3.2", "lightgbm"])
+def test_what_exports_boosted_trees_comes_along_with_them(churn: Path, pins: Path, booster: str) -> None:
+    write_wheel(pins.parent, booster.partition("=")[0].replace("-", "_"), "3.2")
+    write_wheel(pins.parent, "onnxmltools", "1.0")
+    base = churn.with_name("runtime")
+    make_overlay(base, "boosted", [booster], pins_file(), uv=find_uv_bin(), say=lambda line: None)
+    assert installed(base.with_name("runtime-boosted"), "onnxmltools") == "1.0"
+    assert added_requirements(base.with_name("runtime-boosted")) == [booster], "and goes with them"

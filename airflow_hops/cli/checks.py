@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,11 +19,12 @@ from urllib.parse import unquote
 import psutil
 
 from airflow_hops.contract.overlay import base_of
+from airflow_hops.cuda import cuda_of
 from airflow_hops.environments import AIRFLOW_PYTHON_VERSIONS, environment_state, pins_fingerprint
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import step_environment
-from airflow_hops.overlays import list_overlays
+from airflow_hops.overlays import installed_packages, list_overlays
 from airflow_hops.processes.programs import module_command
 
 Status = Literal["ok", "warn", "fail"]
@@ -163,7 +164,7 @@ def check_java(runtime: Path) -> Check:
 
 def check_runtime(runtime: Path) -> Check:
     """Whether the runtime environment is whole, and of this package's pins."""
-    state = environment_state(runtime, pins_fingerprint())
+    state = environment_state(runtime, pins_fingerprint(runtime))
     if state.good:
         return Check("runtime environment", "ok", f"{runtime}, {state.detail}")
     advice = f"airflow hops runtime create {runtime}"
@@ -205,14 +206,33 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
         else:
             seconds = f", imported in {facts['seconds']:.1f} s" if facts["seconds"] >= 0.1 else ""
             yield Check(name, "ok", f"{facts['version']}{seconds}")
-    gpus = answers[0].get("gpus") or []
-    if _nvidia_gpus() and not gpus:
-        yield Check("TensorFlow's GPUs", "warn", "none, though the machine has one", "install CUDA 12.3 and cuDNN 8.9")
+    if "gpus" in answers[0]:
+        yield check_cuda(base_of(runtime), answers[0], nvidia_gpus())
+
+
+def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Check:
+    """Whether the runtime environment has CUDA, where there is a GPU, and whether all in it finds the GPU.
+
+    Args:
+        base: Folder of the runtime environment.
+        answer: What :func:`airflow_hops.runtime.probe.probe` found of the group ``training``.
+        gpus: What :func:`nvidia_gpus` found.
+    """
+    seen = f"TensorFlow sees {len(answer['gpus'])} GPUs" if answer["gpus"] else f"no GPU: {answer['no_gpu']}"
+    cuda, create = cuda_of(installed_packages(base)), f"airflow hops runtime create {base} --cuda"
+    if cuda is None:
+        found = f"not in {base.name}; {seen}"
+        return Check("CUDA", "warn", found, create) if gpus and not answer["gpus"] else Check("CUDA", "ok", found)
+    if not (answer.get("horovod") or {}).get("nccl"):
+        return Check("CUDA", "warn", f"{cuda}; Horovod without NCCL; {seen}", f"{create} --force")
+    if answer["gpus"]:
+        return Check("CUDA", "ok", f"{cuda}; {seen}")
+    return Check("CUDA", "warn", f"{cuda}; {seen}; training and serving run on the CPU", "look at the driver, or go on")
 
 
 def check_gpu() -> Check:
     """Which GPUs there are; none is fine."""
-    gpus = _nvidia_gpus()
+    gpus = nvidia_gpus()
     return Check("GPU", "ok", "; ".join(gpus) if gpus else "none: training and serving run on the CPU")
 
 
@@ -276,7 +296,8 @@ def check_memory() -> Check:
 def _check_horovod(version: str, built_with: dict[str, Any], advice: str) -> Check:
     if not built_with["gloo"]:
         return Check("horovod", "fail", f"{version}, built without Gloo", advice)
-    extras = [name.upper() for name in ("mpi", "nccl") if built_with[name]]
+    nccl = int(built_with["nccl"])  # 2.19.3 is 21903
+    extras = ["MPI"] * built_with["mpi"] + [f"NCCL {nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}"] * bool(nccl)
     return Check("horovod", "ok", f"{version}, built with TensorFlow and {', '.join(['Gloo', *extras])}")
 
 
@@ -296,7 +317,8 @@ def _probe(runtime: Path, group: str) -> dict[str, Any]:
     return answer
 
 
-def _nvidia_gpus() -> list[str]:
+def nvidia_gpus() -> list[str]:
+    """The machine's GPUs, with memory and driver's version, as ``nvidia-smi`` lists them."""
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]

@@ -58,12 +58,17 @@ _RUNTIME_COMMANDS = (
                 help="A package that the named environment adds, as pip takes it (can be given again)",
             ),
             _PYTHON,
+            Arg(
+                ("--cuda",),
+                action="store_true",
+                help="With the CUDA libraries that TensorFlow names, and Horovod with NCCL (stays so until --force)",
+            ),
             _FORCE,
         ),
     ),
     ActionCommand(
         name="list",
-        help="List the environments of your own",
+        help="List the runtime environment and those of your own, and the CUDA that they have",
         func=lazy_load_command("airflow_hops.cli.runtime.show"),
         args=(_RUNTIME_PATH, ARG_OUTPUT, ARG_VERBOSE),
     ),

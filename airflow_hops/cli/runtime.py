@@ -14,8 +14,26 @@ from airflow.configuration import conf
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.overlay import base_of, locked_packages
-from airflow_hops.environments import add_requirements, added_requirements, create_environment, pins_file
-from airflow_hops.overlays import find_overlay, list_overlays, make_overlay, overlay_folder, remove_overlay, resolve
+from airflow_hops.cuda import cuda_of
+from airflow_hops.environments import (
+    CUDA_PINS_NAME,
+    add_requirements,
+    added_requirements,
+    create_environment,
+    environment_state,
+    pins_file,
+    pins_fingerprint,
+    pins_of,
+)
+from airflow_hops.overlays import (
+    Overlay,
+    find_overlay,
+    list_overlays,
+    make_overlay,
+    overlay_folder,
+    remove_overlay,
+    resolve,
+)
 from airflow_hops.overlays import installed_packages as installed
 from airflow_hops.uv_program import package_name
 
@@ -37,13 +55,15 @@ def _command(function: Callable[[Namespace], None]) -> Callable[[Namespace], Non
 def create(args: Namespace) -> None:
     """Makes the runtime environment from the pins, or completes or updates the one that is there; or an overlay."""
     begun, base = time.monotonic(), _folder(args)
+    if args.name and args.cuda:
+        raise BadInput("--cuda: expected without --name: an environment of one's own has the CUDA of the one below it")
     if args.name:
         folder = overlay_folder(base, args.name)
         _make(args, [*added_requirements(folder), *args.requirement], begun, force=args.force)
         return
     if args.requirement:
         raise BadInput("--with: expected --name, too: packages of your own make an environment of their own")
-    pins = pins_file()
+    pins = pins_file(CUDA_PINS_NAME) if args.cuda else pins_file() if args.force else pins_of(base)
     print(f"Runtime environment {base} from {pins}", flush=True)
     java = pins.with_name("java.txt")
     made = create_environment(base, pins, uv=_uv(), python=args.python, java=java, force=args.force, say=_say)
@@ -60,7 +80,7 @@ def install(args: Namespace) -> None:
         folder = find_overlay(base, args.name)
         _make(args, [*added_requirements(folder), *args.requirement], begun)
         return
-    add_requirements(base, pins_file(), args.requirement, uv=_uv(), say=_say)
+    add_requirements(base, pins_of(base), args.requirement, uv=_uv(), say=_say)
     print(f"{', '.join(args.requirement)}: in {base}. Other machines that run steps need the same command.")
 
 
@@ -80,27 +100,40 @@ def remove(args: Namespace) -> None:
 
 
 def show(args: Namespace) -> None:
-    """Lists the overlays of the runtime environment."""
+    """Lists the runtime environment and its overlays, with the CUDA that all of them have."""
+    from airflow_hops.cli.checks import nvidia_gpus
+
+    base = _folder(args)
+    state = environment_state(base, pins_fingerprint(base))
+    all_of_them = [Overlay("", base, tuple(added_requirements(base)), state), *list_overlays(base)]
+    cuda = cuda_of(installed(base)) or "none"
     AirflowConsole().print_as(
         data=[
             {
-                "name": overlay.name,
-                "added": ", ".join(overlay.requirements),
-                "packages": str(len(locked_packages(overlay.folder))),
-                "state": overlay.state.name,
-                "folder": str(overlay.folder),
+                "name": each.name,
+                "added": ", ".join(each.requirements),
+                "packages": str(len(locked_packages(each.folder) if each.name else installed(base))),
+                "state": each.state.name,
+                "cuda": cuda,
+                "folder": str(each.folder),
             }
-            for overlay in list_overlays(_folder(args))
+            for each in all_of_them
         ],
         output=args.output,
     )
+    if args.output == "table":
+        for overlay in all_of_them:
+            if overlay.state.name not in ("good", "unmanaged"):
+                command = f"airflow hops runtime create {base}{f' --name {overlay.name}' if overlay.name else ''}"
+                print(f"{overlay.state.detail}: {command}")
+        print(f"GPUs of this machine: {'; '.join(nvidia_gpus()) or 'none'}; 'airflow hops doctor' says who sees them.")
 
 
 @_command
 def search(args: Namespace) -> None:
     """Says which versions of packages go together with the runtime environment's, and what they bring along."""
     base = _folder(args)
-    found = {package_name(line): line for line in resolve(base, args.requirement, pins_file(), uv=_uv(), say=_say)}
+    found = {package_name(line): line for line in resolve(base, args.requirement, pins_of(base), uv=_uv(), say=_say)}
     there = installed(base)
     for name in map(package_name, args.requirement):
         line = found.pop(name, None)
@@ -131,7 +164,8 @@ def runtime_folder() -> Path:
 
 
 def _make(args: Namespace, requirements: list[str], begun: float, *, force: bool = False) -> None:
-    base, pins = _folder(args), pins_file()
+    base = _folder(args)
+    pins = pins_of(base)
     python = getattr(args, "python", None)
     made = make_overlay(base, args.name, requirements, pins, uv=_uv(), python=python, force=force, say=_say)
     for line in locked_packages(overlay_folder(base, args.name)):

@@ -1,4 +1,4 @@
-"""``@task.train`` and ``@task.horovod``: trainings whose function stands in the DAG file."""
+"""``@task.train``, ``@task.torch`` and ``@task.horovod``: trainings whose function stands in the DAG file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.bases.decorator import task_decorator_factory
 
 from airflow_hops.decorators.hops import HopsDecoratedOperator
-from airflow_hops.operators.train import HorovodTrainOperator, TrainingOperator, TrainOperator
+from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator, TrainingOperator, TrainOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,6 +72,18 @@ class TrainDecoratedOperator(TrainingDecoratedOperator, TrainOperator):
     )
 
 
+class TorchDecoratedOperator(TrainingDecoratedOperator, TorchTrainOperator):
+    """A :class:`~airflow_hops.operators.train.TorchTrainOperator` of a function of the DAG file.
+
+    The function is called on every rank, which has joined the others; rank 0's model counts.
+    """
+
+    custom_operator_name = "@task.torch"
+    template_fields: Sequence[str] = tuple(
+        dict.fromkeys([*HopsDecoratedOperator.template_fields, *TorchTrainOperator.template_fields])
+    )
+
+
 class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
     """A :class:`~airflow_hops.operators.train.HorovodTrainOperator` of a function of the DAG file.
 
@@ -107,6 +119,31 @@ def train_task(
         python_callable=python_callable,
         multiple_outputs=multiple_outputs,
         decorated_operator_class=TrainDecoratedOperator,
+        **kwargs,
+    )
+
+
+def torch_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Wraps a function into a task that trains with it on several ranks of ``torch.distributed``.
+
+    Example::
+
+        @task.torch(np=2, runtime="torch")
+        def train(context, examples, lr: float):
+            ...
+            return model  # torch.nn.parallel.DistributedDataParallel
+
+    Args:
+        python_callable: The function to decorate.
+        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
+        **kwargs: Arguments of :class:`~airflow_hops.operators.train.TorchTrainOperator`.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=TorchDecoratedOperator,
         **kwargs,
     )
 

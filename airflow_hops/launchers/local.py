@@ -13,6 +13,7 @@ from airflow_hops.environments import environment_state, pins_fingerprint
 from airflow_hops.java import find_java
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
+from airflow_hops.overlays import overlay_state
 from airflow_hops.processes.lifetime import own_identity
 from airflow_hops.processes.programs import module_command, with_package
 
@@ -72,7 +73,7 @@ def runtime_python(runtime: Path) -> Path:
         )
     base = base_of(runtime)
     for folder in (base, runtime):  # an overlay is as good as what it lies upon
-        state = environment_state(folder, pins_fingerprint())
+        state = environment_state(base, pins_fingerprint(base)) if folder == base else overlay_state(folder)
         if state.name in ("absent", "unfinished", "stale"):
             name = overlay_name(folder)
             raise BadInput(

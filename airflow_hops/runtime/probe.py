@@ -5,8 +5,10 @@ Each group of libraries is imported in a process of its own: in parallel they ta
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
+import os
 import sys
 import time
 import traceback
@@ -39,7 +41,8 @@ def probe(group: str) -> dict[str, Any]:
 
     Returns:
         For each module: ``version``, ``seconds`` of the import, and ``error`` (None when it imports). The group
-        ``training`` adds ``gpus`` (names that TensorFlow sees) and ``horovod`` (what it was built with).
+        ``training`` adds ``gpus`` (names that TensorFlow sees), ``no_gpu`` (why it sees none) and ``horovod`` (what it
+        was built with; NCCL by its version, as in ``nccl.h``).
     """
     found: dict[str, Any] = {"modules": {}}
     for module in GROUPS[group]:
@@ -55,11 +58,28 @@ def probe(group: str) -> dict[str, Any]:
             import tensorflow
 
             found["gpus"] = [device.name for device in tensorflow.config.list_physical_devices("GPU")]
+            found["no_gpu"] = None if found["gpus"] else why_no_gpu()
         if found["modules"]["horovod.tensorflow"]["error"] is None:
             import horovod.tensorflow as hvd
 
             found["horovod"] = {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": hvd.nccl_built()}
     return found
+
+
+def why_no_gpu(driver_name: str = "libcuda.so.1") -> str:
+    """Why CUDA has no GPU for this process, as far as its driver says."""
+    try:
+        driver = ctypes.CDLL(driver_name)
+    except OSError as error:
+        return f"there is no NVIDIA driver ({error})"
+    assigned = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if assigned is not None and assigned.strip() in ("", "-1"):
+        return f"CUDA_VISIBLE_DEVICES is {assigned!r}"
+    if code := driver.cuInit(0):
+        return f"the NVIDIA driver finds none (cuInit: error {code})"
+    version = ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    return f"the driver, of CUDA {version.value // 1000}.{version.value % 1000 // 10}, works, but not for TensorFlow"
 
 
 def _failure(action: Callable[[], object]) -> str | None:

@@ -114,7 +114,8 @@ def bless(
        of non-inferiority at 2.5%, one-sided), and
     3. on at least one split, it is better by more than ``min_improvement`` (a test of superiority at the same level).
 
-    A metric that is not defined on a split (a single class) cannot decide there; the reasons say so.
+    A metric that is not defined on a split (a single class) cannot decide there; the reasons say so. One that is
+    defined on no split fails its minimum: nothing would have been asked.
 
     Args:
         rule: What is asked.
@@ -159,6 +160,11 @@ def check_minimum(rule: BlessingRule, candidate: Mapping[str, Metrics]) -> tuple
         _check_minimum(rule, split, name, bound, metrics)
         for split, metrics in candidate.items()
         for name, bound in rule.minimum.items()
+    ]
+    checks += [
+        (False, f"minimum asks for {name}, which is defined on no split: name another metric there")
+        for name in rule.minimum
+        if all(metrics.value(name) is None for metrics in candidate.values())
     ]
     return all(ok for ok, _ in checks), [sentence for _, sentence in checks]
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.target import REGRESSION
 from airflow_hops.data import tfdv_extension
 from airflow_hops.runtime.feature_statistics.summary import common_statistics, feature_name
 
@@ -30,6 +31,7 @@ def infer_schema(
     time: str | None = None,
     weight: str | None = None,
     classes: Sequence[str] | None = None,
+    problem: str | None = None,
     more_labels: Mapping[str, Mapping[str, Any]] | None = None,
     infinity_norm: float = INFINITY_NORM,
     jensen_shannon: float = JENSEN_SHANNON,
@@ -52,7 +54,8 @@ def infer_schema(
         time: Name of the time column.
         weight: Name of the column of the rows' weights.
         classes: Names of the label's classes, in the order of their numbers.
-        more_labels: Of further labels, by name: their ``classes``, where they have any.
+        problem: What the label asks for, where that is known: that of a ``regression`` gets no domain.
+        more_labels: Of further labels, by name: their ``classes`` and ``problem``, where they have any.
         infinity_norm: Threshold of the comparators of string features: L-infinity distance of the shares, 0 to 1.
         jensen_shannon: Threshold of the comparators of numeric features: Jensen-Shannon divergence, 0 to 1.
         max_domain_values: A string feature with at most so many distinct values gets a domain, the list of them.
@@ -71,8 +74,8 @@ def infer_schema(
             unknown or not defined for the feature's type.
     """
     comparators = comparators or {}
-    labels = {} if label is None else {label: classes}
-    labels |= {name: of.get("classes") for name, of in (more_labels or {}).items()}
+    labels = {} if label is None else {label: (classes, problem)}
+    labels |= {name: (of.get("classes"), of.get("problem")) for name, of in (more_labels or {}).items()}
     if environments is None:
         environments = {TRAINING: (), SERVING: (*labels, *(() if weight is None else (weight,)))}
     _check_values(
@@ -97,15 +100,20 @@ def infer_schema(
             feature.presence.min_fraction = round(max(0.0, present - presence_tolerance), 4)
         feature.not_in_environment.extend(name for name, absent in environments.items() if feature.name in absent)
         if feature.name in labels:
-            if (names := labels[feature.name]) is not None:
+            names, asks_for = labels[feature.name]
+            if names is not None:
                 set_classes(feature, names)
-            elif found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}:
+            elif asks_for != REGRESSION and _holds_0_and_1_at_the_ends(found):
                 domain = feature.int_domain if found.type == found.INT else feature.float_domain
                 domain.min, domain.max = 0, 1
         elif feature.name not in (key, time, weight) and feature.name not in comparators:
             _add_default_comparators(feature, found, infinity_norm, jensen_shannon)
         _add_comparators(feature, found, comparators.get(feature.name, {}))
     return schema
+
+
+def _holds_0_and_1_at_the_ends(found: Any) -> bool:
+    return found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}
 
 
 def set_classes(feature: Any, classes: Sequence[str]) -> None:

@@ -127,8 +127,9 @@ def _infer(context: StepContext, inference: Mapping[str, Any]) -> Any:
             f"{statistics.uri}: no statistics of the split 'train', from which the schema is inferred, nor of 'data', "
             "as that of a source is called"
         )
-    classes = StatisticsProperties.of(statistics).classes
-    return infer_schema(load_statistics(path), **_columns(context), classes=classes, **inference)
+    facts = StatisticsProperties.of(statistics)
+    columns = _columns(context)
+    return infer_schema(load_statistics(path), **columns, classes=facts.classes, problem=facts.problem, **inference)
 
 
 def _curated(context: StepContext, inferred: Any, curate: Mapping[str, Any]) -> Any:

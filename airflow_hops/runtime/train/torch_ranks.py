@@ -26,7 +26,7 @@ class TorchMember:
         threads: Of PyTorch's operations.
 
     Raises:
-        BadInput: there is no PyTorch in this environment.
+        BadInput: there is no PyTorch in this environment, or some ranks have GPUs, and others have none.
     """
 
     def __init__(self, placement: Placement, channel: Channel, threads: int) -> None:
@@ -43,7 +43,16 @@ class TorchMember:
         rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
         if interface := os.environ.get("HOROVOD_GLOO_IFACE"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         torch.set_num_threads(threads)
+        backend = "nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        backends = self._of_all("backend", backend)
+        if len(set(backends)) > 1:
+            found = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
+            raise BadInput(
+                f"PyTorch finds a GPU on some ranks, and none on others ({found}); give all hosts the same build of "
+                "PyTorch and a GPU for each rank, or none to any: env={'CUDA_VISIBLE_DEVICES': ''}"
+            )
         is_first, timeout = placement.rank == 0, timedelta(seconds=_JOIN_S)
         if is_first:
             address = own_address(rendezvous)
@@ -53,7 +62,6 @@ class TorchMember:
         else:
             address, _, port = self._values.wait("store", self._say_alive).partition(":")
             store = dist.TCPStore(address, int(port), placement.size, False, timeout)
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=placement.rank, world_size=placement.size)
 
     def any_rank(self, flag: bool) -> bool:
@@ -73,9 +81,7 @@ class TorchMember:
             BadInput: they differ, or one is not a number.
         """
         checksum = parameters_checksum(model)
-        self._values.put(f"weights-{self._placement.rank}", checksum)
-        ranks = range(self._placement.size)
-        every = [self._values.wait(f"weights-{rank}", self._say_alive) for rank in ranks]
+        every = self._of_all("weights", checksum)
         if len(set(every)) > 1:
             found = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
             raise BadInput(
@@ -90,6 +96,12 @@ class TorchMember:
 
         dist.barrier()
         dist.destroy_process_group()
+
+    def _of_all(self, name: str, value: str) -> list[str]:
+        """Every rank's value, by rank; every rank must call it."""
+        self._values.put(f"{name}-{self._placement.rank}", value)
+        ranks = range(self._placement.size)
+        return [self._values.wait(f"{name}-{rank}", self._say_alive) for rank in ranks]
 
     def _say_alive(self) -> None:
         self._channel.alive("waiting for the other ranks")

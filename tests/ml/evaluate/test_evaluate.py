@@ -100,6 +100,8 @@ def test_a_first_model_must_reach_the_minimum_on_every_split() -> None:
     assert not blessed
     assert "newest: auc 0.0000 is below 0.6" in reasons and "newest: log_loss 1.0601 is above 0.6" in reasons
     assert "there is no champion to compare with" in reasons
+    blessed, reasons = bless(rule, {"newest": NO_CLASSES}, None)
+    assert not blessed and any("minimum asks for auc, which is defined on no split" in reason for reason in reasons)
     blessed, reasons = bless(rule, {"eval": METRICS, "newest": NO_CLASSES}, None)
     assert blessed and any("newest: auc cannot be judged: all 9 labels are 0" in reason for reason in reasons)
 

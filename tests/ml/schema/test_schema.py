@@ -14,6 +14,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.runtime import feature_statistics, schema
+from airflow_hops.runtime.feature_statistics import generate_statistics
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
 from airflow_hops.store import ArtifactStore
 from tests import flights_examples
@@ -58,6 +59,16 @@ def test_label_is_absent_in_serving_and_is_0_or_1(inferred: Inferred) -> None:
     assert absent == {"late": ["SERVING"]}
     domain = inferred.features["late"].int_domain
     assert (domain.min, domain.max) == (0, 1)
+
+
+@pytest.mark.parametrize(("problem", "bounds"), [("binary", (0.0, 1.0)), ("regression", None), (None, (0.0, 1.0))])
+def test_a_share_that_is_predicted_is_no_class_though_the_first_window_has_0_and_1(
+    problem: str | None, bounds: tuple[float, float] | None
+) -> None:
+    found = generate_statistics(pa.table({"share": [0.0, 1.0, 1.0]}))
+    (label,) = schema.infer_schema(found, label="share", problem=problem).feature
+    domain = label.float_domain
+    assert ((domain.min, domain.max) if label.HasField("float_domain") else None) == bounds
 
 
 def test_a_feature_that_was_never_missing_is_required_and_others_may_be_missing_a_little_more(

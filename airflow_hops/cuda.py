@@ -1,0 +1,94 @@
+"""The runtime environment with CUDA: NVIDIA's wheels for TensorFlow, and a Horovod that is built with NCCL.
+
+CUDA's libraries are wheels that TensorFlow names, so that the machine needs NVIDIA's driver and nothing else. Horovod's
+build finds NCCL in its wheel, and a compiler in the wheels of ``cuda-build.txt``. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.processes.temporary_folders import temporary_folder
+from airflow_hops.uv_program import HorovodBuild, Say, run_uv
+
+_NCCL = "nvidia-nccl-cu12"
+_BESIDE_HOROVOD = "$ORIGIN/../../nvidia/nccl/lib"
+"""Where Horovod's library finds NCCL's: both lie in one ``site-packages``, wherever that is."""
+
+
+def needs_nccl(pins: Path) -> bool:
+    """Whether an environment of these pins has NCCL, for which Horovod is built."""
+    return re.search(rf"^{_NCCL}==", pins.read_text(), re.MULTILINE) is not None
+
+
+@contextmanager
+def horovod_with_nccl(
+    pins: Path, python: Path, *, uv: str, say: Say, environment: Mapping[str, str] = os.environ
+) -> Iterator[HorovodBuild]:
+    """Brings what Horovod is built with: NCCL of the pins, and a CUDA toolkit, for as long as the context lasts.
+
+    Args:
+        pins: Those of the environment, with NCCL; ``uv.toml`` and ``cuda-build.txt`` lie beside them.
+        python: Python of the environment.
+        uv: The uv program.
+        say: Called with each line of progress.
+        environment: ``CUDA_HOME`` names a toolkit that is to be taken in place of the wheels' one.
+
+    Raises:
+        BadInput: ``CUDA_HOME`` is given, and is no whole toolkit.
+        HopsError: a wheel cannot be installed; what uv said went to ``say``.
+    """
+    toolkit = _toolkit_of_the_machine(environment)
+    (nccl,) = re.findall(rf"^({_NCCL}==\S+)", pins.read_text(), re.MULTILINE)
+    variables = {
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_NCCL_LINK": "SHARED",
+        "HOROVOD_WITHOUT_NVTX": "1",
+        "LDFLAGS": f"-Wl,-rpath,{_BESIDE_HOROVOD}",
+        "HOPS_NCCL": nccl,  # read by nobody: another NCCL is another build
+    }
+    with temporary_folder("uv") as folder:
+        files = [] if toolkit else ["--requirement", str(pins.with_name("cuda-build.txt").resolve())]
+        say(f"Horovod with NCCL: {nccl}, and the CUDA compiler of {toolkit or 'cuda-build.txt'}")
+        target = ["--python", str(python), "--no-deps", "--target", str(folder)]
+        run_uv([uv, "pip", "install", "--quiet", *target, nccl, *files], pins.with_name("uv.toml"), say)
+        found = folder / "nvidia" / "nccl"
+        (found / "lib" / "libnccl.so").symlink_to("libnccl.so.2")
+        places = {"HOROVOD_NCCL_HOME": str(found)}
+        if toolkit is None:
+            toolkit = next(folder.glob("nvidia/cu*"))
+            # What a toolkit that was not installed from wheels has.
+            (toolkit / "lib64").symlink_to("lib")
+            (toolkit / "lib" / "libcudart.so").symlink_to(next(toolkit.glob("lib/libcudart.so.*")).name)
+            places |= {"HOROVOD_CUDA_HOME": str(toolkit), "CPATH": str(toolkit / "include" / "cccl")}
+        else:
+            variables |= {"HOROVOD_CUDA_HOME": str(toolkit)}
+        yield HorovodBuild(variables, places)
+
+
+def cuda_of(installed: Mapping[str, str]) -> str | None:
+    """CUDA's and NCCL's versions in an environment, for people; None where it has none of its own.
+
+    Args:
+        installed: Its packages, by name, and their versions.
+    """
+    cuda, nccl = (installed.get(name) for name in ("nvidia-cuda-runtime-cu12", _NCCL))
+    return None if cuda is None else f"CUDA {cuda}, NCCL {nccl or 'none'}"
+
+
+def _toolkit_of_the_machine(environment: Mapping[str, str]) -> Path | None:
+    named = environment.get("CUDA_HOME")
+    if not named:
+        return None
+    for file in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
+        if not (Path(named) / file).exists():
+            raise BadInput(
+                f"CUDA_HOME is {named!r}, which has no {file}: building Horovod with NCCL takes a whole CUDA toolkit; "
+                "name one, or unset CUDA_HOME, and the compiler comes as wheels"
+            )
+    return Path(named)
