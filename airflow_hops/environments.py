@@ -207,6 +207,8 @@ def create_environment(
         with horovod_with_nccl(pins, python_of_it, uv=uv, say=say) if needs_nccl(pins) else nullcontext() as build:
             command = [uv, "pip", "sync", "--python", str(python_of_it), "--compile-bytecode", *files]
             run_uv(command, settings, say, build)
+    except BadInput:
+        raise
     except HopsError as error:
         missing = build_tools_missing(str(python_of_it))
         needed = f"{error}; packages that are built here need: apt-get install {' '.join(missing)}"

@@ -52,7 +52,7 @@ def test_airflow_knows_the_configuration_section() -> None:
     assert conf.get("hops", "store") == ""
 
 
-@pytest.mark.parametrize("name", ["horovod", "hops", "hops_schema", "hops_statistics", "train"])
+@pytest.mark.parametrize("name", ["horovod", "torch", "hops", "hops_schema", "hops_statistics", "train"])
 def test_airflow_knows_the_decorator(name: str) -> None:
     from airflow.providers_manager import ProvidersManager
 

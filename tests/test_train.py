@@ -141,6 +141,24 @@ def test_hyperparameters_are_airflow_params_that_a_runs_conf_overrides(tmp_path:
     assert [artifact.kind for artifact in spec.inputs["examples"]] == ["transformed_examples"]
 
 
+def test_task_torch_ships_the_function_to_ranks_of_torch() -> None:
+    from airflow.sdk import DAG, task
+
+    with DAG("torch"):
+
+        @task.torch(np=3, runtime="torch")
+        def train(context: Any, examples: Any, lr: float) -> Any:
+            return lr
+
+        train(_reference("transformed_examples").to_dict(), lr=0.1)
+        operator = train.override(task_id="other")(_reference("transformed_examples").to_dict(), lr=0.2).operator
+    options = operator.training_options()
+    assert (options["strategy"], options["np"], operator.runtime) == ("torch", 3, "torch")
+    assert {"hosts", "ranks_conn_id", "op_kwargs"} <= set(operator.template_fields)
+    with DAG("both"), pytest.raises(ValueError, match=r"@task.torch: train is 'a:b'; what is trained is train\(\)"):
+        task.torch(train="a:b")(train.function)()
+
+
 def test_a_dag_that_still_asks_for_elastic_ranks_is_told_what_to_do() -> None:
     from airflow_hops.operators.train import HorovodTrainOperator
 
