@@ -59,7 +59,8 @@ def horovod_with_nccl(
         run_uv([uv, "pip", "install", "--quiet", *target, nccl, *files], pins.with_name("uv.toml"), say)
         found = folder / "nvidia" / "nccl"
         (found / "lib" / "libnccl.so").symlink_to("libnccl.so.2")
-        places = {"HOROVOD_NCCL_HOME": str(found)}
+        # For CMake a folder of LIBRARY_PATH is the compiler's own, which it does not write into the library.
+        places = {"HOROVOD_NCCL_HOME": str(found), "LIBRARY_PATH": str(found / "lib")}
         if toolkit is None:
             toolkit = next(folder.glob("nvidia/cu*"))
             # What a toolkit that was not installed from wheels has.
