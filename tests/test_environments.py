@@ -530,10 +530,11 @@ def test_an_overlay_is_stale_once_its_base_has_other_packages_added(churn: Path,
 
 
 @pytest.mark.parametrize("booster", ["xgboost-cpu==3.2", "lightgbm"])
-def test_what_exports_boosted_trees_comes_along_with_them(churn: Path, pins: Path, booster: str) -> None:
+def test_what_exports_boosted_trees_comes_along_with_them(tmp_path: Path, pins: Path, booster: str) -> None:
     write_wheel(pins.parent, booster.partition("=")[0].replace("-", "_"), "3.2")
     write_wheel(pins.parent, "onnxmltools", "1.0")
-    base = churn.with_name("runtime")
-    make_overlay(base, "boosted", [booster], pins_file(), uv=find_uv_bin(), say=lambda line: None)
-    assert installed(base.with_name("runtime-boosted"), "onnxmltools") == "1.0"
-    assert added_requirements(base.with_name("runtime-boosted")) == [booster], "and goes with them"
+    base, boosted = tmp_path / "runtime", tmp_path / "runtime-boosted"
+    make(base, pins)
+    make_overlay(base, "boosted", [booster], pins, uv=find_uv_bin(), say=lambda line: None)
+    assert installed(boosted, "onnxmltools") == "1.0"
+    assert added_requirements(boosted) == [booster], "and goes with them"

@@ -144,7 +144,7 @@ def test_hyperparameters_are_airflow_params_that_a_runs_conf_overrides(tmp_path:
 def test_task_torch_ships_the_function_to_ranks_of_torch() -> None:
     from airflow.sdk import DAG, task
 
-    with DAG("torch"):
+    with DAG("torch", schedule=None):
 
         @task.torch(np=3, runtime="torch")
         def train(context: Any, examples: Any, lr: float) -> Any:
@@ -155,7 +155,8 @@ def test_task_torch_ships_the_function_to_ranks_of_torch() -> None:
     options = operator.training_options()
     assert (options["strategy"], options["np"], operator.runtime) == ("torch", 3, "torch")
     assert {"hosts", "ranks_conn_id", "op_kwargs"} <= set(operator.template_fields)
-    with DAG("both"), pytest.raises(ValueError, match=r"@task.torch: train is 'a:b'; what is trained is train\(\)"):
+    refused = r"@task.torch: train is 'a:b'; what is trained is train\(\)"
+    with DAG("both", schedule=None), pytest.raises(ValueError, match=refused):
         task.torch(train="a:b")(train.function)()
 
 
