@@ -164,6 +164,7 @@ TOO_BIG = "JSON Parse error: Number too big to be stored in double. at offset: "
             'JSON Value: {\n    "instances": {',
         ),
     ],
+    ids=lambda value: str(value)[:60],
 )
 def test_wrong_rest_request_gets_tensorflow_servings_message(
     shared_server: ServerProcess, path: str, body: object, status: int, message: str

@@ -103,7 +103,7 @@ def test_sliced_statistics_have_the_lift_of_each_slice(batches: list[pa.RecordBa
             accumulator = combiners.add(accumulator, batch)
         halves.append(pickle.loads(pickle.dumps(combiners.settle(accumulator))))
     ours = _by_slice(combiners.extract(combiners.merge(halves)))
-    with _pipeline() as pipeline:
+    with beam_pipeline() as pipeline:
         path = str(tmp_path / "sliced.pb")
         _ = _create(pipeline, batches) | tfdv.GenerateStatistics(options) | tfdv.WriteStatisticsToBinaryFile(path)
     assert set(ours) == {"All Examples", "origin_EWR", "origin_JFK", "origin_LGA"}
@@ -243,7 +243,7 @@ def _ours(batches: list[pa.RecordBatch], schema: Any, case: dict[str, Any]) -> A
 
 
 def _by_beam(batches: list[pa.RecordBatch], schema: Any, scratch: Path) -> dict[str, Any]:
-    with _pipeline() as pipeline:
+    with beam_pipeline() as pipeline:
         examples = _create(pipeline, batches)
         for name, case in CASES.items():
             generator = LiftStatsGenerator(
@@ -264,11 +264,6 @@ def _by_beam(batches: list[pa.RecordBatch], schema: Any, scratch: Path) -> dict[
                 | f"write {name}" >> tfdv.WriteStatisticsToBinaryFile(str(scratch / f"{name}.pb"))
             )
     return {name: _values(tfdv.load_stats_binary(str(scratch / f"{name}.pb")).datasets[0]) for name in CASES}
-
-
-def _pipeline() -> Any:
-    # TFDV 1.16's lift does not pass the type check of this Beam.
-    return beam_pipeline(pipeline_type_check=False)
 
 
 def _create(pipeline: Any, batches: list[pa.RecordBatch]) -> Any:
