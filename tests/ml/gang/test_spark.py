@@ -77,6 +77,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": shlex.join(jvm_options(Path(sys.prefix))),
         "spark.driver.host": "127.0.0.1",
+        "spark.executor.extraJavaOptions": shlex.join(jvm_options(Path(sys.prefix))),
         "spark.executor.resource.gpu.amount": "1",
         "spark.log.level": "WARN",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
