@@ -92,6 +92,27 @@ def test_what_was_exported_for_this_server_is_imported_as_it_is(
         brought(tmp_path / "onnx" / "model.onnx", features=["age", "visits"])
 
 
+def test_further_labels_are_those_that_the_model_has_outputs_for(
+    run_stage: Callable[..., Any], store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait = ROWS["age"] * 2.0 + 1.0
+    table = ROWS.assign(late=LATE, wait=wait, cost=wait, key=[f"row-{number}" for number in range(len(ROWS))])
+    told = {"wait": {"problem": "regression"}, "cost": {"problem": "regression"}}
+    of = {"label": "late", "key": "key", "time": None, "problem": "binary", "more_labels": told}
+    examples = flights_examples.write_examples(store, {"train": table, "eval": table[:15]}, **of)
+    target = Target.told("late", "binary", None, None, {"wait": told["wait"]})
+    estimators = {"late": LogisticRegression().fit(ROWS, LATE), "wait": LinearRegression().fit(ROWS, wait)}
+    export_model(estimators, tmp_path, framework="sklearn", target=target, sample=ROWS)
+    inputs = {"examples": examples}
+    model = run_stage(import_model.run, kind="model", inputs=inputs, source=str(tmp_path / "onnx"))
+    assert ModelProperties.of(model).more_labels == {"wait": {"problem": "regression"}}
+    assert "the model has no output for the label 'cost', and will not be evaluated on it" in caplog.text
+    head = ServedModel(store.local(model) / "onnx").head("wait_")
+    assert head is not None
+    asked = {name: ROWS[name].to_numpy("float32") for name in ROWS}
+    np.testing.assert_allclose(head.predict(asked), wait, rtol=1e-4)
+
+
 def test_an_estimator_that_skops_has_saved_is_asked_for_probabilities(
     brought: Callable[..., Artifact], tmp_path: Path, store: Any
 ) -> None:

@@ -140,3 +140,25 @@ def test_a_class_must_be_in_the_split_that_is_trained_on(find: Find, caplog: pyt
 def test_what_is_told_of_a_label_is_checked_when_the_dag_is_parsed(told: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadInput, match=re.escape(expected)):
         PrepareOptions("m:f", "y", **told)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"y": "regression"}, "more_labels names 'y', the column of the label, the key, the time or the weight"),
+        ({"w": None}, "more_labels names 'w', the column of the label"),
+        ({"z": "ranking"}, "more_labels['z']: problem is 'ranking', expected one of binary, multiclass, regression"),
+        ({"z": ["a", "a"]}, "more_labels['z']: classes names 'a' twice"),
+        (["z"], "more_labels is ['z']; expected a problem, or None, by the label's column"),
+    ],
+)
+def test_further_labels_are_other_columns_and_say_what_they_ask_for(told: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(words)):
+        PrepareOptions("m:f", "y", weight="w", more_labels=told)
+
+
+def test_each_further_label_has_options_of_its_own() -> None:
+    given = PrepareOptions("m:f", "y", classes=["a", "b"], weight="w", more_labels={"z": "regression", "k": [3, 1, 2]})
+    of = [(each.label, each.problem, each.classes, each.weight) for each in given.of_labels]
+    assert of == [("y", None, ["a", "b"], "w"), ("z", "regression", None, None), ("k", None, [3, 1, 2], None)]
+    assert PrepareOptions(**given.to_dict()).of_labels[2].named == Target("k", "multiclass", ("3", "1", "2"))

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ from airflow_hops.hops import trained_models
 from airflow_hops.hops.trained_models import Sample, answers_of
 from airflow_hops.runtime import feature_statistics, schema
 from airflow_hops.runtime.batch_predict import stage as batch_predict
+from airflow_hops.runtime.captured.requests import CapturedRequests
 from airflow_hops.runtime.evaluate import stage as evaluate
 from airflow_hops.runtime.prepare import stage as prepare
+from airflow_hops.runtime.rollout.captured import read_captured
 from airflow_hops.runtime.schema import classes_of, load_schema
 from airflow_hops.runtime.skew import stage as skew
 from airflow_hops.runtime.transform import stage as transform
@@ -311,3 +314,7 @@ def test_every_label_is_answered_and_captured(
         files = list((tmp_path / "captured" / name).rglob("*.parquet"))
         columns = {column for file in files for column in pq.read_schema(file).names}
         assert {f"output.{output}" for output in OUTPUTS | more} <= columns
+        # A rollout goes by the first label alone.
+        requests = CapturedRequests(str(tmp_path / "captured"), name)
+        captured = read_captured(requests, 1, datetime(2020, 1, 1, tzinfo=UTC), tmp_path)
+        assert set(captured.outputs) == {"probability"} and len(captured.outputs["probability"]) == 40
