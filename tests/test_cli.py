@@ -98,6 +98,48 @@ def test_a_protobuf_newer_than_tensorflow_is_recognised(tmp_path: Path, monkeypa
     )
 
 
+GPU = ["NVIDIA H200, 143771 MiB, 580.95"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "nccl", "seen", "gpus", "status", "found", "advice"),
+    [
+        (False, 0, 0, [], "ok", "not in {base}; no GPU: no driver", ""),
+        (False, 0, 0, GPU, "warn", "not in {base}; no GPU: no driver", "airflow hops runtime create {path} --cuda"),
+        (True, 21903, 0, [], "warn", "CUDA 12.3.101, NCCL 2.19.3; no GPU: no driver; training and serving run", ""),
+        (True, 21903, 2, GPU, "ok", "CUDA 12.3.101, NCCL 2.19.3; TensorFlow sees 2 GPUs", ""),
+        (True, 0, 2, GPU, "warn", "; Horovod without NCCL; ", "airflow hops runtime create {path} --cuda --force"),
+    ],
+)  # fmt: skip
+def test_the_doctor_says_what_there_is_of_cuda_and_why_no_gpu_is_seen(
+    tmp_path: Path, cuda: bool, nccl: int, seen: int, gpus: list[str], status: str, found: str, advice: str
+) -> None:
+    for name in ["nvidia_cuda_runtime_cu12-12.3.101", "nvidia_nccl_cu12-2.19.3"] * cuda:
+        (tmp_path / f"lib/python3.11/site-packages/{name}.dist-info").mkdir(parents=True)
+    no_gpu = None if seen else "no driver"
+    answer = {"gpus": ["GPU"] * seen, "no_gpu": no_gpu, "horovod": {"gloo": True, "mpi": False, "nccl": nccl}}
+    check = checks.check_cuda(tmp_path, answer, gpus)
+    assert check.status == status
+    assert found.format(base=tmp_path.name) in check.found
+    assert advice.format(path=tmp_path) in check.advice
+    assert checks._check_horovod("0.28.1", answer["horovod"], "").found.endswith("NCCL 2.19.3" if nccl else "and Gloo")
+
+
+@pytest.mark.runtime
+def test_why_there_is_no_gpu_is_what_the_driver_says(runtime: Path) -> None:
+    program = (
+        "from airflow_hops.runtime.probe import why_no_gpu\n"
+        "import os; print(why_no_gpu('libcuda-none.so.1')); os.environ['CUDA_VISIBLE_DEVICES'] = ''\n"
+        "print(why_no_gpu('libc.so.6'))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(checks.__file__).parents[2])}
+    command = [str(runtime / "bin" / "python"), "-c", program]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    first, second = result.stdout.splitlines()
+    assert first.startswith("there is no NVIDIA driver (libcuda-none.so.1: cannot open shared object file")
+    assert second == "CUDA_VISIBLE_DEVICES is ''"
+
+
 @pytest.mark.parametrize(
     ("port", "status", "found"),
     [("0", "fail", "port '0' is not between 1 and 65535"), ("grpc", "fail", "port 'grpc' is not"), ("1", "ok", "free")],
