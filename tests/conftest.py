@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Demos that are shown side by side each have a warm process, which listens in the temporary folder.
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tmp-", dir=home)
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+    gc.disable()  # until all is imported, which makes no garbage
 
 
 MARKERS = {
@@ -106,6 +108,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fails where pytest-xdist has not taken up the groups: each worker would show a demo of its own."""
+    gc.freeze()  # what is imported stays: no collection need look at it again
+    gc.enable()
     alone = [item.nodeid for item in session.items if "@" not in item.nodeid]
     if getattr(session.config.option, "loadgroup", False) and alone:
         raise pytest.UsageError(
