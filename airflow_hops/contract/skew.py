@@ -31,7 +31,8 @@ class SkewTest(StepOptions):
             5,000.
         measures: By feature, what it is judged by instead: of numbers "jensen_shannon", "jensen_shannon_quantiles",
             "kolmogorov_smirnov", "population_stability_index" or "wasserstein"; of strings "l_infinity",
-            "jensen_shannon", "population_stability_index" or "normalized_abs_difference".
+            "jensen_shannon", "population_stability_index" or "normalized_abs_difference". Vectors have
+            "maximum_mean_discrepancy" alone.
         thresholds: By feature, a fixed threshold of its measure; instead of the schema's.
         comparator: Which of the schema's comparators count: ``skew_comparator`` or ``drift_comparator``.
         missing_threshold: Change of a share of missing values up to which it is no drift, 0 to 1.

@@ -14,6 +14,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.images import ImageSpec
 from airflow_hops.contract.target import Target
+from airflow_hops.data.vectors import split_dtype
 
 _DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
 """Dtype by ``tensorflow_metadata.proto.v0.schema_pb2.FeatureType`` (BYTES, INT, FLOAT)."""
@@ -74,7 +75,8 @@ class FeatureSpecs:
     """The columns of a transform.
 
     Attributes:
-        features: Raw features in the schema's order, with their dtypes: int64, float32 or string.
+        features: Raw features in the schema's order, with their dtypes: int64, float32 or string; ``float32[16]`` of
+            vectors of 16 numbers.
         label: Name of the label column.
         key: Name of the key column, or None.
         time: Name of the time column (int64, seconds since the epoch), or None.
@@ -126,7 +128,7 @@ class FeatureSpecs:
     def to_json(self) -> str:
         """The text of ``features.json``."""
         value: dict[str, Any] = {
-            "features": {name: {"dtype": dtype} for name, dtype in self.features.items()},
+            "features": {name: _raw_to_dict(dtype) for name, dtype in self.features.items()},
             "label": self.label,
             "key": self.key,
             "time": self.time,
@@ -150,7 +152,7 @@ class FeatureSpecs:
         try:
             value = json.loads(path.read_text())
             return cls(
-                features={name: spec["dtype"] for name, spec in value["features"].items()},
+                features={name: _raw_from_dict(spec) for name, spec in value["features"].items()},
                 label=value["label"],
                 key=value["key"],
                 time=value["time"],
@@ -165,6 +167,15 @@ class FeatureSpecs:
             raise BadInput(f"{path}: there is no such file; transform writes it beside its transform graph") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{path}: not the features.json of a transform ({type(error).__name__}: {error})") from None
+
+
+def _raw_to_dict(dtype: str) -> dict[str, Any]:
+    values, width = split_dtype(dtype)
+    return {"dtype": values} if width is None else {"dtype": values, "width": width}
+
+
+def _raw_from_dict(spec: Mapping[str, Any]) -> str:
+    return f"{spec['dtype']}[{spec['width']}]" if "width" in spec else str(spec["dtype"])
 
 
 def read_raw_features(
@@ -187,10 +198,11 @@ def read_raw_features(
         more_labels: Names of the columns of further labels.
 
     Returns:
-        Dtype by name: INT is int64, FLOAT float32, BYTES string.
+        Dtype by name: INT is int64, FLOAT float32, BYTES string; FLOAT of n values in every row, by the feature's shape
+        or its value count, is ``float32[n]``.
 
     Raises:
-        BadInput: there is no schema, or a feature of another type.
+        BadInput: there is no schema, or a feature of another type, or of lists of several lengths.
     """
     try:
         schema = text_format.Parse(schema_path.read_text(), schema_pb2.Schema())
@@ -207,7 +219,25 @@ def read_raw_features(
                 f"{schema_path}: feature {feature.name!r} is {schema_pb2.FeatureType.Name(feature.type)}; expected "
                 "BYTES, INT or FLOAT"
             )
-        features[feature.name] = _DTYPE_OF_TYPE[feature.type]
+        features[feature.name] = _DTYPE_OF_TYPE[feature.type] + _width(feature, schema_path)
     if not features:
         raise BadInput(f"{schema_path}: it has no feature besides label, key, time and weight")
     return features
+
+
+def _width(feature: Any, schema_path: Path) -> str:
+    """What a vector's dtype has behind that of its numbers; nothing for a feature of one value a row."""
+    low, high = feature.value_count.min, feature.value_count.max
+    if feature.HasField("shape"):
+        sizes = [dim.size for dim in feature.shape.dim]
+    else:
+        sizes = [] if low <= 1 and high <= 1 else [high if low == high else -1]
+    if sizes in ([], [1]):
+        return ""
+    if len(sizes) > 1 or sizes[0] < 1 or feature.type != schema_pb2.FLOAT:
+        found = f"shape {sizes}" if feature.HasField("shape") else f"{low} to {high or 'any number of'} values a row"
+        raise BadInput(
+            f"{schema_path}: feature {feature.name!r} is {schema_pb2.FeatureType.Name(feature.type)}, {found}; "
+            "expected one value, or vectors of floats of one length; mend it in prepare()"
+        )
+    return f"[{sizes[0]}]"

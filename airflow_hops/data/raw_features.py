@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.raw_file import explained
+from airflow_hops.data.vectors import dense_vectors, is_list, split_dtype
 
 
 def example_files(folder: Path, split: str) -> list[Path]:
@@ -50,7 +51,7 @@ def check_columns(path: Path, inputs: Mapping[str, str], *, of: str = "the schem
 
     Args:
         path: A Parquet file of examples.
-        inputs: Dtypes (int64, float32, float64, string) of the columns by name.
+        inputs: Dtypes (int64, float32, float64, string, or a vector's ``float32[16]``) of the columns by name.
         of: What names the inputs: the schema, or a model's signature.
 
     Raises:
@@ -74,14 +75,15 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
 
     Args:
         batch: An Arrow record batch or table.
-        inputs: Dtypes (int64, float32, float64, string) by name.
+        inputs: Dtypes (int64, float32, float64, string, or a vector's ``float32[16]``) by name.
         where: File or split, for messages.
 
     Returns:
-        By name, arrays of shape ``[rows]``: int64, floats, or bytes as objects.
+        By name, arrays of shape ``[rows]``: int64, floats, or bytes as objects; of vectors ``[rows, width]``, a missing
+        one being NaN throughout.
 
     Raises:
-        BadInput: an integer is missing, or a column is.
+        BadInput: an integer is missing, or a column is; or a vector is of another length.
     """
     arrays = {}
     for name, dtype in inputs.items():
@@ -91,7 +93,12 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
         column = batch.column(index)
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
-        if dtype == "int64":
+        values, width = split_dtype(dtype)
+        if width is not None:
+            if not is_list(column.type):
+                raise BadInput(f"{where}: column {name!r} is {column.type}, expected vectors of {width} numbers")
+            arrays[name] = dense_vectors(column, name, width, where).astype(values, copy=False)
+        elif dtype == "int64":
             if column.null_count:
                 raise BadInput(
                     f"{where}: column {name!r} is an integer and missing in {column.null_count} of {len(column)} rows; "
@@ -141,6 +148,11 @@ def _as_bytes(value: Any) -> bytes:
 
 
 def _fits(found: Any, dtype: str) -> bool:
+    values, width = split_dtype(dtype)
+    if width is not None:
+        # How long lists of any length are is seen when they are read.
+        size = found.list_size if pa.types.is_fixed_size_list(found) else width
+        return is_list(found) and size == width and _fits(found.value_type, values)
     if pa.types.is_dictionary(found):
         found = found.value_type
     if dtype == "string":

@@ -23,6 +23,7 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.properties import ModelFormat
 from airflow_hops.contract.target import OUTPUTS, REGRESSION, Target
 from airflow_hops.data.feature_specs import FeatureSpecs
+from airflow_hops.data.vectors import split_dtype
 from airflow_hops.hops.onnx_converters import Graph, NotConvertible, convert
 from airflow_hops.hops.scikit_learn import UntrustedTypes, write_skops
 from airflow_hops.hops.trained_models import FRAMEWORKS, Sample, answers_of
@@ -69,6 +70,7 @@ def export_model(
     sample: Any,
     transform_graph: Path | None = None,
     order: Sequence[str] | None = None,
+    widths: Mapping[str, int] | None = None,
     tolerance: float = TOLERANCE,
     fall_back: bool = False,
 ) -> ExportedModel:
@@ -91,6 +93,7 @@ def export_model(
             features.
         order: Names of the raw features, or of the graph's outputs, that a matrix's columns are; an output of several
             values takes as many. None for the columns of the data frame.
+        widths: Of raw features in ``order`` that are vectors: how many columns of the matrix each takes.
         tolerance: Greatest difference allowed.
         fall_back: Whether an estimator of scikit-learn that has no converter is stored with skops.
 
@@ -106,7 +109,7 @@ def export_model(
         raise BadInput(f"framework is {framework!r}; expected one of {', '.join(FRAMEWORKS)}")
     rows = Sample.of(sample, order)
     expected = answers_of(model, rows, framework, target)
-    signature = _signature(rows, target, transform_graph)
+    signature = _signature(rows, target, transform_graph, widths or {})
     staging = folder / f".staging-export-{uuid.uuid4().hex[:8]}"
     staging.mkdir(parents=True)
     try:
@@ -136,15 +139,18 @@ def export_model(
         staging.rename(final)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    inputs = {name: _dtype(kind) for name, kind in signature.requests.columns.items()}
+    inputs = {
+        name: _dtype(kind) + (f"[{shape[1]}]" if len(shape) > 1 else "")
+        for name, kind, shape in signature.requests.specs()
+    }
     return ExportedModel(form, framework, _versions(framework, form), largest, inputs, reason)
 
 
-def _signature(rows: Sample, target: Target, transform_graph: Path | None) -> ModelSignature:
+def _signature(rows: Sample, target: Target, transform_graph: Path | None, widths: Mapping[str, int]) -> ModelSignature:
     """What requests hold, and what is predicted."""
     outputs = ProblemOutputs(target.problem, target.classes)
     if transform_graph is None:
-        requests = rows.columns_of_requests
+        requests = rows.columns_of_requests(widths)
         return ModelSignature(requests, requests, None, outputs)
     if rows.order is None:
         raise BadInput(
@@ -158,8 +164,10 @@ def _signature(rows: Sample, target: Target, transform_graph: Path | None) -> Mo
             f"the model takes {', '.join(map(repr, missing))}, which are not among the transform's outputs: "
             f"{', '.join(specs.outputs)}"
         )
-    raw = {name: tensors.BY_NAME[_TYPES[dtype]] for name, dtype in specs.inputs_of(rows.order).items()}
-    return ModelSignature(EstimatorInputs(raw), rows.inputs, None, outputs)
+    dtypes = {name: split_dtype(dtype) for name, dtype in specs.inputs_of(rows.order).items()}
+    raw = {name: tensors.BY_NAME[_TYPES[dtype]] for name, (dtype, _) in dtypes.items()}
+    vectors = {name: width for name, (_, width) in dtypes.items() if width is not None}
+    return ModelSignature(EstimatorInputs(raw, vectors=vectors), rows.inputs, None, outputs)
 
 
 _TYPES = {"int64": "int64", "float32": "float", "string": "string"}

@@ -1,7 +1,8 @@
 """Building blocks of a preprocessing function: TensorFlow operations that treat missing values as the contract says.
 
-A raw feature is a dense tensor of shape ``[batch]``: a missing float is NaN, a missing string is empty. Every function
-here works on each row by itself, so that training and serving see the same.
+A raw feature is a dense tensor of shape ``[batch]``, of vectors ``[batch, width]``: a missing float is NaN, a missing
+vector NaN throughout, a missing string empty. Every function here works on each row by itself, so that training and
+serving see the same.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ def fill_missing(values: tf.Tensor, fill: float) -> tf.Tensor:
     """Replaces NaN.
 
     Args:
-        values: Numbers of shape ``[batch]``.
+        values: Numbers of shape ``[batch]`` or ``[batch, width]``.
         fill: What stands for a missing value.
 
     Returns:
-        float32 of shape ``[batch]``.
+        float32 of the same shape.
     """
     values = tf.cast(values, tf.float32)
     return tf.where(tf.math.is_nan(values), tf.fill(tf.shape(values), tf.constant(fill, tf.float32)), values)
 
 
 def is_missing(values: tf.Tensor) -> tf.Tensor:
-    """1 where a float is NaN or a string is empty, else 0; float32 of shape ``[batch]``."""
+    """1 where a float, or any of a vector's, is NaN or a string is empty, else 0; float32 of shape ``[batch]``."""
     missing = tf.equal(values, "") if values.dtype == tf.string else tf.math.is_nan(tf.cast(values, tf.float32))
+    missing = tf.reduce_any(missing, axis=1) if missing.shape.rank == 2 else missing
     return tf.cast(missing, tf.float32)
 
 
@@ -39,12 +41,12 @@ def z_score(features: dict[str, tf.Tensor], name: str, constants: Constants, *, 
 
     Args:
         features: The raw features.
-        name: The numeric feature.
+        name: The numeric feature; a vector has one mean and one deviation for all its numbers.
         constants: Its mean and standard deviation come from here.
         clip: Greatest absolute value; None for no limit. (One absurd reading must not decide a prediction.)
 
     Returns:
-        float32 of shape ``[batch]``.
+        float32 of the feature's shape.
     """
     mean, std_dev = constants.mean(name), constants.std_dev(name)
     scores = (fill_missing(features[name], mean) - mean) / (std_dev if std_dev > 0 else 1.0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
@@ -17,9 +18,11 @@ from airflow_hops.contract.splits import TRAIN
 from airflow_hops.contract.target import REGRESSION, Target
 from airflow_hops.data.feature_specs import OutputSpec
 from airflow_hops.data.raw_features import dense_arrays
+from airflow_hops.data.vectors import is_list
 from airflow_hops.hops.reader.files import SplitFiles
 
 Array = np.ndarray[Any, Any]
+_PROBED_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class SplitTable:
 
     @property
     def names(self) -> list[str]:
-        """The features by the columns of :meth:`matrix`, in which one of several values has several."""
+        """The features by the columns of :meth:`matrix` and :meth:`frame`; one of several values has several."""
         return [
             name if spec.width is None else f"{name}_{number}"
             for name, spec in self.specs.items()
@@ -68,20 +71,12 @@ class SplitTable:
         return {name: self._array(name, spec) for name, spec in self.specs.items()}
 
     def frame(self) -> Any:
-        """The features as a ``pandas.DataFrame``, a column each.
-
-        Raises:
-            BadInput: one has several values a row.
-        """
+        """The features as a ``pandas.DataFrame`` with the columns :attr:`names`."""
         import pandas as pd
 
-        for name, spec in self.specs.items():
-            if spec.width is not None:
-                raise BadInput(
-                    f"{self.where}: feature {name!r} has {spec.width} values a row, which no column of a data frame "
-                    "holds; use matrix()"
-                )
-        return pd.DataFrame(self.arrays(), copy=False)
+        parts = list(self.arrays().values())
+        columns = [column for array in parts for column in (array.T if array.ndim == 2 else [array])]
+        return pd.DataFrame(dict(zip(self.names, columns, strict=True)), copy=False)
 
     def matrix(self) -> Array:
         """The features side by side, float32 of shape ``[rows, width]``.
@@ -136,15 +131,11 @@ class SplitTable:
         )
 
     def _array(self, name: str, spec: OutputSpec) -> Array:
-        if spec.width is None:
-            dtype = "float32" if spec.dtype.startswith("float") else spec.dtype.replace("int32", "int64")
-            found: Array = dense_arrays(self.columns, {name: dtype}, self.where)[name]
-            return _as_text(found) if spec.dtype == "string" else found
-        column = self.columns.column(name).combine_chunks()
-        flat = dense_arrays(pa.table({name: column.flatten()}), {name: "float32"}, self.where)[name]
-        if len(flat) != len(self) * spec.width:
-            raise BadInput(f"{self.where}: feature {name!r} has not {spec.width} values in every row")
-        return flat.reshape(len(self), spec.width)
+        dtype = "float32" if spec.dtype.startswith("float") else spec.dtype.replace("int32", "int64")
+        if spec.width is not None:
+            dtype = f"float32[{spec.width}]"
+        found: Array = dense_arrays(self.columns, {name: dtype}, self.where)[name]
+        return _as_text(found) if spec.dtype == "string" else found
 
 
 def read_table(
@@ -229,17 +220,33 @@ def raw_specs(
     files = SplitFiles(folder, format="parquet", storage_options=storage_options)
     try:
         with files.open(0) as stream:
-            schema = pq.read_schema(stream)
+            file = pq.ParquetFile(stream)
+            features = [field for field in file.schema_arrow if field.name not in others]
+            widths = {field.name: _width(file, field) for field in features}
     except (OSError, pa.ArrowException) as error:
         raise BadInput(f"{files.name(0)}: not a readable Parquet file ({error})") from None
-    features = [field for field in schema if field.name not in others]
-    return {field.name: _spec(field, f"{files.name(0)}: column {field.name!r}") for field in features}
+    return {
+        field.name: _spec(field, widths[field.name], f"{files.name(0)}: column {field.name!r}") for field in features
+    }
 
 
-def _spec(field: pa.Field, where: str) -> OutputSpec:
+def _width(file: pq.ParquetFile, field: pa.Field) -> int | None:
+    """How many numbers the first vector of a column has; None for a column of none."""
+    if not is_list(field.type) or not pa.types.is_floating(field.type.value_type):
+        return None
+    if pa.types.is_fixed_size_list(field.type):
+        return int(field.type.list_size)
+    for batch in file.iter_batches(_PROBED_ROWS, columns=[field.name]):
+        lengths = pc.list_value_length(batch.column(0)).drop_null()
+        if len(lengths):
+            return int(lengths[0].as_py())
+    return None
+
+
+def _spec(field: pa.Field, width: int | None, where: str) -> OutputSpec:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    if pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type):
-        return OutputSpec("float32", kind.list_size, inputs=(field.name,))
+    if width:
+        return OutputSpec("float32", width, inputs=(field.name,))
     for dtype, are in {
         "int64": (pa.types.is_integer, pa.types.is_boolean),
         "float32": (pa.types.is_floating,),
@@ -247,9 +254,7 @@ def _spec(field: pa.Field, where: str) -> OutputSpec:
     }.items():
         if any(is_of(kind) for is_of in are):
             return OutputSpec(dtype, inputs=(field.name,))
-    raise BadInput(
-        f"{where} is {field.type}; expected numbers, strings, or lists of numbers of one size; cast it in prepare()"
-    )
+    raise BadInput(f"{where} is {field.type}; expected numbers, strings, or vectors of floats; cast it in prepare()")
 
 
 def plain_names(names: Sequence[str]) -> list[str]:

@@ -66,18 +66,22 @@ class Sample:
             raise BadInput("the sample has no rows; expected held-out rows, on which the exported model is proved")
         return sample
 
-    @property
-    def columns_of_requests(self) -> EstimatorInputs:
+    def columns_of_requests(self, widths: Mapping[str, int]) -> EstimatorInputs:
         """What requests hold where no transform graph stands before the model.
 
+        Args:
+            widths: Of names in the order that are vectors: how many columns each is.
+
         Raises:
-            BadInput: the order is not as long as the matrix is wide.
+            BadInput: what the order names is not as wide as the matrix.
         """
         if self.inputs.width is None or self.order is None:
             return self.inputs
-        if len(self.order) != self.inputs.width:
-            raise BadInput(f"order has {len(self.order)} names, and the sample {self.inputs.width} columns")
-        return EstimatorInputs(dict.fromkeys(self.order, tensors.BY_NAME["float"]))
+        columns = sum(widths.get(name, 1) for name in self.order)
+        if columns != self.inputs.width:
+            raise BadInput(f"order has {columns} columns ({', '.join(self.order)}), and the sample {self.inputs.width}")
+        vectors = {name: widths[name] for name in self.order if name in widths}
+        return EstimatorInputs(dict.fromkeys(self.order, tensors.BY_NAME["float"]), vectors=vectors)
 
     @property
     def matrix(self) -> Array:

@@ -41,10 +41,14 @@ class TensorSpec:
 
     @property
     def column(self) -> str:
-        """The dtype of the column of examples that becomes such an input: int64, float32, float64 or string."""
+        """The dtype of the column of examples that becomes such an input.
+
+        It is int64, float32, float64 or string, and ``float32[16]`` where a row has 16 of them.
+        """
+        width = f"[{self.shape[1]}]" if self.shape and len(self.shape) == 2 and (self.shape[1] or 1) > 1 else ""
         if self.dtype in ("string", "float64"):
-            return self.dtype
-        return "int64" if self.dtype.startswith(("int", "uint", "bool")) else "float32"
+            return self.dtype + width
+        return ("int64" if self.dtype.startswith(("int", "uint", "bool")) else "float32") + width
 
 
 class LoadedModel(ABC):

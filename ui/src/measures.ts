@@ -21,6 +21,7 @@ const OF_SCHEMA: Record<string, string> = {
 const SHORT: Record<string, string> = {
   l_infinity: "L∞",
   jensen_shannon: "JS",
+  maximum_mean_discrepancy: "MMD",
   normalized_abs_difference: "|Δ|",
 };
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
 from airflow_hops.data.readers.raw_file import RawFile
+from airflow_hops.data.vectors import is_list, plain_lists
 
 Types = dict[str, pa.DataType]
 _ALIASES = {"timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(), "int": pa.int64(), "float": pa.float64()}
@@ -59,6 +60,9 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return pa.int64()
     if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in (one, other)):
         return pa.float64()
+    if all(pa.types.is_list(t) for t in (one, other)):
+        values = join(one.value_type, other.value_type)
+        return None if values is None else pa.list_(values)
     if all(pa.types.is_timestamp(t) or pa.types.is_date(t) for t in (one, other)):
         zones = {t.tz for t in (one, other) if pa.types.is_timestamp(t)}
         return pa.timestamp("us", zones.pop()) if len(zones) == 1 else None
@@ -77,6 +81,8 @@ def normalised(type_: pa.DataType) -> pa.DataType:
         return pa.date32()
     if pa.types.is_float16(type_):
         return pa.float32()
+    if is_list(type_) and not pa.types.is_nested(type_.value_type):
+        return pa.list_(normalised(type_.value_type))
     return type_
 
 
@@ -133,7 +139,7 @@ def cast(batch: pa.RecordBatch, types: Types, file: RawFile, rows_before: int) -
         array = pa.nulls(batch.num_rows, type_) if index < 0 else batch.column(index)
         if array.type != type_:
             try:
-                array = array.cast(type_)
+                array = (plain_lists(array) if pa.types.is_list(type_) and is_list(array.type) else array).cast(type_)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 if column not in file.source.schema:
                     raise TypesDoNotFit(f"{file.name}: column {column!r}: {error}") from error

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.raw_features import check_columns, dense_arrays
+from airflow_hops.data.vectors import is_list
 from airflow_hops.processes.tensorflow_graphs import use_one_thread
 from airflow_hops.runtime.loaded_models import load_model
 from airflow_hops.runtime.transform.batches import TransformTask
@@ -100,8 +102,9 @@ class SignatureModel:
             BadInput: a column is missing, or of another type.
         """
         schema = pq.read_schema(file)
-        flat = {name: spec.column for name, spec in self._model.inputs.items() if not _is_list(schema, name)}
-        check_columns(file, flat, of="the model's signature")
+        # The width of lists that the signature leaves open is that of the first row.
+        told = {n: s.column for n, s in self._model.inputs.items() if "[" in s.column or not _is_list(schema, n)}
+        check_columns(file, told, of="the model's signature")
 
     def predict(self, batch: Any, where: str) -> dict[str, Array]:
         """Outputs of a batch.
@@ -132,14 +135,12 @@ class SignatureModel:
     def _array(self, name: str, batch: Any, where: str) -> Array:
         spec = self._model.inputs[name]
         column = batch.column(batch.schema.get_field_index(name))
-        rows = batch.num_rows
-        if _is_list(batch.schema, name):
-            flat = column.flatten()
-            if column.null_count or len(flat) % rows:
-                raise BadInput(f"{where}: column {name!r} has not the same number of values in every row")
-            column = flat
-        values: Array = dense_arrays(pa.RecordBatch.from_arrays([column], [name]), {name: spec.column}, where)[name]
-        return values.reshape(rows, -1) if spec.shape is not None and len(spec.shape) == 2 else values
+        dtype = spec.column
+        if is_list(column.type) and "[" not in dtype:
+            lengths = pc.list_value_length(column).drop_null()
+            dtype += f"[{lengths[0].as_py() if len(lengths) else 0}]"
+        values: Array = dense_arrays(pa.RecordBatch.from_arrays([column], [name]), {name: dtype}, where)[name]
+        return values.reshape(len(values), -1) if spec.shape is not None and len(spec.shape) == 2 else values
 
 
 def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
@@ -233,8 +234,7 @@ def _is_list(schema: Any, name: str) -> bool:
     index = schema.get_field_index(name)
     if index < 0:
         return False
-    found = schema.field(index).type
-    return bool(pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found))
+    return is_list(schema.field(index).type)
 
 
 def _load(plan: PredictionPlan) -> SignatureModel:

@@ -17,6 +17,7 @@ from airflow_hops.contract.target import CLASS, MULTICLASS, OUTPUTS, REGRESSION,
 from airflow_hops.data.raw_features import check_columns, dense_arrays
 from airflow_hops.runtime.loaded_models import load_model
 from airflow_hops.runtime.transform.graph import SIGNATURE
+from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT
 
 BATCH_ROWS = 8192
 BATCH_BLOBS = 256
@@ -32,7 +33,7 @@ class ServedModel:
         path: The model's folder.
 
     Attributes:
-        inputs: Dtypes (int64, float32, float64, string) of the raw features by name.
+        inputs: Dtypes (int64, float32, float64, string; ``float32[16]`` of vectors) of the raw features by name.
         problem: What it predicts, by its outputs.
         output: The output that is its prediction: ``probability``, ``probabilities`` or ``prediction``.
         classes: How many classes ``probabilities`` has; None of the others.
@@ -52,10 +53,11 @@ class ServedModel:
             )
         self.inputs: dict[str, str] = {name: spec.column for name, spec in self._loaded.inputs.items()}
         for name, spec in self._loaded.inputs.items():
-            if spec.shape not in ((None,), (None, 1)):
+            of_row = spec.shape[1:] if spec.shape and spec.shape[0] is None else (None,)
+            if len(of_row) > 1 or None in of_row or (name == MATRIX_INPUT and of_row not in ((), (1,))):
                 raise BadInput(
-                    f"{path}: input {name!r} has shape {spec.shape}; expected [batch], to take a column of the "
-                    "examples (a model that takes a matrix is exported with the names of its columns)"
+                    f"{path}: input {name!r} has shape {spec.shape}; expected [batch] or [batch, width], to take a "
+                    "column of the examples (a model that takes a matrix is exported with the names of its columns)"
                 )
 
     def head(self, prefix: str) -> ServedModel | None:
@@ -88,7 +90,7 @@ class ServedModel:
         """What the model predicts of rows.
 
         Args:
-            arrays: Raw features of shape ``[rows]`` by name.
+            arrays: Raw features of shape ``[rows]``, of vectors ``[rows, width]``, by name.
 
         Returns:
             float32 of shape ``[rows]``: the probability of the second class, or the predicted number; of several
@@ -116,8 +118,7 @@ class ServedModel:
 
     def _run(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         inputs = self._loaded.inputs.items()
-        columns = {name: arrays[name].reshape((-1, 1) if len(spec.shape or ()) == 2 else -1) for name, spec in inputs}
-        return self._loaded.run(columns)
+        return self._loaded.run({name: arrays[name].reshape(-1, *(spec.shape or ())[1:]) for name, spec in inputs})
 
 
 @dataclass(frozen=True)

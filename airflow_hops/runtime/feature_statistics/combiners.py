@@ -33,6 +33,7 @@ from airflow_hops.runtime.feature_statistics import histograms
 from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
 from airflow_hops.runtime.feature_statistics.formats.feature_types import batch_of
 from airflow_hops.runtime.feature_statistics.sketches import CountedQuantiles, CountedTopValues
+from airflow_hops.runtime.feature_statistics.vector_sampling import VectorSamples
 
 _SLICE_ROWS = 16_384
 _SLICE_BYTES = 8 << 20
@@ -198,7 +199,11 @@ class Combiners:
                     f"slices: more than {MAX_SLICES}, {key!r} among them; expected to slice by features of few values, "
                     "or by chosen values"
                 )
-            accumulator.slices[key] = SliceAccumulator([g.create_accumulator() for g in self.generators])
+            # A slice has no sample of vectors: there may be thousands, and none is compared.
+            unsampled = VectorSamples if key not in (None, constants.DEFAULT_SLICE_KEY) else ()
+            accumulator.slices[key] = SliceAccumulator(
+                [None if isinstance(g, unsampled) else g.create_accumulator() for g in self.generators]
+            )
         return accumulator.slices[key]
 
     def _add_to(self, accumulator: Accumulator, key: str | None, lists: pa.RecordBatch) -> None:

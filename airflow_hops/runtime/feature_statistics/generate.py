@@ -26,11 +26,14 @@ OnCorrupt = Literal["fail", "skip"]
 def comparable_options() -> Any:
     """TFDV's options for statistics that are to be compared: its defaults, with percentiles in the place of deciles.
 
-    Where a window differs from its reference only within a tenth of the rows, deciles cannot tell.
+    Where a window differs from its reference only within a tenth of the rows, deciles cannot tell. Features of vectors
+    get samples.
     """
     import tensorflow_data_validation as tfdv
 
-    return tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES)
+    from airflow_hops.runtime.feature_statistics.vector_sampling import with_vector_samples
+
+    return with_vector_samples(tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES))
 
 
 @dataclass(frozen=True)

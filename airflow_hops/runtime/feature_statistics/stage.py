@@ -96,12 +96,16 @@ def _stats_options(context: StepContext, options: Mapping[str, Any] | None, func
         from airflow_hops.runtime.schema.files import SCHEMA_FILE, load_schema
 
         schema = load_schema(context.local("schema") / SCHEMA_FILE)
+    from airflow_hops.runtime.feature_statistics.vector_sampling import with_vector_samples
+
     if function is None:
         if not options and schema is None:
             return comparable_options()
         from airflow_hops.runtime.feature_statistics.options import options_from
 
-        return options_from({"num_quantiles_histogram_buckets": PERCENTILES, **(options or {})}, schema=schema)
+        return with_vector_samples(
+            options_from({"num_quantiles_histogram_buckets": PERCENTILES, **(options or {})}, schema=schema)
+        )
     import tensorflow_data_validation as tfdv
 
     made = call_shipped(context, **function)
@@ -109,7 +113,7 @@ def _stats_options(context: StepContext, options: Mapping[str, Any] | None, func
         raise BadInput(f"{function['function']}() returned a {type(made).__name__}, expected tfdv.StatsOptions")
     if made.schema is None:
         made.schema = schema
-    return made
+    return with_vector_samples(made)
 
 
 def _source(source: Mapping[str, Any]) -> tuple[StatisticsProperties, dict[str, Any]]:

@@ -9,10 +9,11 @@ import numpy as np
 
 from airflow_hops.runtime.feature_statistics.summary import feature_name
 from airflow_hops.runtime.schema.infer import INFINITY_NORM, JENSEN_SHANNON
-from airflow_hops.runtime.skew.distribution import Curve, Numbers, Values, distribution
+from airflow_hops.runtime.skew.distribution import Curve, Distribution, Numbers, Values, Vectors, distribution
 from airflow_hops.runtime.skew.measures import every_score, jensen_shannon, score
+from airflow_hops.runtime.skew.vectors import MEASURE
 
-_Pair = tuple[Numbers | Values | None, Numbers | Values | None]
+_Pair = tuple[Distribution | None, Distribution | None]
 
 
 def compare(reference: Any, current: Any, *, judged: Mapping[str, Any], name: str | None) -> dict[str, Any]:
@@ -51,6 +52,9 @@ def _measured(pairs: Sequence[_Pair]) -> list[list[Any]]:
             alike.setdefault((reference.standard.x.size, current.standard.x.size), []).append(at)
         elif isinstance(reference, Values) and isinstance(current, Values):
             lines[at] = _line("l_infinity", score(reference, current, "l_infinity"), INFINITY_NORM)
+        elif isinstance(reference, Vectors) and isinstance(current, Vectors):
+            # Whether it is much only a report's p-value tells.
+            lines[at] = _line(MEASURE, score(reference, current, MEASURE), None)
     for group in alike.values():
         # One by one takes seconds for thousands of features: those with as many buckets are measured at once.
         sides = [_together([cast("Numbers", pairs[at][side]).standard for at in group]) for side in (0, 1)]
@@ -59,9 +63,9 @@ def _measured(pairs: Sequence[_Pair]) -> list[list[Any]]:
     return lines
 
 
-def _line(measure: str, found: float, threshold: float) -> list[Any]:
+def _line(measure: str, found: float, threshold: float | None) -> list[Any]:
     found = round(found, 6)
-    return [measure, found, threshold, None, found > threshold]
+    return [measure, found, threshold, None, threshold is not None and found > threshold]
 
 
 def _together(curves: Sequence[Curve]) -> Curve:
@@ -69,7 +73,7 @@ def _together(curves: Sequence[Curve]) -> Curve:
     return Curve(*(np.concatenate([getattr(curve, name) for curve in curves]) for name in ("x", "f", "infinite")))
 
 
-def _every(reference: Numbers | Values | None, current: Numbers | Values | None) -> dict[str, float]:
+def _every(reference: Distribution | None, current: Distribution | None) -> dict[str, float]:
     if type(reference) is not type(current):
         return {}
     return {measure: round(found, 6) for measure, found in every_score(reference, current).items()}

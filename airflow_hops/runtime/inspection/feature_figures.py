@@ -11,6 +11,7 @@ import numpy as np
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.feature_statistics.summary import common_statistics, feature_name, type_name
+from airflow_hops.runtime.inspection.vector_norms import by_norm, shown_type
 from airflow_hops.runtime.skew.distribution import Curve, curve_of, join
 
 BUCKETS = 20
@@ -39,13 +40,14 @@ def table(dataset: Any, *, weighted: bool) -> dict[str, Any]:
     if weighted and not dataset.weighted_num_examples:
         raise BadInput("weighted is true, and these statistics have no weights")
     rows = int(dataset.num_examples)
-    lines = [_line(each, rows, weighted) for each in dataset.features]
+    lines = [_line(each if weighted else by_norm(each), rows, weighted) for each in dataset.features]
     columns = {name: [line[name] for line in lines] for name in (lines[0] if lines else _LINE)}
     return {"rows": rows, "weighted_rows": dataset.weighted_num_examples or None, **columns}
 
 
 def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
     """One feature in full; of a data set of ``rows``."""
+    feature = feature if weighted else by_norm(feature)  # the sample has no weights
     view = _View.of(feature, weighted)
     found: dict[str, Any] = {
         **{name: value for name, value in _line(feature, rows, weighted).items() if name not in _SMALL},
@@ -143,7 +145,8 @@ def _line(feature: Any, rows: int, weighted: bool) -> dict[str, Any]:
     view = _View.of(feature, weighted)
     kind = (feature.WhichOneof("stats") or "none").removesuffix("_stats")
     line: dict[str, Any] = dict.fromkeys(_LINE)
-    line |= {"names": feature_name(feature), "types": type_name(feature), "kinds": kind}
+    types = shown_type(feature, type_name(feature))
+    line |= {"names": feature_name(feature), "types": types, "kinds": kind}
     if view.common is None:
         return line
     line |= _counts(feature, view, rows, weighted)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PythonException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -22,6 +25,7 @@ DUPLICATE_KEY = "duplicate key"
 CLASS_COLUMN = "__class__"
 REJECTED = "rejected:"
 NO_CLASS = "none of the classes"
+_VECTOR = "array of "
 _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double", "decimal"})
 
 
@@ -58,7 +62,7 @@ def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFra
     """
     leading = leading_columns(given)
     _check_columns(frame, given)
-    types = {item.name: item.dataType.typeName() for item in frame.schema}
+    types = {item.name: _type_name(item.dataType) for item in frame.schema}
     features = [name for name in frame.columns if name not in (*leading, REASON_COLUMN)]
     reasons = [quoted(REASON_COLUMN).cast("string")] if REASON_COLUMN in frame.columns else []
     reasons += [F.when(F.expr(condition), F.lit(reason)) for reason, condition in given.reject.items()]
@@ -76,6 +80,8 @@ def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFra
         unusable = (weight <= 0) | (weight == float("inf"))
         reasons.append(_missing(given.weight, F.isnan(weight)))
         reasons.append(F.when(unusable, F.lit(f"{given.weight} is no number above 0")))
+    for name, width in _widths(frame, [name for name in features if types[name].startswith(_VECTOR)]).items():
+        reasons += _vector_reasons(name, width)
     typed = frame.select(
         *(column.alias(name) for name, column in leading.items()),
         *(_feature(name, types[name]).alias(name) for name in features),
@@ -127,6 +133,7 @@ def _check_columns(frame: DataFrame, given: PrepareOptions) -> None:
         raise BadInput(f"prepare returned no features, only {', '.join(names)}")
     types = {item.name: item.dataType for item in frame.schema}
     regressions = {each.label for each in given.of_labels if each.problem == REGRESSION}
+    of_features = _NUMBERS | {"boolean", "string"} | {_VECTOR + number for number in _NUMBERS}
     allowed = {
         **{each.label: _NUMBERS | {"boolean", "string"} for each in given.of_labels},
         **dict.fromkeys(regressions, _NUMBERS),
@@ -140,12 +147,12 @@ def _check_columns(frame: DataFrame, given: PrepareOptions) -> None:
         allowed[given.weight] = _NUMBERS
     # These come first: what the arguments confuse would else be called a feature of a wrong type.
     for name, type_ in sorted(types.items(), key=lambda item: item[0] not in allowed):
-        found = type_.typeName()
-        if found not in allowed.get(name, _NUMBERS | {"boolean", "string"}):
+        if _type_name(type_) not in allowed.get(name, of_features):
             what = " of the label of a regression" if name in regressions else ""
+            features = {"an integer", "float", "double", "boolean", "string", "an array of numbers"}
             raise BadInput(
                 f"prepare's column {name!r}{what} is of type {type_.simpleString()}; expected "
-                f"{', '.join(sorted(allowed.get(name, {'an integer', 'float', 'double', 'boolean', 'string'})))}"
+                f"{', '.join(sorted(allowed.get(name, features)))}"
             )
 
 
@@ -186,8 +193,60 @@ def _time(name: str, type_: str) -> Column:
     return column.cast("bigint")
 
 
+def _type_name(type_: Any) -> str:
+    """Spark's name of a column's type; of an array, that of its elements behind :data:`_VECTOR`."""
+    name = str(type_.typeName())
+    return _VECTOR + _type_name(type_.elementType) if name == "array" else name
+
+
+def _widths(frame: DataFrame, vectors: list[str]) -> dict[str, int]:
+    """How many numbers most rows of each vector feature have: the median length, by a Spark job of its own.
+
+    Raises:
+        BadInput: a feature has no vector, or vectors of one number.
+    """
+    if not vectors:
+        return {}
+    lengths = [F.when(quoted(name).isNotNull(), F.size(quoted(name))) for name in vectors]
+    with python_failures():
+        found = frame.agg(*(F.percentile_approx(length, 0.5) for length in lengths)).first()
+    widths = dict(zip(vectors, found or (), strict=True))
+    for name, width in widths.items():
+        if width is None or width < 2:
+            what = "in no row" if width is None else f"of {width} numbers in most rows"
+            raise BadInput(
+                f"prepare's column {name!r} is a vector {what}; expected 2 numbers or more, or a number itself"
+            )
+    return widths
+
+
+def _vector_reasons(name: str, width: int) -> list[Column]:
+    """Why a vector cannot be one; a vector that is missing can, as any other feature."""
+    column = quoted(name)
+    return [
+        F.when(column.isNotNull() & (F.size(column) != width), F.lit(f"{name} has not {width} numbers")),
+        F.when(
+            F.exists(column, lambda x: x.isNull() | F.isnan(x) | (F.abs(x) == float("inf"))),
+            F.lit(f"{name} has an entry that is missing, NaN or infinite"),
+        ),
+    ]
+
+
+@contextmanager
+def python_failures() -> Iterator[None]:
+    """Turns what a Python function of the user's raises in an executor into an error of the input."""
+    try:
+        yield
+    except PythonException as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        last = next((line for line in reversed(lines) if not line.startswith(("at ", "...", "JVM"))), "no message")
+        raise BadInput(f"a Python function in prepare raised: {last}") from error
+
+
 def _feature(name: str, type_: str) -> Column:
     column = quoted(name)
+    if type_.startswith(_VECTOR):
+        return column if type_ in (f"{_VECTOR}float", f"{_VECTOR}double") else column.cast("array<double>")
     if type_ in ("float", "double"):
         return F.when(~F.isnan(column), column)
     if type_ == "string":

@@ -13,13 +13,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 
-from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.prepare import PrepareOptions
 from airflow_hops.contract.target import Target
-from airflow_hops.runtime.prepare.classes import CLASS_COLUMN, REJECTED, quoted
+from airflow_hops.runtime.prepare.classes import CLASS_COLUMN, REJECTED, python_failures, quoted
 from airflow_hops.runtime.prepare.label import numbers
 
 if TYPE_CHECKING:
@@ -61,15 +59,13 @@ def write_classes(examples: DataFrame, given: PrepareOptions, folder: Path) -> C
     order = [name for name in (given.time, given.key) if name is not None]
     contents = [] if given.key else [F.xxhash64(*map(quoted, names))]
     staging = folder / ".classes"
-    try:
+    with python_failures():
         (
             examples.sortWithinPartitions(CLASS_COLUMN, *map(quoted, order), *contents)
             .write.partitionBy(CLASS_COLUMN)
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             .parquet(spark_path(staging))
         )
-    except PythonException as error:
-        raise BadInput(f"a Python function in prepare raised: {_python_error(error)}") from error
     rows = ClassifiedRows(staging, {}, {})
     for class_folder in sorted(staging.glob(f"{CLASS_COLUMN}=*")):
         name, files = unquote(class_folder.name.partition("=")[2]), sorted(class_folder.glob("*.parquet"))
@@ -140,9 +136,3 @@ def _rewrite(source: Path, copy: Path, as_floats: set[str], target: Target) -> N
                 label = schema.get_field_index(each.label)
                 table = table.set_column(label, each.label, numbers(table.column(label), each))
             writer.write_table(table.cast(schema))
-
-
-def _python_error(error: Exception) -> str:
-    """The last line of a Python traceback inside a Spark error."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if not line.startswith(("at ", "...", "JVM"))), "no message")

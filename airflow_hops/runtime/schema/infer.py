@@ -9,6 +9,7 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import REGRESSION
 from airflow_hops.data import tfdv_extension
 from airflow_hops.runtime.feature_statistics.summary import common_statistics, feature_name
+from airflow_hops.runtime.feature_statistics.vectors import vector_width
 
 TRAINING = "TRAINING"
 SERVING = "SERVING"
@@ -44,8 +45,8 @@ def infer_schema(
 
     On top of ``tfdv.infer_schema``: a share of rows in which an optional feature must be present; environments, by
     default TRAINING and SERVING, labels and weight being absent from the latter; drift and skew comparators of every
-    feature but labels, key, time and weight; 0 and 1 as the only values of a label that has no other; the names of the
-    labels' classes.
+    feature but labels, key, time and weight, those of vectors without a threshold; 0 and 1 as the only values of a
+    label that has no other; the names of the labels' classes.
 
     Args:
         statistics: ``DatasetFeatureStatisticsList`` of the training split.
@@ -161,7 +162,10 @@ def _check_known(what: str, names: Collection[str], features: Collection[str]) -
 
 def _add_default_comparators(feature: Any, found: Any, infinity_norm: float, jensen_shannon: float) -> None:
     kind = found.WhichOneof("stats")
-    if kind == "num_stats":
+    if vector_width(found):
+        for comparator in (feature.drift_comparator, feature.skew_comparator):
+            comparator.SetInParent()  # TFDV has no measure of vectors: the skew stage compares what has a comparator
+    elif kind == "num_stats":
         _add_comparators(feature, found, {"jensen_shannon": jensen_shannon})
     elif kind == "string_stats":
         _add_comparators(feature, found, {"infinity_norm": infinity_norm})
@@ -174,5 +178,10 @@ def _add_comparators(feature: Any, found: Any, thresholds: Mapping[str, float]) 
             raise BadInput(f"{where}: unknown measure {measure!r}, expected one of {', '.join(MEASURES)}")
         if measure == "infinity_norm" and found.WhichOneof("stats") != "string_stats":
             raise BadInput(f"{where}: infinity_norm is for strings; expected jensen_shannon for a number")
+        if vector_width(found):
+            raise BadInput(
+                f"{where}: a vector has no such threshold; it is compared by its p-value, or by 'thresholds' of the "
+                "skew stage"
+            )
         for comparator in (feature.drift_comparator, feature.skew_comparator):
             getattr(comparator, MEASURES[measure]).threshold = threshold

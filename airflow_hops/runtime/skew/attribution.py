@@ -85,7 +85,8 @@ def attribute_drift(
     tell how important a feature is even where it has not moved, but the least change that restores the distribution
     (an optimal transport; cf. Budhathoki, Janzing, Blöbaum and Ng, Why did the distribution change?, 2021): numbers
     take the reference's value at their own rank, and of the strings, and of the missing values, as few are replaced as
-    shares allow. A feature that has not drifted has an effect near 0.
+    shares allow. Vectors get the reference's means and covariances alone, by the least linear change that gives them
+    those. A feature that has not drifted has an effect near 0.
 
     Args:
         model: A SavedModel whose signature ``serving_default`` takes raw features.
@@ -144,17 +145,20 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
     """Values that are distributed as the reference is, and differ from the given ones as little as possible.
 
     Args:
-        values: Of shape ``[rows]``: floats (NaN where missing), integers, or bytes as objects.
-        reference: Of shape ``[reference_rows]``, of the same type.
+        values: Of shape ``[rows]``: floats (NaN where missing), integers, or bytes as objects; or vectors, floats of
+            shape ``[rows, width]``.
+        reference: Of shape ``[reference_rows]`` or ``[reference_rows, width]``, of the same type.
         random: ``numpy.random.Generator``, which breaks ties.
 
     Returns:
-        Of shape ``[rows]``.
+        Of the shape of ``values``.
     """
     import numpy as np
 
     if values.dtype == object:
         return _restore_shares(values, reference, random)
+    if values.ndim == 2:
+        return _restore_vectors(values, reference, random)
     missing, lacking = np.isnan(values), np.isnan(reference)
     there, result = ~missing, values.copy()
     if missing.any() or lacking.any():
@@ -168,6 +172,42 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
     found = np.flatnonzero(there & missing)
     result[found] = random.choice(pool, len(found))
     return result
+
+
+def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
+    """Vectors with the reference's share of missing ones, its means and its covariances.
+
+    The change is the optimal transport between normal distributions (Olkin and Pukelsheim, "The distance between two
+    random vectors with given dispersion matrices", 1982).
+    """
+    import numpy as np
+
+    missing, lacking = (np.isnan(side).any(axis=1) for side in (values, reference))
+    pool, there, result = reference[~lacking].astype(np.float64), ~missing, values.copy()
+    if missing.any() or lacking.any():
+        there = _restore_shares(there, ~lacking, random)
+        result[~there] = np.nan
+    kept, found = there & ~missing, there & missing
+    if len(pool) and kept.any():
+        now = values[~missing].astype(np.float64)
+        ours, theirs = (np.atleast_2d(np.cov(side, rowvar=False, bias=True)) for side in (now, pool))
+        root, inverse = _power(ours, 0.5), _power(ours, -0.5)
+        transport = inverse @ _power(root @ theirs @ root, 0.5) @ inverse
+        result[kept] = (values[kept] - now.mean(axis=0)) @ transport + pool.mean(axis=0)
+    if len(pool):
+        result[found] = pool[random.integers(len(pool), size=int(found.sum()))]
+    return result
+
+
+def _power(covariances: Any, exponent: float) -> Any:
+    """A power of a symmetric matrix; directions without variance have none of it."""
+    import numpy as np
+
+    variances, directions = np.linalg.eigh(covariances)
+    varied = variances > max(variances.max(), 0.0) * 1e-9
+    powers = np.zeros_like(variances)
+    powers[varied] = variances[varied] ** exponent
+    return (directions * powers) @ directions.T
 
 
 def _restore_shares(values: Any, reference: Any, random: Any) -> Any:
@@ -206,9 +246,8 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
                 # The rows that draw the lowest numbers, of all that there are.
                 drawn = np.concatenate([numbers, random.random(batch.num_rows)])
                 lowest = np.argsort(drawn, kind="stable")[:SAMPLE_ROWS]
-                table = pa.table(
-                    {n: _single(c, n, side) for n, c in zip(batch.schema.names, batch.columns, strict=True)}
-                )
+                names = [name for name in batch.schema.names if name in inputs]
+                table = pa.table({n: _single(batch[n], n, inputs[n], side) for n in names})
                 joined = table if kept is None else pa.concat_tables([kept, table], promote=True)
                 kept, numbers = joined.take(pa.array(lowest)), drawn[lowest]
             break
@@ -219,9 +258,12 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
     return dense_arrays(kept, inputs, side)
 
 
-def _single(column: Any, name: str, side: str) -> Any:
+def _single(column: Any, name: str, dtype: str, side: str) -> Any:
+    from airflow_hops.data.vectors import split_dtype
     from airflow_hops.runtime.skew.rows.values import values_of
 
+    if split_dtype(dtype)[1] is not None:
+        return column
     values = values_of(column)
     if values.lengths is not None:
         raise BadInput(f"{side}: column {name!r} has {values.lengths.max()} values in a row; the model takes one")

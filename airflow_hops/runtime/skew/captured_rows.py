@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput, Producer
+from airflow_hops.data.vectors import finite_vectors, is_list
 from airflow_hops.runtime.captured.requests import RowsFile
 from airflow_hops.store import ArtifactStore
 
@@ -173,7 +174,8 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
 def read_features(files: Sequence[RowsFile], features: Sequence[str], *, prefix: str = INPUT) -> Iterator[Any]:
     """The features of captured rows as Arrow record batches.
 
-    A server knows no null: a missing number is NaN there, and a missing string is empty. Both become null.
+    A server knows no null: a missing number is NaN there, and a missing string is empty. Both become null, as does a
+    vector in which a number is NaN or infinite.
 
     Args:
         files: Captured files; or files of examples, to be read as if they had been captured.
@@ -227,7 +229,13 @@ def _kind(found: Any) -> str:
         return "FLOAT"
     if any(is_of(found) for is_of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)):
         return "STRING"
-    return str(found)
+    return "FLOAT" if _is_vectors(found) else str(found)
+
+
+def _is_vectors(found: Any) -> bool:
+    import pyarrow as pa
+
+    return is_list(found) and bool(pa.types.is_floating(found.value_type))
 
 
 def _with_nulls(column: Any) -> Any:
@@ -238,7 +246,7 @@ def _with_nulls(column: Any) -> Any:
         return pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, column.type), column)
     if pa.types.is_floating(column.type):
         return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    return column
+    return finite_vectors(column) if _is_vectors(column.type) else column
 
 
 def _day_after(seconds: int) -> str:

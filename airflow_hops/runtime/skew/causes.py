@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from airflow_hops.contract.skew import Cause
-from airflow_hops.runtime.skew.distribution import Array, Numbers, Values
+from airflow_hops.runtime.skew.distribution import Array, Distribution, Numbers, Values, Vectors
 
 FAULTS: frozenset[Cause] = frozenset({"all_missing", "constant", "unit_change", "new_category"})
 """Causes that are faults of a pipeline. A missing rate is one when it has moved by :data:`MISSING_FAULT`."""
@@ -39,8 +39,8 @@ _FAR = 8.0
 
 
 def cause_of(
-    reference: Numbers | Values | None,
-    current: Numbers | Values | None,
+    reference: Distribution | None,
+    current: Distribution | None,
     *,
     values_moved: bool,
     missing_moved: bool,
@@ -108,8 +108,12 @@ def _far_factor(reference: Numbers, current: Numbers) -> str | None:
     return None
 
 
-def _only_value(reference: Numbers | Values, current: Numbers | Values) -> str | None:
+def _only_value(reference: Distribution, current: Distribution) -> str | None:
     """The one value that the current rows have, where the reference varies."""
+    if isinstance(reference, Vectors) and isinstance(current, Vectors):
+        is_one = (current.rows == current.rows[0]).all() and len(current.rows) > 1
+        is_new = float((reference.rows == current.rows[0]).all(axis=1).mean()) < CONSTANT_SHARE
+        return f"a vector of norm {current.norms[0]:g}" if is_one and is_new else None
     if isinstance(current, Values) and isinstance(reference, Values):
         value = next(iter(current.counts))
         share = reference.counts.get(value, 0.0) / reference.total

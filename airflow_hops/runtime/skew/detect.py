@@ -12,11 +12,13 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
 from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics, load_statistics
 from airflow_hops.runtime.feature_statistics.summary import common_statistics, features_by_name, histogram, type_name
+from airflow_hops.runtime.feature_statistics.vectors import sampled_vectors, vector_width
 from airflow_hops.runtime.schema import infer_schema
 from airflow_hops.runtime.skew.report import FeatureSkew, SkewReport
+from airflow_hops.runtime.skew.vectors import MEASURE
 
 if TYPE_CHECKING:
-    from airflow_hops.runtime.skew.distribution import Numbers, Values
+    from airflow_hops.runtime.skew.distribution import Distribution
     from airflow_hops.runtime.skew.significance import Judgement
 
 
@@ -33,8 +35,8 @@ class _Found:
     """What was found of a feature, before it is known how many others were tested."""
 
     wanted: _Wanted
-    before: Numbers | Values | None
-    after: Numbers | Values | None
+    before: Distribution | None
+    after: Distribution | None
     histograms: tuple[list[list[Any]], list[list[Any]]]
     score: float | None
     judgement: Judgement | None
@@ -83,8 +85,13 @@ def compare_statistics(reference: Any, current: Any, schema: Any, test: SkewTest
     if not wanted:
         raise BadInput(f"nothing to compare: {_why_nothing(schema, before, after, test.comparator)}")
     wanted = _with_choices(wanted, before, test.measures or {}, test.thresholds or {})
-    for name in wanted:
+    for name, want in wanted.items():
         _check_feature(name, before[name], after)
+        if test.alpha is None and want.threshold is None:
+            raise BadInput(
+                f"feature {name!r} has no fixed threshold, without which nothing is drift where alpha is None; give "
+                f"thresholds={{{name!r}: …}}, or an alpha"
+            )
     found = {
         name: _find(want, before[name], after[name], rows, test.alpha, crc32(f"{test.seed} {name}".encode()))
         for name, want in wanted.items()
@@ -110,10 +117,11 @@ def _statistics(source: Any) -> Any:
 
 def _all_features(before: Mapping[str, Any]) -> dict[str, _Wanted]:
     """Every feature that has a distribution, by the measure that shows the smallest changes."""
+    measures = {"num_stats": "kolmogorov_smirnov", "string_stats": "l_infinity"}
     return {
-        name: _Wanted("kolmogorov_smirnov" if feature.WhichOneof("stats") == "num_stats" else "l_infinity", None)
+        name: _Wanted(MEASURE if vector_width(feature) else measures[kind], None)
         for name, feature in before.items()
-        if feature.WhichOneof("stats") in ("num_stats", "string_stats")
+        if (kind := feature.WhichOneof("stats")) in measures
     }
 
 
@@ -126,7 +134,10 @@ def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[
         found = getattr(feature, f"{comparator}_comparator")
         divergence = found.jensen_shannon_divergence
         kind = before[feature.name].WhichOneof("stats")
-        if kind == "num_stats" and found.HasField("jensen_shannon_divergence"):
+        if vector_width(before[feature.name]):
+            # TFDV has no measure of vectors: that there is a comparator says that they are compared.
+            wanted[feature.name] = _Wanted(MEASURE, None)
+        elif kind == "num_stats" and found.HasField("jensen_shannon_divergence"):
             by_quantiles = divergence.source.type == type(divergence.source).QUANTILES
             measure = "jensen_shannon_quantiles" if by_quantiles else "jensen_shannon"
             wanted[feature.name] = _Wanted(measure, divergence.threshold)
@@ -156,7 +167,8 @@ def _with_choices(
     thresholds: Mapping[str, float],
 ) -> dict[str, _Wanted]:
     """The same with the measures and thresholds that the caller has chosen."""
-    from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC
+    from airflow_hops.runtime.skew.distribution import distribution
+    from airflow_hops.runtime.skew.measures import measures_of
 
     chosen = dict(wanted)
     for argument, names in (("measures", measures), ("thresholds", thresholds)):
@@ -164,7 +176,7 @@ def _with_choices(
             if name not in wanted:
                 raise BadInput(f"{argument} names feature {name!r}, which is not compared; compared are {list(wanted)}")
     for name, measure in measures.items():
-        known = NUMERIC if before[name].WhichOneof("stats") == "num_stats" else CATEGORICAL
+        known = measures_of(distribution(before[name]))
         if measure not in known:
             raise BadInput(f"measures[{name!r}] is {measure!r}, expected one of {', '.join(known)}")
         chosen[name] = _Wanted(measure, chosen[name].threshold if chosen[name].measure == measure else None)
@@ -181,14 +193,25 @@ def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
     valued = all(count_of_values(common_statistics(side)) for side in (before, after[name]))
     if valued and (types[0] != types[1] or before.WhichOneof("stats") != after[name].WhichOneof("stats")):
         raise BadInput(f"feature {name!r} is {types[1]} in the current rows, but {types[0]} in the reference")
+    widths = vector_width(before), vector_width(after[name])
+    if valued and any(widths):
+        if widths[0] != widths[1]:
+            told = [f"vectors of {width} numbers" if width else "no vectors of one length" for width in widths]
+            raise BadInput(f"feature {name!r} has {told[1]} in the current rows, but {told[0]} in the reference")
+        for side, feature in (("reference", before), ("current rows", after[name])):
+            if sampled_vectors(feature) is None:
+                raise BadInput(
+                    f"feature {name!r}: the statistics of the {side} hold no sample of its vectors, without which they "
+                    "cannot be compared; compute them anew with the statistics stage or generate_statistics"
+                )
 
 
 def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: float | None, seed: int) -> _Found:
     import numpy as np
 
-    from airflow_hops.runtime.skew.distribution import Numbers, Values, distribution, present_share
+    from airflow_hops.runtime.skew.distribution import Numbers, Values, Vectors, distribution, present_share
     from airflow_hops.runtime.skew.measures import score
-    from airflow_hops.runtime.skew.significance import judge_numbers, judge_values, missing_p_value
+    from airflow_hops.runtime.skew.significance import judge_numbers, judge_values, judge_vectors, missing_p_value
 
     missing = tuple(1.0 - present_share(side, n) for side, n in zip((before, after), rows, strict=True))
     counts = [(round(share * n), n) for share, n in zip(missing, rows, strict=True)]
@@ -201,6 +224,8 @@ def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: 
             judgement = judge_numbers(one, other, want.measure, random)
         elif alpha is not None and isinstance(one, Values) and isinstance(other, Values):
             judgement = judge_values(one, other, want.measure, random)
+        elif alpha is not None and isinstance(one, Vectors) and isinstance(other, Vectors):
+            judgement = judge_vectors(one, other, random)
     return _Found(
         want, one, other, (histogram(before), histogram(after)), scored, judgement, (missing[0], missing[1]), missing_p
     )
@@ -235,7 +260,7 @@ def _judged(
 
     fixed, score, measure = found.wanted.threshold, found.score, found.wanted.measure
     if fixed is None and found.judgement is not None:
-        score, measure = found.judgement.score, found.judgement.measure
+        score, measure = max(0.0, found.judgement.score), found.judgement.measure
     above = score is not None and (fixed is None or score > fixed)
     values_moved = above and (test.alpha is None or (p is not None and p <= test.alpha))
     missing_reference, missing_current = found.missing

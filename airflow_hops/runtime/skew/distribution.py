@@ -1,4 +1,4 @@
-"""What statistics say of a feature's distribution, as arrays: of numbers a piecewise linear CDF, of strings counts.
+"""What statistics say of a distribution: of numbers a piecewise linear CDF, of strings counts, of vectors a sample.
 
 Arrays have a leading axis of samples, so that thousands of simulated samples are measured like the one observed.
 """
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_hops.runtime.feature_statistics.summary import common_statistics
+from airflow_hops.runtime.feature_statistics.vectors import sampled_vectors
 
 Array: TypeAlias = NDArray[np.float64]
 RESOLUTION = 1e-3
@@ -104,6 +105,25 @@ class Values:
         return self.unique <= len(self.counts)
 
 
+@dataclass(frozen=True)
+class Vectors:
+    """A sample of the values of a feature of vectors.
+
+    Attributes:
+        rows: ``[rows, width]``, finite numbers.
+    """
+
+    rows: NDArray[np.float32]
+
+    @property
+    def norms(self) -> Array:
+        """Their Euclidean norms, ``[rows]``."""
+        return np.linalg.norm(self.rows.astype(np.float64), axis=1)
+
+
+Distribution: TypeAlias = Numbers | Values | Vectors
+
+
 def join(one: Curve, other: Curve) -> Curve:
     """The CDF through the knots of two histograms of the same sample."""
     # Both columns ascend, so sorting them apart keeps the pairs together.
@@ -126,7 +146,7 @@ def _only_infinite(feature: Any) -> bool:
     return bool(buckets) and not any(np.isfinite(b.low_value) or np.isfinite(b.high_value) for b in buckets)
 
 
-def distribution(feature: Any) -> Numbers | Values | None:
+def distribution(feature: Any) -> Distribution | None:
     """The distribution of a feature by its ``FeatureNameStatistics``; None where it has no value, or no histogram."""
     common = common_statistics(feature)
     if not count_of_values(common):
@@ -138,6 +158,8 @@ def distribution(feature: Any) -> Numbers | Values | None:
         return Values(counts, total, max(int(strings.unique), len(counts))) if counts else None
     if feature.WhichOneof("stats") != "num_stats":
         return None
+    if (sample := sampled_vectors(feature)) is not None:
+        return Vectors(sample) if len(sample) else None
     numbers = feature.num_stats
     by_type = {histogram.type: histogram for histogram in numbers.histograms}
     if any(not by_type[kind].buckets if kind in by_type else True for kind in (0, 1)):

@@ -12,12 +12,13 @@ width is a point of its own, and infinities of one side never match those of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Curve, Numbers, Values
+from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Curve, Distribution, Numbers, Values, Vectors
+from airflow_hops.runtime.skew.vectors import MEASURE, KernelMatrix, norm_histogram
 
 BUCKETS = 20
 """Buckets, or values, of a common histogram."""
@@ -164,7 +165,14 @@ CATEGORICAL: dict[str, Callable[[Array, Array], Array]] = {
 """The measures of string features by name."""
 
 
-def score(reference: Numbers | Values, current: Numbers | Values, measure: str) -> float:
+def measures_of(distribution: Distribution | None) -> Iterable[str]:
+    """The measures of such a feature by name."""
+    if isinstance(distribution, Vectors):
+        return (MEASURE,)
+    return NUMERIC if isinstance(distribution, Numbers) else CATEGORICAL
+
+
+def score(reference: Distribution, current: Distribution, measure: str) -> float:
     """The score of a feature by one measure.
 
     Of strings it is by the values that the statistics list, as TFDV does it. The Kolmogorov-Smirnov distance of a
@@ -174,18 +182,19 @@ def score(reference: Numbers | Values, current: Numbers | Values, measure: str) 
         if measure == "kolmogorov_smirnov" and rough(reference, current):
             return max(0.0, least_distance(reference, current) - RESOLUTION)
         return float(NUMERIC[measure](reference, current)[0])
+    if isinstance(reference, Vectors) and isinstance(current, Vectors):
+        return max(0.0, KernelMatrix.of(reference, current).score())
     assert isinstance(reference, Values) and isinstance(current, Values)
     return float(CATEGORICAL[measure](*aligned_counts(reference, current))[0])
 
 
-def every_score(reference: Numbers | Values | None, current: Numbers | Values | None) -> dict[str, float]:
+def every_score(reference: Distribution | None, current: Distribution | None) -> dict[str, float]:
     """Every measure of a feature by name; ``wasserstein_normalized`` is by the reference's standard deviation."""
     if reference is None or current is None:
         return {}
-    names = NUMERIC if isinstance(reference, Numbers) else CATEGORICAL
     scores = {
         n: score(reference, current, n)
-        for n in names
+        for n in measures_of(reference)
         if n not in ("jensen_shannon_quantiles", "normalized_abs_difference")
     }
     if isinstance(reference, Numbers) and reference.std > 0:
@@ -193,11 +202,14 @@ def every_score(reference: Numbers | Values | None, current: Numbers | Values | 
     return scores
 
 
-def common_histogram(reference: Numbers | Values | None, current: Numbers | Values | None) -> list[list[Any]]:
+def common_histogram(reference: Distribution | None, current: Distribution | None) -> list[list[Any]]:
     """Both distributions on the same buckets: ``[low, high, share, share]``, or ``[value, share, share]``.
 
-    Numbers get equally wide buckets over the range of both, strings the values that are most frequent on either side.
+    Numbers get equally wide buckets over the range of both, strings the values that are most frequent on either side;
+    of vectors it is their norms.
     """
+    if isinstance(reference, Vectors) and isinstance(current, Vectors):
+        return norm_histogram(reference, current, BUCKETS)
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
         edges = np.linspace(min(reference.low, current.low), max(reference.high, current.high), BUCKETS + 1)
         if edges[0] == edges[-1]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special, stats
 
-from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Numbers, Values
+from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Numbers, Values, Vectors
 from airflow_hops.runtime.skew.measures import (
     CATEGORICAL,
     NUMERIC,
@@ -23,6 +23,7 @@ from airflow_hops.runtime.skew.measures import (
     rough,
 )
 from airflow_hops.runtime.skew.population import pool_numbers
+from airflow_hops.runtime.skew.vectors import MEASURE, KernelMatrix
 
 DRAWS = 2000
 """Simulated pairs of samples where the p-value matters."""
@@ -143,6 +144,16 @@ def judge_values(reference: Values, current: Values, measure: str, random: np.ra
 
     observed = (np.append(c, [[r]], 1) for c, r in zip(counts, rest, strict=True))
     return _judge(measure, float(function(*observed)[0]), draw)
+
+
+def judge_vectors(reference: Vectors, current: Vectors, random: np.random.Generator) -> Judgement:
+    """Judges a feature of vectors by their maximum mean discrepancy.
+
+    Unchanged samples are those that come of dealing out the vectors of both anew: a permutation test, whose p-values
+    hold exactly for any distribution and any sizes.
+    """
+    kernel = KernelMatrix.of(reference, current)
+    return _judge(MEASURE, kernel.score(), lambda draws: kernel.permuted(draws, random))
 
 
 def missing_p_value(reference: tuple[int, int], current: tuple[int, int]) -> float:

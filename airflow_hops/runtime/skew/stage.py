@@ -12,6 +12,7 @@ from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.contract.properties import StatisticsProperties
 from airflow_hops.contract.skew import INSUFFICIENT, STABLE, SkewOptions, SkewProperties, SkewReference
 from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.runtime.feature_statistics.vectors import drop_samples
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
 from airflow_hops.runtime.skew.captured import compare_captured
 from airflow_hops.runtime.skew.compared import Compared
@@ -159,6 +160,7 @@ def _both(reference: Any, current: Any) -> Any:
         if statistics is not None:
             both.datasets.add().CopyFrom(statistics.datasets[0])
             both.datasets[-1].name = name
+            drop_samples(both.datasets[-1])
     return both
 
 

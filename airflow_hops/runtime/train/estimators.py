@@ -104,6 +104,7 @@ def export_estimator(
         sample=sample[:_SAMPLE_ROWS],
         transform_graph=graph if graph is not None and graph.is_dir() else None,
         order=order,
+        widths={name: spec.width for name, spec in table.specs.items() if spec.width is not None},
         tolerance=options.tolerance,
         fall_back=options.fall_back,
     )
@@ -165,7 +166,8 @@ def _sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
     names, and gets them in its own order. Of any other the order is that of the table.
     """
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
-    if names and not _are_numbers(names, list(table.specs)):
+    has_vectors = table.names != list(table.specs)
+    if names and not (has_vectors and names == table.names) and not _are_numbers(names, list(table.specs)):
         return table.frame()[_in_order(names, list(table.specs), estimator)], names
     names = _booster_names(estimator)
     plain = plain_names(table.names)

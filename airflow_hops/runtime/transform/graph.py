@@ -12,6 +12,7 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
 from airflow_hops.data.constants import Constants
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
+from airflow_hops.data.vectors import row_shape, split_dtype
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime.transform.signature_inputs import LoadedSignature, argument_names, name_inputs
 
@@ -32,7 +33,8 @@ class TracedTransform:
     """A traced preprocessing function.
 
     Attributes:
-        function: Concrete function of the raw features, each a keyword argument of shape ``[batch]``.
+        function: Concrete function of the raw features, each a keyword argument of shape ``[batch]``, a vector's of
+            ``[batch, width]``.
         outputs: Its outputs; the width of one whose shape the graph leaves open is -1.
         resources: Lookup tables and the like, which are saved with it.
         arguments: What the function calls raw features that have other names.
@@ -104,7 +106,8 @@ def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
     """Loads a saved transform graph.
 
     Returns:
-        A function of the raw features, each a keyword argument of shape ``[batch]``, to the outputs by name.
+        A function of the raw features, each a keyword argument of shape ``[batch]`` or, of vectors, ``[batch, width]``,
+        to the outputs by name.
     """
     loaded = import_tensorflow().saved_model.load(str(path))
     signature = LoadedSignature(path, loaded, SIGNATURE)
@@ -122,9 +125,9 @@ def export_serving_model(
     """Writes a SavedModel that takes raw features, with the transform graph and the model inside it.
 
     Two signatures give the same outputs. ``serving_default`` takes the raw features that the model uses, and the
-    transform's ``extra_inputs``, each of shape ``[batch]``; ``serving_examples`` takes ``examples``, serialized
-    ``tf.Example`` of shape ``[batch]``, in which a float that is missing is NaN and a string empty, as in the raw
-    features; an integer cannot be missing.
+    transform's ``extra_inputs``, each of shape ``[batch]``, a vector ``[batch, width]``; ``serving_examples`` takes
+    ``examples``, serialized ``tf.Example`` of shape ``[batch]``, in which a float that is missing is NaN, a vector NaN
+    throughout, and a string empty, as in the raw features; an integer cannot be missing.
 
     The outputs are, for two classes, ``probability``, that of the second, float32 of shape ``[batch]``; for several,
     ``probabilities``, float32 of shape ``[batch, classes]``, and ``class``, the likeliest one's name, string of shape
@@ -172,10 +175,10 @@ def export_serving_model(
     arguments = argument_names(inputs)
 
     def serve(features: Mapping[str, Any]) -> dict[str, Any]:
-        rows = tf.shape(next(iter(features.values())))
+        rows = tf.shape(next(iter(features.values())))[:1]
         # The transform graph asks for them, but nothing that the model uses is computed from them.
         unused = {
-            name: tf.fill(rows, tf.constant("" if dtype == "string" else 0, dtype))
+            name: tf.zeros(tf.concat([rows, tf.constant(row_shape(dtype), tf.int32)], 0), split_dtype(dtype)[0])
             for name, dtype in specs.inputs.items()
             if name not in inputs
         }
@@ -205,18 +208,26 @@ def export_serving_model(
 def _raw_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, Any]:
     """What a function of raw features takes, by argument."""
     tf = import_tensorflow()
-    return {arguments[name]: tf.TensorSpec([None], dtype, name=arguments[name]) for name, dtype in inputs.items()}
+    return {
+        arguments[name]: tf.TensorSpec([None, *row_shape(dtype)], split_dtype(dtype)[0], name=arguments[name])
+        for name, dtype in inputs.items()
+    }
 
 
 def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
     """How ``tf.io.parse_example`` finds raw features in a ``tf.Example``; what is missing is as it is in Parquet.
 
     Args:
-        inputs: Dtypes (int64, float32, string) by name.
+        inputs: Dtypes (int64, float32, string, ``float32[16]``) by name.
     """
     tf = import_tensorflow()
-    defaults = {"float32": float("nan"), "string": ""}
-    return {name: tf.io.FixedLenFeature([], dtype, defaults.get(dtype)) for name, dtype in inputs.items()}
+
+    def parsed(dtype: str) -> Any:
+        values, width = split_dtype(dtype)
+        default = {"float32": float("nan"), "string": ""}.get(values)
+        return tf.io.FixedLenFeature(row_shape(dtype), values, default if width is None else [default] * width)
+
+    return {name: parsed(dtype) for name, dtype in inputs.items()}
 
 
 def served_outputs(found: Any, target: Target) -> dict[str, Any]:

@@ -95,31 +95,40 @@ class _TransformGraph:
         try:
             self._inputs = self._graph.signature(DEFAULT_SIGNATURE)
             _check_graph(self._inputs, signature, folder)
+            infos = SignatureDefMap.FromString(self._graph.signature_defs).signature_def[DEFAULT_SIGNATURE].inputs
         except ServingError:
             self._graph.close()
             raise
+        self._row_shapes = {name: tuple(dim.size for dim in infos[name].tensor_shape.dim)[1:] for name in infos}
         self._types = {name: kind for name, kind in self._inputs.input_types.items() if kind is not None}
         self.computes_here = self._graph.computes_here
 
     def run(self, given: Mapping[str, np.ndarray], deadline_s: float) -> dict[str, np.ndarray]:
         """Returns the outputs that the model takes; raw features that it does not need are nothing."""
-        columns = {name: _as_column(name, values) for name, values in given.items()}
+        columns = {name: _as_column(name, values, self._row_shapes.get(name, ())) for name, values in given.items()}
         rows = len(next(iter(columns.values())))
         if any(len(values) != rows for values in columns.values()):
             lengths = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
             raise ValueError(f"inputs differ in their 0th dimension: {lengths}")
         feeds = [
-            columns[name] if name in columns else np.full(rows, b"" if kind is tensors.STRING else 0, kind.numpy)
-            for name, kind in self._types.items()
+            columns[name] if name in columns else self._unused(rows, name, kind) for name, kind in self._types.items()
         ]
         found = self._graph._run(self._inputs, feeds, self._wanted, deadline_s)
         return dict(zip(self._wanted, found, strict=True))
+
+    def _unused(self, rows: int, name: str, kind: tensors.TensorType) -> np.ndarray:
+        """What stands for a raw feature from which nothing is computed that the model takes."""
+        return np.full((rows, *self._row_shapes[name]), b"" if kind is tensors.STRING else 0, kind.numpy)
 
     def close(self) -> None:
         self._graph.close()
 
 
-def _as_column(name: str, values: np.ndarray) -> np.ndarray:
+def _as_column(name: str, values: np.ndarray, row_shape: tuple[int, ...]) -> np.ndarray:
+    if row_shape:
+        if values.shape[1:] != row_shape:
+            raise ValueError(f"input {name} has shape {list(values.shape)}; expected [batch, {row_shape[0]}]")
+        return values
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:

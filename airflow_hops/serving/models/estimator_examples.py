@@ -28,7 +28,8 @@ def read_columns(serialized: Sequence[bytes], inputs: EstimatorInputs) -> dict[s
     Args:
         serialized: ``[rows]``: the examples.
         inputs: What the estimator takes. A column is a feature of one value, and may be missing where it holds floats:
-            it is NaN then. A matrix is the feature ``inputs`` of as many values as it is wide.
+            it is NaN then, as are all numbers of a vector. A matrix is the feature ``inputs`` of as many values as it
+            is wide.
 
     Returns:
         Name to array, ``[rows]`` or ``[rows, width]``.
@@ -42,25 +43,28 @@ def read_columns(serialized: Sequence[bytes], inputs: EstimatorInputs) -> dict[s
         raise ValueError(f"could not parse example input: {error}") from None
     columns = {}
     for name, tensor_type in inputs.columns.items():
+        width, is_matrix = inputs.width_of(name), inputs.width is not None
         rows = [
-            _values(features, name, tensor_type, inputs.width, f"example {number}")
+            _values(features, name, tensor_type, width or 1, f"example {number}", may_be_missing=not is_matrix)
             for number, features in enumerate(examples)
         ]
         array = _as_array(rows, name, tensor_type)
-        columns[name] = array[:, 0] if inputs.width is None else array
+        columns[name] = array[:, 0] if width is None else array
     return columns
 
 
-def _values(features: Any, name: str, tensor_type: TensorType, width: int | None, where: str) -> Sequence[Any]:
+def _values(
+    features: Any, name: str, tensor_type: TensorType, width: int, where: str, *, may_be_missing: bool
+) -> Sequence[Any]:
     kind = features[name].WhichOneof("kind") if name in features else None
     found = getattr(features[name], kind).value if kind else ()
-    if not found and width is None and tensor_type.numpy.kind == "f":
-        return [np.nan]
+    if not found and may_be_missing and tensor_type.numpy.kind == "f":
+        return [np.nan] * width
     lists = _LISTS.get(tensor_type.numpy.kind, ())
     if found and kind not in lists:
         raise ValueError(f"{where}: feature {name!r} is a {kind}; expected {' or '.join(lists) or tensor_type.name}")
-    if len(found) != (width or 1):
-        raise ValueError(f"{where}: feature {name!r} has {len(found)} values; expected {width or 1}")
+    if len(found) != width:
+        raise ValueError(f"{where}: feature {name!r} has {len(found)} values; expected {width}")
     return list(found)
 
 

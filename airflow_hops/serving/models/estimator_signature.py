@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +40,22 @@ class EstimatorInputs:
         columns: Name to type of each column, in the order in which the estimator was fitted; the only one is
             ``inputs`` where it takes a matrix.
         width: Columns of the matrix; None where the estimator takes named columns.
+        vectors: Of named columns that hold vectors: how many numbers a row has.
     """
 
     columns: Mapping[str, tensors.TensorType]
     width: int | None = None
+    vectors: Mapping[str, int] = field(default_factory=dict)
+
+    def width_of(self, name: str) -> int | None:
+        """How many values a row has of an input; None for a column of one each."""
+        return self.vectors.get(name) if self.width is None else self.width
 
     def specs(self) -> list[tuple[str, tensors.TensorType, tuple[int, ...]]]:
         """Returns name, type and shape of each input of the signature."""
-        shape = (-1,) if self.width is None else (-1, self.width)
-        return [(name, tensor_type, shape) for name, tensor_type in self.columns.items()]
+        widths = {name: self.width_of(name) for name in self.columns}
+        shapes = {name: (-1,) if width is None else (-1, width) for name, width in widths.items()}
+        return [(name, tensor_type, shapes[name]) for name, tensor_type in self.columns.items()]
 
     def arrange(self, inputs: Mapping[str, np.ndarray]) -> Any:
         """Returns what ``predict`` takes: a data frame, or a matrix.
@@ -79,7 +86,9 @@ class EstimatorInputs:
         if self.width is not None:
             (tensor_type,) = self.columns.values()
             return {"matrix": {"type": tensor_type.name, "width": self.width}}
-        return {"columns": [{"name": name, "type": tensor_type.name} for name, tensor_type in self.columns.items()]}
+        width = {name: {"width": width} for name, width in self.vectors.items()}
+        columns = self.columns.items()
+        return {"columns": [{"name": name, "type": kind.name, **width.get(name, {})} for name, kind in columns]}
 
     @classmethod
     def from_document(cls, document: Any) -> EstimatorInputs:
@@ -93,7 +102,9 @@ class EstimatorInputs:
         if "matrix" in document:
             matrix = document["matrix"]
             return cls({MATRIX_INPUT: _type_named(matrix["type"])}, int(matrix["width"]))
-        return _with_columns({column["name"]: _type_named(column["type"]) for column in document["columns"]})
+        types = {column["name"]: _type_named(column["type"]) for column in document["columns"]}
+        widths = {column["name"]: int(column["width"]) for column in document["columns"] if "width" in column}
+        return replace(_with_columns(types), vectors=widths)
 
 
 def _column(name: str, values: np.ndarray) -> Any:

@@ -27,6 +27,8 @@ function histogramOption(found: Schemas["FeatureComparison"], theme: ChartTheme)
     value === null ? `${formatNumber(low, 3)} to ${formatNumber(high, 3)}` : value || "(empty)",
   );
   const isNumeric = buckets[0]?.value === null;
+  // Of vectors it is their norms.
+  const isVector = found.measure === "maximum_mean_discrepancy";
   return {
     animation: false,
     grid: { left: 8, right: 8, top: 28, bottom: 4, containLabel: true },
@@ -50,6 +52,7 @@ function histogramOption(found: Schemas["FeatureComparison"], theme: ChartTheme)
       data: isNumeric ? buckets.map(({ low }) => formatNumber(low, 3)) : labels,
       axisLabel: { hideOverlap: true, width: 70, overflow: "truncate" },
       axisTick: { show: false },
+      ...(isVector && { name: "norm of the vector", nameLocation: "middle", nameGap: 26 }),
     },
     yAxis: { type: "value", splitNumber: 3, axisLabel: { formatter: (value: number) => formatPercent(value) } },
     series: [

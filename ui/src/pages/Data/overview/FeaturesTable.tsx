@@ -148,7 +148,7 @@ function columnsOf({
       label: "Distance",
       align: "end",
       width: 88,
-      help: `From ${labels[0]} to ${shown.length > 2 ? "each of the others, sorted by the farthest" : labels[1]}: L-infinity of words, Jensen-Shannon of numbers, unless the skew report measures otherwise`,
+      help: `From ${labels[0]} to ${shown.length > 2 ? "each of the others, sorted by the farthest" : labels[1]}: L-infinity of words, Jensen-Shannon of numbers, maximum mean discrepancy of vectors, unless the skew report measures otherwise`,
       descendingFirst: true,
       value: (row) => greatest(row, (_, dataset) => row.distances[dataset]?.score),
       render: (row) => (

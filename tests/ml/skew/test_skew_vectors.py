@@ -1,0 +1,229 @@
+"""Drift of vectors: how often it is called where there is none, what is found, and the samples that it is judged by."""
+
+from __future__ import annotations
+
+import pickle
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.feature_specs import read_raw_features
+from airflow_hops.data.vectors import dense_vectors, finite_vectors
+from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics
+from airflow_hops.runtime.feature_statistics.combiners import Combiners
+from airflow_hops.runtime.feature_statistics.options import options_from
+from airflow_hops.runtime.feature_statistics.summary import features_by_name
+from airflow_hops.runtime.feature_statistics.vector_sampling import SAMPLE_ROWS, with_vector_samples
+from airflow_hops.runtime.feature_statistics.vectors import sampled_vectors
+from airflow_hops.runtime.inspection.feature_distances import compare
+from airflow_hops.runtime.inspection.feature_figures import detail, table
+from airflow_hops.runtime.schema import infer_schema
+from airflow_hops.runtime.schema.files import to_text
+from airflow_hops.runtime.skew import detect_skew
+from airflow_hops.runtime.skew.attribution import restore
+from airflow_hops.runtime.skew.distribution import Vectors
+from airflow_hops.runtime.skew.significance import judge_vectors
+
+pytestmark = pytest.mark.runtime
+
+WIDTH = 6
+
+
+def column(vectors: Any) -> pa.Array:
+    return pa.array([None if each is None else list(each) for each in vectors], pa.list_(pa.float32()))
+
+
+def rows(vectors: Any) -> pa.Table:
+    return pa.table({"vector": column(vectors), "number": np.arange(len(vectors)) % 7.0})
+
+
+def normal(random: np.random.Generator, count: int, correlation: float = 0.0) -> Any:
+    covariance = np.full((WIDTH, WIDTH), correlation)
+    np.fill_diagonal(covariance, 1.0)
+    return random.normal(size=(count, WIDTH)) @ np.linalg.cholesky(covariance).T
+
+
+def heavy(random: np.random.Generator, count: int) -> Any:
+    """Vectors of few different ones, and of numbers whose scales and tails differ."""
+    found = random.standard_t(2, size=(count, WIDTH)) * 10.0 ** np.arange(WIDTH)
+    found[random.random(count) < 0.5] = np.eye(WIDTH)[0]
+    return found
+
+
+def p_value(one: Any, other: Any, random: np.random.Generator) -> float:
+    return judge_vectors(Vectors(np.float32(one)), Vectors(np.float32(other)), random).p_value
+
+
+@pytest.mark.parametrize("draw", [normal, heavy])
+def test_unchanged_vectors_are_called_drift_as_often_as_alpha_says(draw: Any) -> None:
+    random = np.random.default_rng(5)
+    found = [p_value(draw(random, 90), draw(random, 60), random) for _ in range(400)]
+    # Of 400, with probability 0.999: at most 35 below 0.05, 11 below 0.01.
+    assert fmean(p <= 0.05 for p in found) <= 35 / 400
+    assert fmean(p <= 0.01 for p in found) <= 11 / 400
+    # They are no larger than they should be, either.
+    assert 0.42 < median(found) < 0.58 and fmean(p <= 0.05 for p in found) >= 8 / 400
+
+
+def test_a_shift_and_a_change_that_no_number_shows_by_itself_are_found() -> None:
+    random = np.random.default_rng(7)
+    shifted, correlated = [], []
+    for _ in range(10):
+        before = normal(random, 400)
+        shifted.append(p_value(before, normal(random, 300) + 0.3, random))
+        after = normal(random, 300, 0.35)
+        correlated.append(p_value(before, after, random))
+    assert max(shifted) < 0.01 and max(correlated) < 0.01
+    # Each number by itself is distributed as before.
+    assert min(stats.ks_2samp(before[:, k], after[:, k]).pvalue for k in range(WIDTH)) > 0.05
+
+
+def test_the_same_rows_give_the_same_p_value_and_vectors_stand_beside_other_features() -> None:
+    random = np.random.default_rng(2)
+    before, after = rows(normal(random, 1500)), rows(normal(random, 1200, 0.5))
+    report = detect_skew(before, after)
+    assert report.drifted == ("vector",) and report.verdict == "drift"
+    found = report.features["vector"]
+    assert (found.measure, found.cause, list(found.scores)) == (
+        "maximum_mean_discrepancy", "covariate_shift", ["maximum_mean_discrepancy"],
+    )  # fmt: skip
+    assert found.score is not None and found.threshold is not None and found.score > found.threshold > 0
+    # Adjusted for four tests: of the values and the missing ones of two features.
+    assert found.p_value is not None and found.p_value < 0.01
+    assert sum(bucket[2] for bucket in found.common_histogram) == pytest.approx(1, abs=1e-4)
+    assert report == detect_skew(before, after)
+    assert detect_skew(before, rows(normal(random, 1200))).verdict == "stable"
+    assert detect_skew(before, after, alpha=None, min_rows=10, thresholds={"vector": 0.9}).verdict == "stable"
+    assert detect_skew(before, after, alpha=None, min_rows=10, thresholds={"vector": 0.01}).drifted == ("vector",)
+
+
+@pytest.mark.parametrize(
+    ("after", "options", "expected"),
+    [
+        (
+            np.zeros((50, WIDTH + 1)),
+            {},
+            "vectors of 7 numbers in the current rows, but vectors of 6 numbers in the ref",
+        ),
+        ([[0.0] * (1 + row % 2) for row in range(50)], {}, "no vectors of one length in the current rows"),
+        (np.zeros((50, WIDTH)), {"alpha": None}, "'vector' has no fixed threshold.*give thresholds"),
+        (np.zeros((50, WIDTH)), {"measures": {"vector": "wasserstein"}}, "expected one of maximum_mean_discrepancy"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(after: Any, options: dict[str, Any], expected: str) -> None:
+    before = rows(normal(np.random.default_rng(2), 300))
+    with pytest.raises(BadInput, match=expected):
+        detect_skew(before, rows(after), **options)
+
+
+def test_statistics_without_a_sample_are_refused_and_not_judged_by_their_single_numbers() -> None:
+    before = rows(normal(np.random.default_rng(2), 300))
+    with pytest.raises(BadInput, match="statistics of the reference hold no sample of its vectors"):
+        detect_skew(generate_statistics(before), before)
+
+
+def test_a_sample_is_even_bounded_and_the_same_for_the_same_rows() -> None:
+    numbers = np.arange(40_000, dtype=np.float32)
+    table_of_all = pa.table({"vector": column(np.stack([numbers, numbers % 2], 1))})
+    combiners = pickle.loads(pickle.dumps(Combiners(comparable_options())))
+    parts = []
+    for start in range(0, 40_000, 4000):
+        part = combiners.create()
+        for batch in table_of_all.slice(start, 4000).to_batches(max_chunksize=1000):
+            combiners.add(part, batch)
+        parts.append(pickle.loads(pickle.dumps(combiners.settle(part))))
+    found = sampled_vectors(features_by_name(combiners.extract(combiners.merge(parts)))["vector"])
+    assert found is not None and found.shape == (SAMPLE_ROWS, 2)
+    assert stats.kstest(found[:, 0] / 40_000, "uniform").pvalue > 0.01
+    assert len(np.unique(found[:, 0])) == SAMPLE_ROWS
+    again = features_by_name(generate_statistics(table_of_all, options=comparable_options()))["vector"]
+    assert again == features_by_name(generate_statistics(table_of_all, options=comparable_options()))["vector"]
+
+
+def test_only_vectors_have_a_sample_and_slices_have_none() -> None:
+    random = np.random.default_rng(1)
+    vectors = normal(random, 60).tolist()
+    vectors[3], vectors[4] = None, [float("nan")] * WIDTH
+    made = pa.table(
+        {
+            "vector": column(vectors),
+            "ragged": column([each[: 1 + row % 3] for row, each in enumerate(normal(random, 60).tolist())]),
+            "single": column(random.normal(size=(60, 1))),
+            "tokens": pa.array([[1, 2]] * 60),
+            "number": random.normal(size=60),
+            "side": ["a", "b"] * 30,
+        }
+    )
+    options = with_vector_samples(options_from({"slice_by": ["side"]}))
+    whole, *slices = generate_statistics(made, options=options).datasets
+    sampled = {feature.path.step[0]: sampled_vectors(feature) for feature in whole.features}
+    assert {name for name, sample in sampled.items() if sample is not None} == {"vector"}
+    assert sampled["vector"].shape == (58, WIDTH)
+    assert len(slices) == 2 and not any(feature.custom_stats for each in slices for feature in each.features)
+
+
+def test_the_schema_asks_for_the_length_and_for_comparisons(tmp_path: Any) -> None:
+    found = infer_schema(generate_statistics(rows(normal(np.random.default_rng(1), 50)), options=comparable_options()))
+    (feature,) = [feature for feature in found.feature if feature.name == "vector"]
+    assert (feature.value_count.min, feature.value_count.max) == (WIDTH, WIDTH)
+    assert feature.HasField("drift_comparator") and not feature.drift_comparator.ListFields()
+    (tmp_path / "schema.pbtxt").write_text(to_text(found))
+    of = {"label": "number", "key": None, "time": None}
+    assert read_raw_features(tmp_path / "schema.pbtxt", **of) == {"vector": "float32[6]"}
+    feature.shape.dim.add(size=WIDTH)
+    (tmp_path / "schema.pbtxt").write_text(to_text(found))
+    assert read_raw_features(tmp_path / "schema.pbtxt", **of) == {"vector": "float32[6]"}
+    feature.value_count.min, feature.value_count.max = 5, 6
+    (tmp_path / "schema.pbtxt").write_text(to_text(found))
+    with pytest.raises(BadInput, match="'vector' is FLOAT, 5 to 6 values a row; expected one value, or vectors"):
+        read_raw_features(tmp_path / "schema.pbtxt", **of)
+    statistics = generate_statistics(rows(normal(np.random.default_rng(1), 50)), options=comparable_options())
+    with pytest.raises(BadInput, match="a vector has no such threshold"):
+        infer_schema(statistics, comparators={"vector": {"jensen_shannon": 0.3}})
+
+
+def test_vectors_given_back_their_distribution_have_the_references_means_and_covariances() -> None:
+    random = np.random.default_rng(4)
+    reference, values = normal(random, 20_000), normal(random, 20_000, 0.6) * 2 + 3
+    reference[:2000], values[:8000] = np.nan, np.nan
+    found = restore(values, reference, random)
+    there = ~np.isnan(found).any(axis=1)
+    assert there.mean() == pytest.approx(0.9, abs=1e-3)
+    np.testing.assert_allclose(found[there].mean(axis=0), 0, atol=0.05)
+    np.testing.assert_allclose(np.cov(found[there].T), np.eye(WIDTH), atol=0.05)
+    unchanged = normal(random, 20_000)
+    assert np.nanmean(np.abs(restore(unchanged, reference, random) - unchanged)) < 0.03
+    constant = restore(np.zeros((100, WIDTH)), reference, random)
+    np.testing.assert_allclose(constant[~np.isnan(constant).any(axis=1)].mean(axis=0), 0, atol=0.05)
+
+
+def test_lists_become_matrices_and_what_is_no_vector_is_missing() -> None:
+    for kind in (pa.list_(pa.float64()), pa.large_list(pa.float32()), pa.list_(pa.float32(), 2)):
+        array = pa.array([[9, 9], [1, 2], None, [3, float("nan")]], kind).slice(1)
+        dense = dense_vectors(array, "x", 2, "file")
+        np.testing.assert_array_equal(dense, [[1, 2], [np.nan] * 2, [3, np.nan]])
+        assert finite_vectors(array).to_pylist() == [[1, 2], None, None]
+    with pytest.raises(BadInput, match="file: column 'x' has 1 numbers in 2 of 3 rows, row 2 the first; expected vec"):
+        dense_vectors(pa.array([[1.0, 2.0], [1.0], [1.0]]), "x", 2, "file")
+
+
+def test_pages_show_the_norms_of_a_vector_and_its_length() -> None:
+    vectors = [[3.0, 4.0]] * 50 + [[0.0, 0.0]] * 50
+    statistics = generate_statistics(pa.table({"vector": column(vectors)}), options=comparable_options())
+    (dataset,) = statistics.datasets
+    line = table(dataset, weighted=False)
+    assert (line["types"], line["values_per_row"], line["mean"]) == (["FLOAT[2]"], [2], [2.5])
+    low, high, shares = line["histogram"][0]
+    assert (low, high, shares[0], shares[-1], sum(shares)) == (0, 5, 5000, 5000, 10_000)
+    shown = detail(dataset.features[0], 100, weighted=False)
+    assert shown["custom"] == {"Distribution shown": "norms of 100 vectors of 2 numbers, a sample"}
+    assert shown["values_per_row"] == [2, 2, 2]
+    assert statistics_pb2.DatasetFeatureStatisticsList.FromString(statistics.SerializeToString()) == statistics
+    apart = compare(dataset, dataset, judged={}, name=None)
+    assert (apart["measures"], apart["thresholds"], apart["drifted"]) == (["maximum_mean_discrepancy"], [None], [False])

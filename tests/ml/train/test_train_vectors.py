@@ -1,0 +1,309 @@
+"""Embeddings as features: from raw files to a served model, and to their drift in captured requests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from trainings import Trainings
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.contract.sources import Source
+from airflow_hops.data.feature_specs import FeatureSpecs, read_raw_features
+from airflow_hops.hops.tables import raw_specs, read_table
+from airflow_hops.runtime import feature_statistics, infra_validate, ingest, prepare, schema, validation
+from airflow_hops.runtime import skew as skew_stage
+from airflow_hops.runtime.batch_predict import stage as batch_predict
+from airflow_hops.runtime.evaluate import stage as evaluate
+from airflow_hops.runtime.schema import load_schema
+from airflow_hops.runtime.transform import stage as transform
+from airflow_hops.serving.capture.record import CapturedCall, RequestKind
+from airflow_hops.serving.capture.tables import CallTables
+from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse
+from airflow_hops.store import ArtifactStore
+
+pytestmark = [pytest.mark.runtime, pytest.mark.server]
+
+WIDTH = 16
+ROWS = 4000
+
+
+def embeddings(rows: int, seed: int, correlation: float = 0.0) -> Any:
+    """Normal vectors; with a correlation, each number is distributed as without."""
+    covariance = np.full((WIDTH, WIDTH), correlation)
+    np.fill_diagonal(covariance, 1.0)
+    random = np.random.default_rng(seed)
+    return (random.normal(size=(rows, WIDTH)) @ np.linalg.cholesky(covariance).T).astype(np.float32)
+
+
+def items() -> pa.Table:
+    """Items that sell where the first two numbers of their embedding are great; some vectors are none."""
+    vectors: list[Any] = embeddings(ROWS, 0).tolist()
+    sold = [int(vector[0] + vector[1] > 0) for vector in vectors]
+    vectors[5], vectors[6], vectors[7] = vectors[5][:15], [*vectors[6], 1.0], []
+    vectors[8][3], vectors[9][3], vectors[10][3] = None, float("nan"), float("inf")
+    for row in range(0, ROWS, 50):
+        vectors[row] = None
+    return pa.table(
+        {
+            "item": [f"item-{row}" for row in range(ROWS)],
+            "embedding": pa.array(vectors, pa.list_(pa.float32())),
+            "price": np.random.default_rng(1).uniform(1, 9, ROWS),
+            "sold": sold,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def made(
+    spark: Any,
+    run_shared_stage: Callable[..., Any],
+    shared_store: ArtifactStore,
+    trainings: Trainings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Artifact]:
+    """All stages' artifacts, from a raw file to a model."""
+    raw = tmp_path_factory.mktemp("items") / "items.parquet"
+    pq.write_table(items(), raw)
+    found: dict[str, Artifact] = {}
+    told = {"label": "sold", "key": "item"}
+    for role, step, kind, params in (
+        ("tables", ingest.run, "snapshot", {"sources": {"items": {"uri": str(raw)}}}),
+        ("examples", prepare.run, "examples", {"prepare": "vector_functions:prepare", **told}),
+        ("statistics", feature_statistics.run, "statistics", {}),
+        ("schema", schema.run, "schema", {}),
+        ("anomalies", validation.run, "anomalies", {}),
+        ("transformed", transform.run, "transformed_examples", {"preprocess": "vector_functions:preprocess"}),
+    ):
+        found[role] = run_shared_stage(step, kind=kind, run_id="vectors", inputs=found, **params)
+    found["model"] = trainings("vector_functions:train", found["transformed"], np=1)
+    return found
+
+
+def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
+    return pq.read_table(sorted((store.local(artifact) / split).glob("*.parquet")))
+
+
+def test_vectors_that_are_none_are_rejected_and_the_others_keep_their_numbers(
+    made: dict[str, Artifact], shared_store: ArtifactStore
+) -> None:
+    assert made["examples"].rows["items"] == RowCounts(
+        ROWS,
+        ROWS - 6,
+        {"embedding has not 16 numbers": 3, "embedding has an entry that is missing, NaN or infinite": 3},
+    )
+    found = {row["item"]: row["embedding"] for split in ("train", "eval") for row in rows_of(shared_store, made["examples"], split).to_pylist()}  # fmt: skip # noqa: E501
+    expected = dict(zip(*(items()[name].to_pylist() for name in ("item", "embedding")), strict=True))
+    assert found["item-50"] is None and len(found) == ROWS - 6
+    assert all(found[item] == expected[item] for item in found)
+
+
+def test_schema_and_transform_know_the_length(made: dict[str, Artifact], shared_store: ArtifactStore) -> None:
+    path = shared_store.local(made["schema"]) / "schema.pbtxt"
+    (feature,) = [feature for feature in load_schema(path).feature if feature.name == "embedding"]
+    assert (feature.value_count.min, feature.value_count.max) == (WIDTH, WIDTH)
+    assert feature.HasField("skew_comparator") and feature.HasField("drift_comparator")
+    assert read_raw_features(path, label="sold", key="item", time=None)["embedding"] == "float32[16]"
+    specs = FeatureSpecs.read(shared_store.local(made["transformed"]) / "features.json")
+    assert specs.features == {"embedding": "float32[16]", "price": "float32"}
+    assert {name: output.width for name, output in specs.outputs.items()} == {
+        "embedding": WIDTH, "direction": 2, "missing": None, "price": None,
+    }  # fmt: skip
+    assert made["anomalies"].properties["errors"] == []
+
+
+def test_a_vector_of_another_length_is_an_anomaly_and_its_rows_are_quarantined(
+    made: dict[str, Artifact], run_shared_stage: Callable[..., Any], shared_store: ArtifactStore
+) -> None:
+    from tests import flights_examples
+
+    table = rows_of(shared_store, made["examples"], "train").slice(0, 300)
+    vectors = table["embedding"].to_pylist()
+    vectors[7] = [0.0] * 15
+    place = table.schema.get_field_index("embedding")
+    wrong = table.set_column(place, "embedding", pa.array(vectors, pa.list_(pa.float32())))
+    examples = flights_examples.write_examples(
+        shared_store, {"train": wrong}, run_id="wrong-vectors", label="sold", key="item", time=None
+    )
+    statistics = run_shared_stage(
+        feature_statistics.run, kind="statistics", run_id="wrong-vectors", inputs={"examples": examples}
+    )
+    inputs = {"examples": examples, "statistics": statistics, "schema": made["schema"]}
+    found = run_shared_stage(validation.run, kind="anomalies", run_id="wrong-vectors", inputs=inputs)
+    (error,) = found.properties["errors"]
+    assert "'embedding'" in error and "fewer values than expected" in error
+    of = {"run_id": "wrong-vectors", "inputs": {**inputs, "statistics": made["statistics"]}}
+    with pytest.raises(BadInput, match=r"'embedding' has 15 numbers in 1 of 300 rows, row 8 the first; expected .* 16"):
+        run_shared_stage(transform.run, kind="transformed_examples", preprocess="vector_functions:preprocess", **of)
+    relaxed = {**of, "run_id": "few-wrong-vectors", "inputs": inputs}
+    kept = run_shared_stage(validation.run, kind="anomalies", split_anomalous=True, **relaxed)
+    (row,) = rows_of(shared_store, kept, "quarantine/train").to_pylist()
+    assert "INVALID" in row["anomaly_reasons"][0] or "LOW_NUMBER_VALUES: 15 values" in row["anomaly_reasons"][0]
+
+
+def test_a_model_takes_vectors_by_every_way_of_asking(
+    made: dict[str, Artifact], run_shared_stage: Callable[..., Any], shared_store: ArtifactStore
+) -> None:
+    assert ModelProperties.of(made["model"]).inputs == ("embedding", "price")
+    loaded = tf.saved_model.load(str(shared_store.local(made["model"]) / "saved_model"))
+    taken = loaded.signatures["serving_default"].structured_input_signature[1]
+    assert {name: (spec.shape.as_list(), spec.dtype.name) for name, spec in taken.items()} == {
+        "embedding": ([None, WIDTH], "float32"), "price": ([None], "float32"),
+    }  # fmt: skip
+    rows = rows_of(shared_store, made["examples"], "eval")
+    few = rows.slice(0, 200).to_pylist()
+    by_columns = loaded.signatures["serving_default"](
+        embedding=tf.constant([row["embedding"] or [np.nan] * WIDTH for row in few]),
+        price=tf.constant([row["price"] for row in few], tf.float32),
+    )["probability"]
+    serialized = []
+    for row in few:
+        example = tf.train.Example()
+        example.features.feature["embedding"].float_list.value.extend(row["embedding"] or [])
+        if row["embedding"] is None:
+            del example.features.feature["embedding"]
+        example.features.feature["price"].float_list.value.append(row["price"])
+        serialized.append(example.SerializeToString())
+    by_examples = loaded.signatures["serving_examples"](examples=tf.constant(serialized))["probability"]
+    np.testing.assert_allclose(by_examples, by_columns, rtol=1e-5)
+    inputs = {"model": made["model"], "examples": made["examples"]}
+    of = {"run_id": "vectors", "inputs": inputs}
+    evaluated = run_shared_stage(evaluate.run, kind="evaluation", model_name="items", splits=["eval"], **of)
+    assert evaluated.properties["blessed"] and evaluated.metrics["eval_auc"] > 0.97
+    # A server of its own, over gRPC and REST, vectors that are missing among them.
+    assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=20, **of).properties["blessed"]
+    predicted = run_shared_stage(batch_predict.run, kind="predictions", splits=["eval"], **of)
+    answers = rows_of(shared_store, predicted, "eval")
+    by_item = dict(zip(answers["item"].to_pylist(), answers["probability"].to_pylist(), strict=True))
+    np.testing.assert_allclose([by_item[row["item"]] for row in few], by_columns, rtol=1e-4)
+
+
+@pytest.mark.parametrize("examples", ["examples", "transformed"])
+@pytest.mark.parametrize("frame", [False, True])
+def test_estimators_learn_from_vectors_raw_or_transformed_and_serve_them(
+    made: dict[str, Artifact],
+    trainings: Trainings,
+    run_shared_stage: Callable[..., Any],
+    shared_store: ArtifactStore,
+    examples: str,
+    frame: bool,
+) -> None:
+    run_id = f"estimate-{examples}-{frame}"
+    model = trainings("vector_functions:estimate", made[examples], run_id=run_id, strategy="single", np=1, frame=frame)
+    assert ModelProperties.of(model).format == "onnx"
+    assert set(ModelProperties.of(model).inputs or ()) == {"embedding", "price"}
+    inputs = {"model": model, "examples": made["examples"]}
+    of = {"run_id": run_id, "inputs": inputs}
+    evaluated = run_shared_stage(evaluate.run, kind="evaluation", model_name="items", splits=["eval"], **of)
+    assert evaluated.metrics["eval_auc"] > 0.97
+    assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=8, **of).properties["blessed"]
+
+
+def test_a_table_has_vectors_in_every_form(made: dict[str, Artifact], shared_store: ArtifactStore) -> None:
+    folder = str(shared_store.local(made["examples"]) / "eval")
+    rows = read_table(folder, "eval", made_target(made), raw_specs(folder, ["sold", "item"]))
+    assert rows.arrays()["embedding"].shape == (len(rows), WIDTH)
+    assert rows.matrix().shape == (len(rows), WIDTH + 1)
+    assert list(rows.frame()) == [*(f"embedding_{number}" for number in range(WIDTH)), "price"]
+    np.testing.assert_array_equal(rows.frame().to_numpy("float32"), rows.matrix())
+    missing = rows.arrow()["embedding"].is_null().to_numpy()
+    assert missing.any() and np.array_equal(np.isnan(rows.arrays()["embedding"]).all(axis=1), missing)
+
+
+def made_target(made: dict[str, Artifact]) -> Any:
+    from airflow_hops.contract.properties import ExamplesProperties
+
+    return ExamplesProperties.of(made["examples"]).target
+
+
+def capture(folder: Path, vectors: Any, prices: Any) -> None:
+    """Captures a request of so many rows, as the model server does."""
+    request, response = PredictRequest(), PredictResponse()
+    tensors.fill_proto(request.inputs["embedding"], np.asarray(vectors, np.float32))
+    tensors.fill_proto(request.inputs["price"], np.asarray(prices, np.float32))
+    tensors.fill_proto(response.outputs["probability"], np.zeros(len(vectors), np.float32))
+    kind = RequestKind("items", 1, "Predict", "GRPC")
+    payload = request.SerializeToString(), response.SerializeToString()
+    tables = CallTables()
+    tables.add(CapturedCall(kind, "request", 1_700_000_000_000_000, 2.0, len(vectors), *payload))
+    (folder / "items").mkdir(parents=True)
+    pq.write_table(tables.groups[0].to_table(), folder / "items" / "20231114T221301.000000Z-v1-17.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "cause"),
+    [
+        ("none", "stable", None),
+        ("correlation", "drift", "covariate_shift"),
+        ("missing", "pipeline_fault", "missing_rate"),
+        ("zeros", "pipeline_fault", "constant"),
+    ],
+)
+def test_served_vectors_are_held_against_those_of_the_training(
+    made: dict[str, Artifact],
+    run_shared_stage: Callable[..., Any],
+    shared_store: ArtifactStore,
+    tmp_path: Path,
+    change: str,
+    verdict: str,
+    cause: str | None,
+) -> None:
+    champion = {
+        "version": 1, "model": made["model"].to_dict(), "statistics": made["statistics"].uri,
+        "schema": made["schema"].uri, "fingerprint": made["model"].fingerprint, "serving_path": "/models/items/1",
+        "since": "2023-11-01T00:00:00+00:00",
+    }  # fmt: skip
+    record = {"champion": champion, "challenger": None, "history": []}
+    shared_store.write_text(shared_store.uri("_models", "items.json"), json.dumps(record))
+    vectors = embeddings(2000, 11, 0.4 if change == "correlation" else 0.0)
+    if change == "zeros":
+        vectors[:] = 0
+    vectors[: 1400 if change == "missing" else 40] = np.nan
+    capture(tmp_path, vectors, np.random.default_rng(3).uniform(1, 9, 2000))
+    found = run_shared_stage(
+        skew_stage.run,
+        kind="skew",
+        run_id=f"vectors-{change}",
+        task_id=f"skew-{change}",
+        services={"serving_capture_path": str(tmp_path)},
+        model_name="items",
+    )
+    report = json.loads((shared_store.local(found) / "report.json").read_text())
+    judged = report["features"]["embedding"]
+    assert (report["verdict"], judged["cause"], judged["measure"]) == (verdict, cause, "maximum_mean_discrepancy")
+    assert "price" not in report["drifted"]
+    if change == "correlation":
+        effects = report["attribution"]["effects"]
+        assert effects["embedding"]["effect"] > 3 * effects["price"]["effect"], report["notes"]
+    # The sample is the statistics' own; a report needs no copy of it.
+    assert b"type.googleapis.com" not in (shared_store.local(found) / "report.pb").read_bytes()
+
+
+def test_lists_of_a_fixed_size_are_ingested_with_those_that_are_missing(
+    run_stage: Callable[..., Any], store: ArtifactStore, tmp_path: Path
+) -> None:
+    raw = tmp_path / "fixed.parquet"
+    write = f"""
+import pyarrow as pa, pyarrow.parquet as pq, sys
+fixed = pa.array([[1, 2], None, [3, None]], pa.list_(pa.float64(), 2))
+large = pa.array([[0.5], None, []], pa.large_list(pa.float32()))
+pq.write_table(pa.table({{"fixed": fixed, "large": large, "name": ["a", "b", "c"]}}), {str(raw)!r})
+"""
+    # The newer Arrow of the Airflow side, which can write what this one cannot.
+    python = Path(__file__).parents[3] / ".venv/bin/python"
+    subprocess.run([python, "-c", write], check=True, env={"PATH": str(Path(sys.executable).parent)})
+    snapshot = run_stage(ingest.run, kind="snapshot", sources={"rows": Source(str(raw)).to_dict()})
+    found = pq.read_table(store.local(snapshot) / "rows")
+    assert found["fixed"].type.value_type == pa.float64() and found["fixed"].to_pylist() == [[1, 2], None, [3, None]]
+    assert found["large"].to_pylist() == [[0.5], None, []]
