@@ -6,7 +6,7 @@ build finds NCCL in its wheel, and a compiler in the wheels of ``cuda-build.txt`
 
 from __future__ import annotations
 
-import os
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,23 +27,20 @@ def needs_nccl(pins: Path) -> bool:
 
 
 @contextmanager
-def horovod_with_nccl(
-    pins: Path, python: Path, *, uv: str, say: Say, environment: Mapping[str, str] = os.environ
-) -> Iterator[HorovodBuild]:
+def horovod_with_nccl(pins: Path, python: Path, toolkit: Path | None, *, uv: str, say: Say) -> Iterator[HorovodBuild]:
     """Brings what Horovod is built with: NCCL of the pins, and a CUDA toolkit, for as long as the context lasts.
 
     Args:
         pins: Those of the environment, with NCCL; ``uv.toml`` and ``cuda-build.txt`` lie beside them.
         python: Python of the environment.
+        toolkit: What :func:`toolkit_of_the_machine` found; None for that of the wheels.
         uv: The uv program.
         say: Called with each line of progress.
-        environment: ``CUDA_HOME`` names a toolkit that is to be taken in place of the wheels' one.
 
     Raises:
-        BadInput: ``CUDA_HOME`` is given, and is no whole toolkit.
         HopsError: a wheel cannot be installed; what uv said went to ``say``.
     """
-    toolkit = _toolkit_of_the_machine(environment)
+    compiler = pins.with_name("cuda-build.txt")
     (nccl,) = re.findall(rf"^({_NCCL}==\S+)", pins.read_text(), re.MULTILINE)
     variables = {
         "HOROVOD_GPU_OPERATIONS": "NCCL",
@@ -52,9 +49,13 @@ def horovod_with_nccl(
         "LDFLAGS": f"-Wl,-rpath,{_BESIDE_HOROVOD}",
         "HOPS_NCCL": nccl,  # read by nobody: another NCCL is another build
     }
+    if toolkit:
+        variables["HOROVOD_CUDA_HOME"] = str(toolkit)
+    else:
+        variables["HOPS_CUDA_COMPILER"] = hashlib.sha256(compiler.read_bytes()).hexdigest()  # so is another compiler
     with temporary_folder("uv") as folder:
-        files = [] if toolkit else ["--requirement", str(pins.with_name("cuda-build.txt").resolve())]
-        say(f"Horovod with NCCL: {nccl}, and the CUDA compiler of {toolkit or 'cuda-build.txt'}")
+        files = [] if toolkit else ["--requirement", str(compiler.resolve())]
+        say(f"Horovod with NCCL: {nccl}, and the CUDA compiler of {toolkit or compiler.name}")
         target = ["--python", str(python), "--no-deps", "--target", str(folder)]
         run_uv([uv, "pip", "install", "--quiet", *target, nccl, *files], pins.with_name("uv.toml"), say)
         found = folder / "nvidia" / "nccl"
@@ -67,8 +68,6 @@ def horovod_with_nccl(
             (toolkit / "lib64").symlink_to("lib")
             (toolkit / "lib" / "libcudart.so").symlink_to(next(toolkit.glob("lib/libcudart.so.*")).name)
             places |= {"HOROVOD_CUDA_HOME": str(toolkit), "CPATH": str(toolkit / "include" / "cccl")}
-        else:
-            variables |= {"HOROVOD_CUDA_HOME": str(toolkit)}
         yield HorovodBuild(variables, places)
 
 
@@ -82,7 +81,12 @@ def cuda_of(installed: Mapping[str, str]) -> str | None:
     return None if cuda is None else f"CUDA {cuda}, NCCL {nccl or 'none'}"
 
 
-def _toolkit_of_the_machine(environment: Mapping[str, str]) -> Path | None:
+def toolkit_of_the_machine(environment: Mapping[str, str]) -> Path | None:
+    """The CUDA toolkit that ``CUDA_HOME`` names, to be taken in place of the wheels' one; None where it names none.
+
+    Raises:
+        BadInput: what it names is no whole toolkit.
+    """
     named = environment.get("CUDA_HOME")
     if not named:
         return None

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from airflow_hops.class_archive import lacks_archive, make_archive
 from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.cuda import horovod_with_nccl, needs_nccl
+from airflow_hops.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.java import find_java, own_java
 from airflow_hops.uv_program import Say, package_name, run_uv, uv_environment
 
@@ -172,7 +172,8 @@ def create_environment(
         Whether anything was done.
 
     Raises:
-        BadInput: the folder holds something that must not be overwritten, or ``python`` is of another version.
+        BadInput: the folder holds something that must not be overwritten, ``python`` is of another version, or NCCL is
+            wanted and ``CUDA_HOME`` names no whole toolkit. What is there stays as it is.
         HopsError: there is no such Python, or the installation failed; what uv said went to ``say``.
     """
     path = path.resolve()
@@ -188,6 +189,8 @@ def create_environment(
         raise BadInput(
             f"{state.detail}, and all but the pins would be removed from it; delete it, or use --force, if so meant"
         )
+    nccl = needs_nccl(pins)
+    toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     settings = pins.with_name("uv.toml")
     added = added_requirements(path)
     # Of the same version, uv would keep the Horovod that is there, with NCCL or without.
@@ -204,7 +207,7 @@ def create_environment(
         files.append(str(java.resolve()))
     python_of_it = path / "bin" / "python"
     try:
-        with horovod_with_nccl(pins, python_of_it, uv=uv, say=say) if needs_nccl(pins) else nullcontext() as build:
+        with horovod_with_nccl(pins, python_of_it, toolkit, uv=uv, say=say) if nccl else nullcontext() as build:
             command = [uv, "pip", "sync", "--python", str(python_of_it), "--compile-bytecode", *files]
             run_uv(command, settings, say, build)
     except BadInput:
