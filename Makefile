@@ -87,8 +87,10 @@ docs: setup ## build the documentation into docs/_build, warnings as errors
 requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the newest that fit)
 	$(UV) $(COMPILE) --universal --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
 	$(UV) $(COMPILE) --config-file requirements/uv.toml --group runtime --output-file requirements/runtime.txt >/dev/null
-	echo 'tensorflow[and-cuda]' | $(UV) $(COMPILE) --constraint requirements/runtime.txt --no-annotate - \
-		| sed -n -e '1i -r runtime.txt' -e '/^nvidia-/p' >requirements/runtime-cuda.txt
+	echo 'tensorflow[and-cuda]' | $(UV) $(COMPILE) --constraint requirements/runtime.txt --no-annotate \
+		--output-file requirements/.cuda.tmp - >/dev/null
+	sed -n -e '1i -r runtime.txt' -e '/^nvidia-/p' requirements/.cuda.tmp >requirements/runtime-cuda.txt
+	rm requirements/.cuda.tmp
 	$(UV) $(COMPILE) --constraint requirements/runtime.txt --group test --output-file requirements/runtime-test.txt >/dev/null
 
 clean: ## remove both environments and all that was built

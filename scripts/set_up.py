@@ -28,6 +28,7 @@ from airflow_hops.environments import (  # noqa: E402
     environment_state,
     find_python,
     fingerprint,
+    pins_of,
     uv_environment,
 )
 from airflow_hops.java import find_java  # noqa: E402
@@ -109,7 +110,7 @@ def make_airflow_environment() -> bool:
 
 def check_build_tools() -> bool:
     """Sees to it that Horovod can be built, if the runtime environment is still to be made."""
-    if environment_state(RUNTIME, fingerprint(REQUIREMENTS / "runtime.txt")).good:
+    if environment_state(RUNTIME, fingerprint(pins_of(RUNTIME))).good:
         return False
     missing = build_tools_missing(find_python(str(uv_program()), None, PYTHON_VERSION, say))
     if not missing:
@@ -121,8 +122,8 @@ def check_build_tools() -> bool:
 
 
 def make_runtime_environment() -> bool:
-    """``.venv-runtime``: TensorFlow, TFDV, Horovod, Spark, MLflow, from ``requirements/runtime.txt``."""
-    pins = REQUIREMENTS / "runtime.txt"
+    """``.venv-runtime``: TensorFlow, TFDV, Horovod, Spark, MLflow, and CUDA where it is there already."""
+    pins = pins_of(RUNTIME)
     if announce(RUNTIME, pins):
         say("the first time, Horovod is compiled for this machine: some minutes, and uv keeps the result")
     java = REQUIREMENTS / "java.txt"
@@ -132,10 +133,11 @@ def make_runtime_environment() -> bool:
 def add_test_tools() -> bool:
     """Pytest and its plugins in ``.venv-runtime``, for the tests of the ML side, under that environment's pins."""
     tools, stamp = REQUIREMENTS / "runtime-test.txt", RUNTIME / "hops-test-tools.sha256"
-    wanted = fingerprint(tools) + fingerprint(REQUIREMENTS / "runtime.txt")
+    pins = pins_of(RUNTIME)
+    wanted = fingerprint(tools) + fingerprint(pins)
     if stamp.exists() and stamp.read_text() == wanted:
         return False
-    target = ["--python", str(RUNTIME / "bin" / "python"), "--constraint", str(REQUIREMENTS / "runtime.txt")]
+    target = ["--python", str(RUNTIME / "bin" / "python"), "--constraint", str(pins)]
     command = [str(uv_program()), "pip", "install", "--quiet", *target, "--compile-bytecode", "-r", str(tools)]
     if not run(command, uv_environment(os.environ)):
         raise HopsError(f"the tools of the tests could not be installed into {RUNTIME}; what uv said stands above")

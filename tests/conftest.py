@@ -305,12 +305,12 @@ def boosted_runtime(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """A link to the runtime environment; beside it is an overlay ``boosted`` with LightGBM, made from uv's cache."""
     from uv import find_uv_bin
 
-    from airflow_hops.environments import pins_file
+    from airflow_hops.environments import pins_of
     from airflow_hops.overlays import make_overlay
 
     base = tmp_path_factory.mktemp("runtimes") / "runtime"
     base.symlink_to(runtime)  # so that what is beside it is not beside the real one
-    make_overlay(base, "boosted", ["lightgbm", "onnxmltools"], pins_file(), uv=find_uv_bin())
+    make_overlay(base, "boosted", ["lightgbm", "onnxmltools"], pins_of(base), uv=find_uv_bin())
     return base
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.cli import checks
+from airflow_hops.environments import STAMP_NAME
 from airflow_hops.hooks.runtime import RuntimeHook
 
 AIRFLOW = str(Path(sys.executable).with_name("airflow"))
@@ -82,7 +83,20 @@ def test_the_doctor_fails_without_a_runtime_environment_and_says_how_to_make_one
     assert "connection spark_default warn" in table
 
 
-def test_a_protobuf_newer_than_tensorflow_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "cuda"), [("runtime.txt", ""), ("runtime-cuda.txt", "--cuda "), ("unmanaged", "--cuda ")]
+)
+def test_a_protobuf_newer_than_tensorflow_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, cuda: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("pyvenv.cfg", "bin/python"):
+        (tmp_path / name).touch()
+    if kind == "unmanaged":
+        (tmp_path / "lib/python3.11/site-packages/nvidia_cuda_runtime_cu12-12.3.101.dist-info").mkdir(parents=True)
+        assert checks.check_runtime(tmp_path).advice.endswith(f"airflow hops runtime create --force --cuda {tmp_path}")
+    else:
+        (tmp_path / STAMP_NAME).write_text(f"{'0' * 64}\n{tmp_path}\n{kind}\n")
     error = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
     facts = {"version": "7.35.1", "seconds": 0.1, "error": None}
     answers = {
@@ -94,7 +108,7 @@ def test_a_protobuf_newer_than_tensorflow_is_recognised(tmp_path: Path, monkeypa
     assert found["protobuf"].status == found["tensorflow"].status == "fail"
     assert "TensorFlow 2.16 needs protobuf 4" in found["protobuf"].advice
     assert found["tensorflow"].advice == (
-        f"protobuf is newer than TensorFlow bears: airflow hops runtime create --force {tmp_path}"
+        f"protobuf is newer than TensorFlow bears: airflow hops runtime create --force {cuda}{tmp_path}"
     )
 
 

@@ -20,6 +20,7 @@ import pytest
 from conftest import REPOSITORY
 from uv import find_uv_bin
 
+import set_up
 from airflow_hops.cli.checks import check_overlays
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.environments import (
@@ -34,6 +35,7 @@ from airflow_hops.environments import (
     fingerprint,
     pins_file,
     pins_of,
+    write_stamp,
 )
 from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
 from airflow_hops.java import find_java
@@ -480,6 +482,14 @@ def test_with_cuda_horovod_is_built_anew_with_nccl_and_the_compiler_of_the_wheel
     assert environment_state(environment, fingerprint(pins)).name == "stale"
     assert not make(environment, cuda_pins)
 
+    make(environment, cuda_pins, force=True)
+    assert json.loads(installed(environment, "horovod")) == built, "uv keeps the build"
+    write_wheel(pins.parent, "other_compiler", "13.1")
+    with (pins.parent / "cuda-build.txt").open("a") as compiler:
+        compiler.write("other-compiler==13.1\n")
+    make(environment, cuda_pins, force=True)
+    assert json.loads(installed(environment, "horovod")) != built, "another compiler is another build"
+
     pins.write_text("tiny==2.0\nhorovod==1.0\n")
     assert environment_state(environment, fingerprint(cuda_pins)).name == "stale", "pins that are included count"
     assert make(environment, cuda_pins)
@@ -489,18 +499,41 @@ def test_with_cuda_horovod_is_built_anew_with_nccl_and_the_compiler_of_the_wheel
 
 
 def test_a_toolkit_of_the_machine_is_taken_where_it_is_named_and_whole(
-    tmp_path: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make(tmp_path / "runtime", pins)
     toolkit = tmp_path / "cuda"
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
         with pytest.raises(BadInput, match=re.escape(f"CUDA_HOME is '{toolkit}', which has no {name}")):
             make(tmp_path / "runtime", cuda_pins)
+        assert environment_state(tmp_path / "runtime", fingerprint(pins)).good, "refused before anything is touched"
+        assert installed(tmp_path / "runtime") == "1.0"
         (toolkit / name).parent.mkdir(parents=True)
         (toolkit / name).touch()
     (toolkit / "lib64" / "libcudart.so").touch()
     make(tmp_path / "runtime", cuda_pins)
     assert json.loads(installed(tmp_path / "runtime", "horovod"))["HOROVOD_CUDA_HOME"] == str(toolkit)
+
+
+def test_setting_up_a_checkout_leaves_a_runtime_environment_with_cuda_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("pyvenv.cfg", "bin/python"):
+        (tmp_path / name).touch()
+    pins, tools = pins_file(CUDA_PINS_NAME), pins_file("runtime-test.txt")
+    write_stamp(tmp_path, pins, fingerprint(pins))
+    (tmp_path / "hops-test-tools.sha256").write_text(fingerprint(tools) + fingerprint(pins))
+    made_of: list[Path] = []
+    monkeypatch.setattr(set_up, "RUNTIME", tmp_path)
+    monkeypatch.setattr(set_up, "create_environment", lambda path, pins, **options: made_of.append(pins))
+    monkeypatch.setattr(set_up, "find_python", lambda *arguments: pytest.fail("nothing is to be built"))
+    monkeypatch.setattr(set_up, "run", lambda *arguments: pytest.fail("nothing is to be installed"))
+    set_up.check_build_tools()
+    set_up.make_runtime_environment()
+    set_up.add_test_tools()
+    assert made_of == [pins]
 
 
 @pytest.mark.runtime

@@ -14,7 +14,7 @@ from uv import find_uv_bin
 
 from airflow_hops.contract.artifacts import Artifact, HopsError
 from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.environments import pins_file
+from airflow_hops.environments import pins_of
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.overlays import make_overlay
@@ -30,7 +30,7 @@ def launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalLa
     base.symlink_to(runtime)
     said: list[str] = []
     try:
-        make_overlay(base, "torch", ["torch==2.13.0+cpu"], pins_file(), uv=find_uv_bin(), say=said.append)
+        make_overlay(base, "torch", ["torch==2.13.0+cpu"], pins_of(base), uv=find_uv_bin(), say=said.append)
     except HopsError:
         pytest.skip(f"no CPU build of PyTorch where pip and uv look: {' '.join(said)[-300:]}")
     return LocalLauncher(base.with_name("runtime-torch"))

@@ -20,7 +20,13 @@ import psutil
 
 from airflow_hops.contract.overlay import base_of
 from airflow_hops.cuda import cuda_of
-from airflow_hops.environments import AIRFLOW_PYTHON_VERSIONS, environment_state, pins_fingerprint
+from airflow_hops.environments import (
+    AIRFLOW_PYTHON_VERSIONS,
+    CUDA_PINS_NAME,
+    environment_state,
+    pins_fingerprint,
+    pins_of,
+)
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import step_environment
@@ -169,7 +175,7 @@ def check_runtime(runtime: Path) -> Check:
         return Check("runtime environment", "ok", f"{runtime}, {state.detail}")
     advice = f"airflow hops runtime create {runtime}"
     if state.name == "unmanaged":
-        return Check("runtime environment", "warn", state.detail, f"to have the tested pins: {advice} --force")
+        return Check("runtime environment", "warn", state.detail, f"to have the tested pins: {_create_anew(runtime)}")
     if state.name == "moved":
         return Check("runtime environment", "warn", state.detail, f"its scripts point there: {advice}")
     return Check("runtime environment", "fail", state.detail, advice)
@@ -188,7 +194,7 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
     """Imports the libraries of the runtime environment there, and looks at Horovod's build."""
     with ThreadPoolExecutor(len(_PROBES)) as pool:
         answers = list(pool.map(lambda group: _probe(runtime, group), _PROBES))
-    advice = f"airflow hops runtime create --force {runtime}"
+    advice = _create_anew(runtime)
     modules: dict[str, Any] = {}
     for group, answer in zip(_PROBES, answers, strict=True):
         if "error" in answer:
@@ -208,6 +214,14 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
             yield Check(name, "ok", f"{facts['version']}{seconds}")
     if "gpus" in answers[0]:
         yield check_cuda(base_of(runtime), answers[0], nvidia_gpus())
+
+
+def _create_anew(runtime: Path) -> str:
+    """The command that makes the runtime environment anew, with CUDA where it has CUDA."""
+    base = base_of(runtime)
+    unmanaged = environment_state(base, "").name == "unmanaged"
+    cuda = cuda_of(installed_packages(base)) if unmanaged else pins_of(base).name == CUDA_PINS_NAME
+    return f"airflow hops runtime create --force {'--cuda ' if cuda else ''}{runtime}"
 
 
 def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Check:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_hops.environments import pins_file
+from airflow_hops.environments import pins_of
 from airflow_hops.overlays import make_overlay, overlay_folder
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -22,7 +22,7 @@ def folder(overlay: tuple[str, tuple[str, ...]]) -> Path:
 def make(overlay: tuple[str, tuple[str, ...]], say: Callable[[str], None]) -> Path:
     """Makes one of those above, unless it is there; its Python."""
     name, packages = overlay
-    make_overlay(_base(), name, list(packages), pins_file(), uv=UV, say=say)
+    make_overlay(_base(), name, list(packages), pins_of(_base()), uv=UV, say=say)
     return folder(overlay) / "bin" / "python"
 
 

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import Target
-from airflow_hops.environments import pins_file
+from airflow_hops.environments import pins_of
 from airflow_hops.hops.export import export_model
 from airflow_hops.overlays import make_overlay, overlay_folder
 from airflow_hops.serving.models.formats import open_model
@@ -43,7 +43,7 @@ def use_packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     with pytest.MonkeyPatch.context() as patch:
 
         def use(name: str, *packages: str) -> None:
-            make_overlay(base, name, packages, pins_file(), uv=str(UV))
+            make_overlay(base, name, packages, pins_of(base), uv=str(UV))
             (site,) = overlay_folder(base, name).glob("lib/python3*/site-packages")
             patch.setattr(sys, "path", [*sys.path, str(site)])
 
