@@ -31,7 +31,7 @@ function histogramOption(found: Schemas["FeatureComparison"], theme: ChartTheme)
   const isVector = found.measure === "maximum_mean_discrepancy";
   return {
     animation: false,
-    grid: { left: 8, right: 8, top: 28, bottom: 4, containLabel: true },
+    grid: { left: 8, right: 8, top: 28, bottom: isVector ? 22 : 4, containLabel: true },
     legend: { data: ["Reference", "Window"] },
     tooltip: {
       trigger: "axis",
