@@ -80,12 +80,13 @@ def export_model(
     and the graph computes in float32, which can take a tree to another leaf.
 
     Args:
-        model: A fitted estimator of scikit-learn (a Pipeline, too), XGBoost or LightGBM (a Booster, too), or a
-            ``torch.nn.Module``, which gives probabilities where there are classes. Its classes are their numbers. For
+        model: A fitted estimator of scikit-learn (a Pipeline, too), XGBoost or LightGBM (a Booster, too), a
+            ``PipelineModel`` of Spark ML, whose session still runs, or a ``torch.nn.Module``, which gives
+            probabilities where there are classes. Its classes are their numbers. For
             several labels a dict of models by label, of one framework, or a module that gives a dict by label; what
             the module gives beside labels is served as it is.
         folder: The artifact's folder.
-        framework: ``sklearn``, ``xgboost``, ``lightgbm`` or ``torch``.
+        framework: ``sklearn``, ``xgboost``, ``lightgbm``, ``torch`` or ``pyspark``.
         target: What it predicts.
         sample: Held-out rows as the model takes them: a data frame, or a matrix ``[rows, width]``.
         transform_graph: The pipeline's transform graph, where the model takes its outputs: it is put before the model,

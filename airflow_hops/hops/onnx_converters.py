@@ -13,12 +13,15 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import REGRESSION, Target
-from airflow_hops.hops.trained_models import Sample, rows_for_torch
+from airflow_hops.hops.trained_models import Sample, rows_for_torch, spark_session
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 from airflow_hops.serving_api import tensors
 
 _OPSET = 18
 """Of the graphs: onnxruntime has known it since 2023."""
+
+
+_SPARK_OUTPUT = {True: "prediction", False: "probability"}
 
 
 class NotConvertible(Exception):
@@ -46,7 +49,7 @@ def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph
     Args:
         model: The model; one for each label, by name, is one graph.
         sample: Rows as it takes them.
-        framework: ``sklearn``, ``xgboost``, ``lightgbm`` or ``torch``.
+        framework: ``sklearn``, ``xgboost``, ``lightgbm``, ``torch`` or ``pyspark``.
         target: What it predicts.
 
     Raises:
@@ -58,6 +61,8 @@ def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph
     with _quiet():
         if framework == "torch":
             return _of_torch(model, sample)
+        if framework == "pyspark":
+            return _of_spark(model, sample, target)
         if framework == "sklearn" or hasattr(model, "steps"):
             return _of_scikit_learn(model, sample, target)
         return _of_booster(model, sample, framework, target)
@@ -100,8 +105,7 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     types = importlib.import_module("skl2onnx.common.data_types")
     _register_boosters(model)
     inputs = _inputs_of(model, sample)
-    by_type = {"float": types.FloatTensorType, "int64": types.Int64TensorType, "string": types.StringTensorType}
-    given = [(name, by_type[kind.name]([None, inputs.width or 1])) for name, kind in inputs.columns.items()]
+    given = _given(inputs, types)
     # A scaler divides, as in scikit-learn: multiplied by the inverse, a value may pass a threshold.
     options: dict[Any, Any] = {step: {"div": "div"} for step in _scalers()}
     if target.problem != REGRESSION:
@@ -116,6 +120,12 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
             f"{_step_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
         ) from error
     return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
+
+
+def _given(inputs: EstimatorInputs, types: Any) -> list[tuple[str, Any]]:
+    """What a converter is told of the inputs, in its own types."""
+    by_type = {"float": types.FloatTensorType, "int64": types.Int64TensorType, "string": types.StringTensorType}
+    return [(name, by_type[kind.name]([None, inputs.width or 1])) for name, kind in inputs.columns.items()]
 
 
 def _scalers() -> tuple[type, ...]:
@@ -195,6 +205,49 @@ def _of_booster(model: Any, sample: Sample, framework: str, target: Target) -> G
         raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
     inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
     return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
+
+
+def _of_spark(model: Any, sample: Sample, target: Target) -> Graph:
+    onnxmltools = _imported("onnxmltools", "Spark ML")
+    types = importlib.import_module("onnxmltools.convert.common.data_types")
+    given = _given(sample.inputs, types)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints coefficients
+            graph = onnxmltools.convert_sparkml(model, "model", given, target_opset=15, spark_session=spark_session())
+    except Exception as error:  # a converter can fail in any way
+        raise NotConvertible(
+            f"{_stage_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
+        ) from error
+    _mend(graph.graph)
+    return Graph(graph.SerializeToString(), sample.inputs, {"": _SPARK_OUTPUT[target.problem == REGRESSION]})
+
+
+def _mend(graph: Any) -> None:
+    """Has the graph compute as Spark does where the converter's does not.
+
+    Vectors are assembled of floats: the converter leaves integers, and numbers of words, as they are. A logistic
+    regression of more than two classes is multinomial: the converter writes one of each class against the rest.
+    """
+    onnx = importlib.import_module("onnx")
+    nodes = []
+    for node in graph.node:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type == "Concat" and attributes["axis"].i == 1:
+            for number, column in enumerate(node.input):
+                node.input[number] = f"{node.name}/{number}"
+                nodes.append(onnx.helper.make_node("Cast", [column], [node.input[number]], to=onnx.TensorProto.FLOAT))
+        if node.op_type == "LinearClassifier" and len(attributes["classlabels_ints"].ints) > 2:
+            attributes["post_transform"].s = b"SOFTMAX"
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _stage_that_failed(model: Any, error: Exception) -> str:
+    for number, stage in enumerate(getattr(model, "stages", ())):
+        if type(stage).__name__ in str(error) or stage.uid in str(error):
+            return f"stage {number} ({type(stage).__name__})"
+    return type(model).__name__
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ FRAMEWORKS = {
     "lightgbm": ("lightgbm", "onnxmltools"),
     "xgboost": ("xgboost-cpu", "xgboost", "onnxmltools"),
     "torch": ("torch",),
+    "pyspark": ("pyspark", "onnxmltools"),
 }
 """By framework, the distributions that its models were trained and are converted with."""
 
@@ -156,6 +157,8 @@ def _ask(model: Any, sample: Sample, framework: str, target: Target) -> Any:
     try:
         if framework == "torch":
             return _ask_torch(model, sample)
+        if framework == "pyspark":
+            return _ask_spark(model, sample, target)
         if hasattr(model, "predict_proba") or hasattr(model, "fit"):
             return _ask_estimator(model, sample, target)
         return _ask_booster(model, sample, framework)
@@ -220,6 +223,47 @@ def _ask_torch(model: Any, sample: Sample) -> Any:
     if isinstance(found, Mapping):
         return {name: values.cpu().numpy() for name, values in found.items()}
     return found if isinstance(found, list | tuple) else found.cpu().numpy()
+
+
+def _ask_spark(model: Any, sample: Sample, target: Target) -> Any:
+    if sample.inputs.width is not None:
+        raise BadInput("the sample is a matrix; a model of Spark ML takes columns by name: expected a data frame")
+    stages = list(getattr(model, "stages", (model,)))
+    label, indexed = stages[-1].getOrDefault("labelCol"), {_output_column(stage) for stage in stages[:-1]}
+    if target.problem != REGRESSION and label in indexed:
+        raise BadInput(
+            f"the pipeline makes the label {label!r} itself, and may number the classes otherwise than the examples do "
+            f"({', '.join(target.classes or ('0', '1'))}); train on the labels as they are"
+        )
+    session = spark_session()
+    scored = model.transform(session.createDataFrame(sample.rows))
+    output = "prediction" if target.problem == REGRESSION else "probability"
+    if output not in scored.columns:
+        raise BadInput(
+            f"{type(stages[-1]).__name__} gives no {output}, and the problem is {target.problem}; choose another last "
+            "stage"
+        )
+    found = [row[0] for row in scored.select(output).collect()]
+    return np.stack([value.toArray() for value in found]) if output == "probability" else np.asarray(found)
+
+
+def _output_column(stage: Any) -> str | None:
+    found = stage.getOrDefault("outputCol") if stage.hasParam("outputCol") else None
+    return None if found is None else str(found)
+
+
+def spark_session() -> Any:
+    """The session that a model of Spark ML was trained in.
+
+    Raises:
+        BadInput: it was stopped.
+    """
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise BadInput("the Spark session was stopped; leave it running: the exported model is compared with its own")
+    return session
 
 
 def rows_for_torch(model: Any, matrix: Array) -> Any:

@@ -18,7 +18,7 @@ from airflow_hops.hops.export import export_model
 from airflow_hops.hops.tables import SplitTable, plain_names
 
 KERAS = "keras"
-FRAMEWORKS = ("lightgbm", "xgboost", "torch", "sklearn")
+FRAMEWORKS = ("lightgbm", "xgboost", "torch", "sklearn", "pyspark")
 """What an estimator is of; those before others whose classes derive from theirs."""
 _SAMPLE_ROWS = 4096
 _EVAL = "eval"
@@ -67,7 +67,8 @@ def framework_of(value: Any) -> str | None:
         return next(iter(of_labels.values()))
     packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
     found = next((name for name in FRAMEWORKS if name in packages), None)
-    return found if found != "sklearn" or hasattr(value, "fit") else None
+    marks = {"sklearn": "fit", "pyspark": "transform"}
+    return found if found not in marks or hasattr(value, marks[found]) else None
 
 
 def export_estimator(
@@ -165,6 +166,8 @@ def _sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
     An estimator that was fitted on a data frame, or on what :class:`SplitTable` makes, knows its features by their
     names, and gets them in its own order. Of any other the order is that of the table.
     """
+    if framework_of(estimator) == "pyspark":
+        return table.frame(), list(table.specs)
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     has_vectors = table.names != list(table.specs)
     if names and not (has_vectors and names == table.names) and not _are_numbers(names, list(table.specs)):

@@ -134,3 +134,35 @@ def test_a_network_of_pytorch(use_packages: Callable[..., None], tmp_path: Path)
     assert found["probabilities"] == pytest.approx(network(torch.from_numpy(X[:5])).detach().numpy(), abs=1e-6)
     with pytest.raises(BadInput, match="which are no probabilities; end a network with Sigmoid or Softmax"):
         served(logits, tmp_path / "logits", "torch", WINE, X, order=NAMES)
+
+
+@pytest.fixture(scope="module")
+def raw_wine() -> Any:
+    """Wines with a string and an integer among their features."""
+    frame = pd.DataFrame(X[:, :3], columns=NAMES[:3]).assign(soil=[("clay", "lime")[n % 2] for n in range(len(X))])
+    return frame.assign(year=np.arange(len(X)) % 7 + 1990)
+
+
+@pytest.mark.parametrize("target", [RED, WINE, GROWTH], ids=lambda target: target.problem)
+def test_a_pipeline_of_spark(
+    use_packages: Callable[..., None], spark: Any, raw_wine: Any, tmp_path: Path, target: Target
+) -> None:
+    from pyspark.ml import Pipeline
+    from pyspark.ml.classification import LogisticRegression
+    from pyspark.ml.feature import StandardScaler as Scaler
+    from pyspark.ml.feature import StringIndexer, VectorAssembler
+    from pyspark.ml.regression import LinearRegression
+
+    use_packages("converter", "onnxmltools")
+    rows = spark.createDataFrame(raw_wine.assign(label=(Y == 1 if target is RED else Y).astype(float)))
+    stages = [
+        StringIndexer(inputCol="soil", outputCol="soil_number"),
+        VectorAssembler(inputCols=[*NAMES[:3], "soil_number", "year"], outputCol="assembled"),
+        Scaler(inputCol="assembled", outputCol="features", withMean=True),
+        LinearRegression(maxIter=10) if target is GROWTH else LogisticRegression(maxIter=10),
+    ]
+    model = Pipeline(stages=stages).fit(rows)
+    exported = export_model(model, tmp_path / "model", framework="pyspark", target=target, sample=raw_wine)
+    assert (exported.format, exported.framework) == ("onnx", "pyspark")
+    assert exported.largest_difference < 1e-4
+    assert exported.inputs == {**dict.fromkeys(NAMES[:3], "float32"), "soil": "string", "year": "int64"}
