@@ -4,7 +4,7 @@ A regression, by LightGBM in an environment of its own, behind the transform gra
 promoted or rolled back. It runs when somebody triggers it, and when ``fuel_monitoring`` finds that the cars that people
 ask about have changed, as they did after the oil crisis. Make the environment first::
 
-    airflow hops runtime create --name boosted --with lightgbm --with onnxmltools
+    airflow hops runtime create --name boosted --with lightgbm
 """
 
 from __future__ import annotations

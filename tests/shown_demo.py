@@ -52,12 +52,14 @@ class ShownDemo:
     def pause(self) -> None:
         """Leaves the cores to others than Airflow's components that wait for work."""
         for process in self._airflow(*IDLE):
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
 
     def go_on(self) -> None:
         """Undoes :meth:`pause`."""
         for process in self._airflow(*IDLE):
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def _airflow(self, *commands: str) -> Iterator[psutil.Process]:
         """Airflow's processes whose command has one of these words."""

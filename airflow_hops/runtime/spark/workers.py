@@ -12,7 +12,6 @@ import gc
 import os
 import socket
 import sys
-import sysconfig
 from pathlib import Path
 
 from airflow_hops.processes.forks import fork, receive_request, take_environment, take_streams
@@ -87,11 +86,12 @@ def _await_daemon(listener: socket.socket, path: Path) -> None:
 
 def leave_out_archives() -> None:
     """Takes the archives of an installed PySpark off the path: a worker would read their contents before every task."""
-    installed = Path(sysconfig.get_path("purelib")).resolve() / "pyspark"
+    # An overlay's PySpark lies in the environment below it.
+    installed = [Path(entry).resolve() / "pyspark" for entry in sys.path if entry.endswith("site-packages")]
 
     def is_archive(entry: str) -> bool:
         path = Path(entry)
-        return path.is_file() and path.resolve().is_relative_to(installed)
+        return path.is_file() and any(path.resolve().is_relative_to(folder) for folder in installed)
 
     sys.path[:] = [entry for entry in sys.path if not is_archive(entry)]
     for entry in filter(is_archive, list(sys.path_importer_cache)):

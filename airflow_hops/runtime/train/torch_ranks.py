@@ -45,7 +45,8 @@ class TorchMember:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         torch.set_num_threads(threads)
-        backend = "nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+        backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"  # tensors that no GPU holds are exchanged by Gloo
         backends = self._of_all("backend", backend)
         if len(set(backends)) > 1:
             found = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
@@ -69,8 +70,7 @@ class TorchMember:
         import torch
         import torch.distributed as dist
 
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        found = torch.tensor(int(flag), device=device)
+        found = torch.tensor(int(flag))
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return bool(found.item())
 
