@@ -21,6 +21,7 @@ from airflow_hops.contract.target import Target
 from airflow_hops.environments import pins_of
 from airflow_hops.hops.export import export_model
 from airflow_hops.overlays import make_overlay, overlay_folder
+from airflow_hops.runtime.train.estimators import framework_of
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
 
@@ -162,6 +163,7 @@ def test_a_pipeline_of_spark(
         LinearRegression(maxIter=10) if target is GROWTH else LogisticRegression(maxIter=10),
     ]
     model = Pipeline(stages=stages).fit(rows)
+    assert framework_of(model) == "pyspark"
     exported = export_model(model, tmp_path / "model", framework="pyspark", target=target, sample=raw_wine)
     assert (exported.format, exported.framework) == ("onnx", "pyspark")
     assert exported.largest_difference < 1e-4
