@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.raw_file import explained
-from airflow_hops.data.vectors import dense_vectors, is_list, split_dtype
+from airflow_hops.data.vectors import check_lengths, dense_vectors, is_list, split_dtype
 
 
 def example_files(folder: Path, split: str) -> list[Path]:
@@ -80,10 +80,11 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
 
     Returns:
         By name, arrays of shape ``[rows]``: int64, floats, or bytes as objects; of vectors ``[rows, width]``, a missing
-        one being NaN throughout.
+        one of floats being NaN throughout.
 
     Raises:
-        BadInput: an integer is missing, or a column is; or a vector is of another length.
+        BadInput: an integer is missing, or a column is, or a vector of other values than floats; or a vector is of
+            another length.
     """
     arrays = {}
     for name, dtype in inputs.items():
@@ -97,7 +98,12 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
         if width is not None:
             if not is_list(column.type):
                 raise BadInput(f"{where}: column {name!r} is {column.type}, expected vectors of {width} numbers")
-            arrays[name] = dense_vectors(column, name, width, where).astype(values, copy=False)
+            if values.startswith("float"):
+                arrays[name] = dense_vectors(column, name, width, where).astype(values, copy=False)
+                continue
+            check_lengths(column, name, width, where)
+            flat = pa.RecordBatch.from_arrays([column.flatten()], [name])
+            arrays[name] = dense_arrays(flat, {name: values}, where)[name].reshape(-1, width)
         elif dtype == "int64":
             if column.null_count:
                 raise BadInput(

@@ -62,6 +62,29 @@ def finite_vectors(array: pa.Array) -> pa.Array:
     return kept
 
 
+def check_lengths(column: Any, name: str, width: int, where: str, *, missing: int = 0) -> None:
+    """Refuses lists of another length.
+
+    Args:
+        column: An Arrow array of lists.
+        name: The column's name, for messages.
+        width: How many values each row must have.
+        where: File or split, for messages.
+        missing: The length that a missing list counts as.
+
+    Raises:
+        BadInput: a row has another number of values.
+    """
+    counted = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+    lengths = np.where(np.asarray(column.is_null()), missing, counted)
+    if (wrong := np.flatnonzero(lengths != width)).size:
+        values, expected = ("numbers", f"vectors of {width}") if missing else ("values", f"{width} in every row")
+        raise BadInput(
+            f"{where}: column {name!r} has {lengths[wrong[0]]} {values} in {len(wrong)} of {len(lengths)} rows, row "
+            f"{wrong[0] + 1} the first; expected {expected}"
+        )
+
+
 def dense_vectors(column: Any, name: str, width: int, where: str) -> np.ndarray[Any, Any]:
     """A column of lists as a matrix.
 
@@ -77,12 +100,7 @@ def dense_vectors(column: Any, name: str, width: int, where: str) -> np.ndarray[
     Raises:
         BadInput: a row has another number of values.
     """
-    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), width))
-    if (wrong := np.flatnonzero(lengths != width)).size:
-        raise BadInput(
-            f"{where}: column {name!r} has {lengths[wrong[0]]} numbers in {len(wrong)} of {len(lengths)} rows, row "
-            f"{wrong[0] + 1} the first; expected vectors of {width}"
-        )
+    check_lengths(column, name, width, where, missing=width)
     flat = column.flatten()  # leaves missing lists out
     values = flat.cast(pa.float64()).to_numpy(zero_copy_only=False).reshape(-1, width)
     if not column.null_count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,12 +72,23 @@ class SplitTable:
         return {name: self._array(name, spec) for name, spec in self.specs.items()}
 
     def frame(self) -> Any:
-        """The features as a ``pandas.DataFrame`` with the columns :attr:`names`."""
+        """The features as a ``pandas.DataFrame`` with the columns :attr:`names`.
+
+        Raises:
+            BadInput: two columns have one name.
+        """
         import pandas as pd
 
+        names = self.names
+        twice = next((name for name, number in Counter(names).items() if number > 1), None)
+        if twice is not None:
+            raise BadInput(
+                f"{self.where}: a number of a vector and another feature are both called {twice!r}; rename one in "
+                "prepare() or in the transform, leave one out (columns=…), or use matrix()"
+            )
         parts = list(self.arrays().values())
         columns = [column for array in parts for column in (array.T if array.ndim == 2 else [array])]
-        return pd.DataFrame(dict(zip(self.names, columns, strict=True)), copy=False)
+        return pd.DataFrame(dict(zip(names, columns, strict=True)), copy=False)
 
     def matrix(self) -> Array:
         """The features side by side, float32 of shape ``[rows, width]``.
@@ -209,6 +221,8 @@ def raw_specs(
 ) -> dict[str, OutputSpec]:
     """What the raw features of a split of examples hold, by name, as its first file says it.
 
+    Of a vector whose first file has only missing ones, the length is that of the files that follow.
+
     Args:
         folder: The split's folder.
         others: Columns that are no features: label, key, time, weight.
@@ -218,21 +232,33 @@ def raw_specs(
         BadInput: the file cannot be read, or a column is neither a number, a string nor a vector of numbers.
     """
     files = SplitFiles(folder, format="parquet", storage_options=storage_options)
+    features: list[pa.Field] = []
+    widths: dict[str, int | None] = {}
     try:
-        with files.open(0) as stream:
-            file = pq.ParquetFile(stream)
-            features = [field for field in file.schema_arrow if field.name not in others]
-            widths = {field.name: _width(file, field) for field in features}
+        for number in range(len(files)):
+            with files.open(number) as stream:
+                file = pq.ParquetFile(stream)
+                features = features or [field for field in file.schema_arrow if field.name not in others]
+                unknown = [f for f in features if _has_vectors(f) and widths.get(f.name) is None]
+                there = [field for field in file.schema_arrow if field.name in {f.name for f in unknown}]
+                widths.update((field.name, _width(file, field)) for field in there)
+            if all(widths.get(field.name) is not None for field in unknown):
+                break
     except (OSError, pa.ArrowException) as error:
-        raise BadInput(f"{files.name(0)}: not a readable Parquet file ({error})") from None
+        raise BadInput(f"{files.name(number)}: not a readable Parquet file ({error})") from None
     return {
-        field.name: _spec(field, widths[field.name], f"{files.name(0)}: column {field.name!r}") for field in features
+        field.name: _spec(field, widths.get(field.name), f"{files.name(0)}: column {field.name!r}")
+        for field in features
     }
+
+
+def _has_vectors(field: pa.Field) -> bool:
+    return is_list(field.type) and bool(pa.types.is_floating(field.type.value_type))
 
 
 def _width(file: pq.ParquetFile, field: pa.Field) -> int | None:
     """How many numbers the first vector of a column has; None for a column of none."""
-    if not is_list(field.type) or not pa.types.is_floating(field.type.value_type):
+    if not _has_vectors(field):
         return None
     if pa.types.is_fixed_size_list(field.type):
         return int(field.type.list_size)
@@ -247,6 +273,8 @@ def _spec(field: pa.Field, width: int | None, where: str) -> OutputSpec:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if width:
         return OutputSpec("float32", width, inputs=(field.name,))
+    if _has_vectors(field):
+        raise BadInput(f"{where} has only vectors that are missing or empty; leave it out in prepare()")
     for dtype, are in {
         "int64": (pa.types.is_integer, pa.types.is_boolean),
         "float32": (pa.types.is_floating,),

@@ -138,9 +138,17 @@ class SignatureModel:
         dtype = spec.column
         if is_list(column.type) and "[" not in dtype:
             lengths = pc.list_value_length(column).drop_null()
-            dtype += f"[{lengths[0].as_py() if len(lengths) else 0}]"
+            if not len(lengths) or not lengths[0].as_py():
+                raise BadInput(
+                    f"{where}: column {name!r} has {'an empty list first' if len(lengths) else 'no list'} in "
+                    f"{batch.num_rows} rows, and the signature leaves the lists' length open; export the model with "
+                    "an input [None, length], or leave out such rows"
+                )
+            dtype += f"[{lengths[0].as_py()}]"
         values: Array = dense_arrays(pa.RecordBatch.from_arrays([column], [name]), {name: dtype}, where)[name]
-        return values.reshape(len(values), -1) if spec.shape is not None and len(spec.shape) == 2 else values
+        if spec.shape is not None and len(spec.shape) == 2:
+            return values.reshape(len(values), -1)
+        return values[:, 0] if values.shape[1:] == (1,) else values
 
 
 def predict_task(plan: PredictionPlan, task: TransformTask) -> str:

@@ -86,7 +86,8 @@ def attribute_drift(
     (an optimal transport; cf. Budhathoki, Janzing, Blöbaum and Ng, Why did the distribution change?, 2021): numbers
     take the reference's value at their own rank, and of the strings, and of the missing values, as few are replaced as
     shares allow. Vectors get the reference's means and covariances alone, by the least linear change that gives them
-    those. A feature that has not drifted has an effect near 0.
+    those, in directions in which they vary; where they are all equal, they are drawn from the reference. A feature
+    that has not drifted has an effect near 0.
 
     Args:
         model: A SavedModel whose signature ``serving_default`` takes raw features.
@@ -175,7 +176,9 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
 
 
 def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
-    """Vectors with the reference's share of missing ones, its means and its covariances.
+    """Vectors with the reference's share of missing ones, its means, and its covariances where the values vary.
+
+    Where all values are equal, they are drawn from the reference.
 
     The change is the optimal transport between normal distributions (Olkin and Pukelsheim, "The distance between two
     random vectors with given dispersion matrices", 1982).
@@ -188,8 +191,10 @@ def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
         there = _restore_shares(there, ~lacking, random)
         result[~there] = np.nan
     kept, found = there & ~missing, there & missing
-    if len(pool) and kept.any():
-        now = values[~missing].astype(np.float64)
+    now = values[~missing].astype(np.float64)
+    if len(pool) and (now == now[:1]).all():
+        found = there
+    elif len(pool) and kept.any():
         ours, theirs = (np.atleast_2d(np.cov(side, rowvar=False, bias=True)) for side in (now, pool))
         root, inverse = _power(ours, 0.5), _power(ours, -0.5)
         transport = inverse @ _power(root @ theirs @ root, 0.5) @ inverse

@@ -171,6 +171,12 @@ def _sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     has_vectors = table.names != list(table.specs)
     if names and not (has_vectors and names == table.names) and not _are_numbers(names, list(table.specs)):
+        if has_vectors and set(names) <= set(table.names) and not set(names) <= set(table.specs):
+            raise BadInput(
+                f"{type(estimator).__name__} was trained on {len(names)} columns of frame(), not all "
+                f"{len(table.names)} in their order, but a feature of several values comes whole when it "
+                "serves; train it on matrix() of context.table(split, columns)"
+            )
         return table.frame()[_in_order(names, list(table.specs), estimator)], names
     names = _booster_names(estimator)
     plain = plain_names(table.names)

@@ -27,7 +27,7 @@ from airflow_hops.data.constants import Constants
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.hops.export import export_model
 from airflow_hops.runtime import infra_validate
-from airflow_hops.runtime.batch_predict.batches import PredictionPlan, predict_task
+from airflow_hops.runtime.batch_predict.batches import PredictionPlan, SignatureModel, predict_task
 from airflow_hops.runtime.evaluate import stage
 from airflow_hops.runtime.evaluate.scoring import ServedModel, score
 from airflow_hops.runtime.loaded_models import model_folder
@@ -184,3 +184,40 @@ def test_a_folder_that_cannot_be_scored_says_why(tmp_path: Path) -> None:
     export_model(model, tmp_path / "matrix", framework="sklearn", target=KIND, sample=rows)
     with pytest.raises(BadInput, match=r"input 'inputs' has shape \(None, 2\); expected \[batch\] or"):
         ServedModel(tmp_path / "matrix" / "onnx")
+
+
+def lists(values: list[Any], kind: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values, kind)], ["x"])
+
+
+@pytest.mark.parametrize("width", [2, None])
+def test_lists_of_integers_and_of_strings_reach_a_model_as_they_are(tmp_path: Path, width: int | None) -> None:
+    def predict(dtype: Any, batch: pa.RecordBatch, shape: tuple[int | None, ...] = (None, width)) -> list[Any]:
+        module = tf.Module()
+        same = tf.function(lambda x: {"same": tf.identity(x)}, input_signature=[tf.TensorSpec(shape, dtype, name="x")])
+        module.same = same
+        tf.saved_model.save(module, str(tmp_path / "m"), signatures=same.get_concrete_function())
+        found: list[Any] = SignatureModel(tmp_path / "m", "serving_default").predict(batch, "file")["same"].tolist()
+        return found
+
+    large = [[2**60 + 1, 2], [3, 4]]
+    assert predict(tf.int64, lists(large, pa.list_(pa.int64()))) == large
+    strings = lists([["a", None], ["b", "a"]], pa.list_(pa.string()))
+    assert predict(tf.string, strings) == [[b"a", b""], [b"b", b"a"]]
+    for kind, dtype, value in (
+        (pa.list_(pa.int64()), tf.int64, [1, 2]),
+        (pa.list_(pa.string()), tf.string, ["a", "b"]),
+    ):
+        with pytest.raises(
+            BadInput, match="file: column 'x' has 0 values in 1 of 2 rows, row 2 the first; expected 2 in"
+        ):
+            predict(dtype, lists([value, None], kind))
+    with pytest.raises(BadInput, match="column 'x' is an integer and missing in 1 of 4"):
+        predict(tf.int64, lists([[1, 2], [None, 4]], pa.list_(pa.int64())))
+    floats = pa.list_(pa.float32())
+    if width is None:
+        with pytest.raises(BadInput, match="file: column 'x' has no list in 2 rows, and the signature leaves"):
+            predict(tf.float32, lists([None, None], floats))
+        assert predict(tf.float32, lists([[1.0], [2.0]], floats), (None,)) == [1, 2]
+    else:
+        assert np.isnan(predict(tf.float32, lists([None, None], floats))).tolist() == [[True] * 2] * 2

@@ -187,6 +187,27 @@ def test_a_table_has_its_rows_in_the_form_of_each_framework(read: Callable[..., 
         rows.matrix()
 
 
+def test_vectors_have_the_length_of_the_first_file_that_has_one_and_names_of_their_own(tmp_path: Path) -> None:
+    target, kind, folder = Target("y", "regression"), pa.list_(pa.float32()), tmp_path / "train"
+    folder.mkdir()
+
+    def write(part: int, vectors: list[Any]) -> None:
+        table = pa.table({"v": pa.array(vectors, kind), "v_0": [1.0, 2.0], "y": [float(part), 1.5]})
+        pq.write_table(table, folder / f"part-{part}.parquet")
+
+    write(0, [None, None])
+    with pytest.raises(BadInput, match="column 'v' has only vectors that are missing or empty"):
+        raw_specs(str(folder), ["y"])
+    write(1, [None, [3.0, 4.0]])
+    specs = raw_specs(str(folder), ["y"])
+    rows = read_table(str(folder), "train", target, specs)
+    assert {name: spec.width for name, spec in specs.items()} == {"v": 2, "v_0": None}
+    np.testing.assert_array_equal(rows.matrix()[2:], [[np.nan, np.nan, 1], [3, 4, 2]])
+    with pytest.raises(BadInput, match="a number of a vector and another feature are both called 'v_0'; rename"):
+        rows.frame()
+    assert list(read_table(str(folder), "train", target, {"v": specs["v"]}).frame()) == ["v_0", "v_1"]
+
+
 @pytest.mark.parametrize(
     ("column", "target", "message"),
     [
@@ -240,5 +261,10 @@ def test_an_estimator_gets_its_features_in_its_own_order_and_only_those_that_are
 
     sample, order = _sample(Booster(), rows)
     assert list(order) == ["c", "a b"] and sample.tolist() == [[3, 1], [1, 2], [2, 3]]
+    table = pa.table({"v": [[1.0, 2.0], [0.0, 1.0]], "c": [1.0, 2.0], "y": [1.0, 2.0]})
+    vectors = read(table, Target("y", "regression"))
+    part = LinearRegression().fit(vectors.frame()[["v_1"]], vectors.labels)
+    with pytest.raises(BadInput, match=r"1 columns of frame\(\), not all 3.*train it on matrix\(\) of context.table"):
+        _sample(part, vectors)
     assert framework_of(turned) == "sklearn"
     assert framework_of(rows) is framework_of(OutputSpec("int64")) is None
