@@ -15,6 +15,10 @@ from airflow_hops.runtime.evaluate.judging import Judge
 from airflow_hops.runtime.evaluate.scoring import ServedModel, score
 
 
+class SameLabel(BadInput):
+    """All labels of the first split are the same."""
+
+
 def figures_by_split(
     models: Mapping[str, ServedModel],
     names: ClassNames,
@@ -39,7 +43,8 @@ def figures_by_split(
         By split what :meth:`Judge.describe` gives; and in words, which rows were not compared with the champion.
 
     Raises:
-        BadInput: a column is missing or of another type, or all labels of the first split are the same.
+        SameLabel: all labels of the first split are the same.
+        BadInput: a column is missing or of another type.
     """
     figures: dict[str, dict[str, Any]] = {}
     reasons = []
@@ -64,7 +69,7 @@ def _check_labels(labels: np.ndarray[Any, Any], split: str, label: str, problem:
         raise BadInput(f"split {split!r}: no rows to evaluate on")
     if np.ptp(labels) == 0:
         needs = "labels that differ" if problem == REGRESSION else "both classes"
-        raise BadInput(
+        raise SameLabel(
             f"split {split!r}: label {label!r} is {labels[0]:g} in all {rows} rows; an evaluation needs {needs}: widen "
             "the window, or look at how prepare() derives the label"
         )

@@ -11,8 +11,8 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.target import Target
 from airflow_hops.runtime.evaluate.blessing import BlessingRule, check_minimum
-from airflow_hops.runtime.evaluate.by_split import figures_by_split
-from airflow_hops.runtime.evaluate.class_names import CANDIDATE, class_names
+from airflow_hops.runtime.evaluate.by_split import SameLabel, figures_by_split
+from airflow_hops.runtime.evaluate.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.runtime.evaluate.judging import Judge
 from airflow_hops.runtime.evaluate.scoring import ServedModel
 
@@ -72,7 +72,7 @@ def evaluate_more_labels(
 ) -> MoreLabels:
     """Evaluates models on the further labels of examples, as on the first one; the rows are read anew for each.
 
-    A champion is shown beside the candidate, and decides nothing here.
+    A champion is shown beside the candidate where the two can be compared, and decides nothing here.
 
     Args:
         models: Candidate, and champion where there is one.
@@ -89,28 +89,51 @@ def evaluate_more_labels(
     found = MoreLabels()
     for label in target.more:
         prefix, asked = target.output_prefix(label.label), minimum[label.label]
-        heads = {name: head for name, model in models.items() if (head := model.head(prefix)) is not None}
-        if CANDIDATE not in heads:
+        candidate = models[CANDIDATE].head(prefix)
+        if candidate is None:
             lacks = f"{label.label}: the model has no output for it ({models[CANDIDATE].path})"
             if asked:
                 raise BadInput(f"{lacks}, and minimum asks for {', '.join(asked)}; train a model that predicts it")
             found.reasons.append(f"{label.label}: not evaluated, as the model does not predict it")
             continue
-        if len(heads) < len(models):
-            found.reasons.append(f"{label.label}: not compared, as the champion does not predict it")
+        of_label = {name: _of_label(each, label.label) for name, each in properties.items()}
         try:
-            names = class_names(heads, {name: _of_label(properties[name], label.label) for name in heads}, label)
+            heads, names, not_shown = _heads(candidate, models.get(CHAMPION), prefix, of_label, label)
             rule = BlessingRule.of(label.problem, {}, None, asked, None, None)
             judge = Judge(heads[CANDIDATE].problem, rule.metric, names.of_candidate)
             weighted = replace(label, weight=target.weight)
             figures, not_compared = figures_by_split(heads, names, judge, files, weighted, slices)
         except BadInput as error:
+            if isinstance(error, SameLabel) and not asked:
+                found.reasons.append(f"{label.label}: not evaluated: {error}")
+                continue
             raise BadInput(f"further label {label.label!r}: {error}") from None
         met, checks = check_minimum(rule, {split: of[CANDIDATE] for split, of in figures.items()})
         found.blessed &= met
-        found.reasons += [f"{label.label}: {sentence}" for sentence in (*checks, *not_compared)]
+        found.reasons += [f"{label.label}: {sentence}" for sentence in (*not_shown, *checks, *not_compared)]
         found.labels[label.label] = (label, rule, figures)
     return found
+
+
+def _heads(
+    candidate: ServedModel,
+    champion: ServedModel | None,
+    prefix: str,
+    properties: Mapping[str, ModelProperties],
+    label: Target,
+) -> tuple[dict[str, ServedModel], ClassNames, list[str]]:
+    """What is scored for a label, with its classes, and in words why the champion is not."""
+    heads, reasons = {CANDIDATE: candidate}, []
+    if champion is not None:
+        try:
+            theirs = champion.head(prefix)
+            if theirs is not None:
+                both = {**heads, CHAMPION: theirs}
+                return both, class_names(both, properties, label), []
+            reasons.append("not compared, as the champion does not predict it")
+        except BadInput as error:
+            reasons.append(f"not compared with the champion: {error}")
+    return heads, class_names(heads, properties, label), reasons
 
 
 def _of_label(properties: ModelProperties, label: str) -> ModelProperties:

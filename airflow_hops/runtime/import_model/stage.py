@@ -92,16 +92,15 @@ def run(
     with context.output() as writer:
         folder = writer.path / found.format
         copy_model(found, folder)
-        classes = target.classes
         if found.format != SAVED_MODEL:
-            classes = _write_signature(found, folder, target, features, prediction)
+            target = _write_signature(found, folder, target, features, prediction)
         elif features is not None or prediction is not None:
             raise BadInput(
                 "features and prediction are of ONNX graphs and estimators; a SavedModel has a signature of its own"
             )
         split = split or data.splits[-1]
-        files, asked_for = example_files(context.local("examples"), split), replace(target, classes=classes)
-        model, asked = check_model(folder, files, asked_for, rows=rows, source=source)
+        files = example_files(context.local("examples"), split)
+        model, asked = check_model(folder, files, target, rows=rows, source=source)
         told = replace(target, more=more_labels(model, files, target, rows=rows, source=source))
         inputs = tuple(model.inputs)
         record = {"source": source, "format": found.format, "file": found.file.name, "split": split, "rows": asked}
@@ -122,7 +121,7 @@ def run(
                 statistics_fingerprint=_given(context, "statistics", "fingerprint"),
                 schema=_given(context, "schema", "uri"),
                 problem=target.problem,
-                classes=classes,
+                classes=target.classes,
                 more_labels=told.more_labels,
                 format=found.format,
                 framework=framework or _framework(found),
@@ -252,11 +251,11 @@ def copy_model(found: FoundModel, folder: Path) -> None:
 
 def _write_signature(
     found: FoundModel, folder: Path, target: Target, features: Sequence[str] | None, prediction: str | None
-) -> tuple[str, ...] | None:
+) -> Target:
     """Writes ``signature.json``, or completes the one that came along: what requests hold, and what is predicted.
 
     Returns:
-        Names of the classes in the order of the model's outputs.
+        The target, its classes in the order of the model's outputs; those of further labels, too.
     """
     known = None
     if (folder / SIGNATURE_FILE).is_file():
@@ -264,13 +263,18 @@ def _write_signature(
             raise BadInput(f"features and prediction are in {found.folder / SIGNATURE_FILE} already; leave them out")
         known = read_signature(folder)
     if known is not None and known.outputs is not None:
-        return _in_order(known.outputs.classes, target)
+        heads = known.heads
+        more = (
+            replace(of, classes=_in_order(heads[of.label].outputs.classes, of)) if of.label in heads else of
+            for of in target.more
+        )
+        return replace(target, classes=_in_order(known.outputs.classes, target), more=tuple(more))
     labels = (graph_labels if found.format == ONNX else estimator_labels)(folder)
     outputs = ProblemOutputs(target.problem, _in_order(labels, target))
     if known is None:
         known = _signature(found, folder, features, prediction)
     (folder / SIGNATURE_FILE).write_text(replace(known, outputs=outputs).to_json())
-    return outputs.classes
+    return replace(target, classes=outputs.classes)
 
 
 def _in_order(names: Sequence[str] | None, target: Target) -> tuple[str, ...] | None:
@@ -279,8 +283,9 @@ def _in_order(names: Sequence[str] | None, target: Target) -> tuple[str, ...] | 
         return target.classes
     if sorted(names) != sorted(target.classes):
         raise BadInput(
-            f"the model's classes are {', '.join(names)}; the examples' are {', '.join(target.classes)}: expected the "
-            "same names, in any order, or the numbers 0, 1, … that the examples have for them"
+            f"the model's classes of {target.label!r} are {', '.join(names)}; the examples' are "
+            f"{', '.join(target.classes)}: expected the same names, in any order, or the numbers 0, 1, … "
+            "that the examples have for them"
         )
     return tuple(names)
 

@@ -346,9 +346,9 @@ class _Step:
             compare_predictions(values, others.outputs.get(name, np.empty(0)), name, limits, share, both)
             for name, values in sorted(told.outputs.items())
         ]
-        feedback = requests.feedback()
+        feedback, further = requests.feedback(), {*(mine.more_labels or ()), *(stable.more_labels or ())}
         labelled, reference = (
-            read_labelled(captured, feedback, of.label, of.classes, both)
+            read_labelled(captured, feedback, of.label, of.classes, both, further)
             for captured, of in ((ours, mine), (theirs, stable))
         )
         nothing = LabelledRows(np.empty(0), np.empty(0))

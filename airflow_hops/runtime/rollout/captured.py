@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.contract.target import BINARY, MULTICLASS, OUTPUTS, REGRESSION
+from airflow_hops.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION
 from airflow_hops.runtime.captured.feedback import LABEL, join_feedback
 from airflow_hops.runtime.captured.requests import CapturedRequests
 from airflow_hops.runtime.rollout.comparisons import LabelledRows
@@ -108,11 +108,13 @@ def read_labelled(
     label: str | None = None,
     classes: Sequence[str] | None = None,
     known: Collection[str] | None = None,
+    further: Collection[str] = (),
 ) -> dict[str, LabelledRows]:
     """Joins captured answers with the labels that came later, by request id and row.
 
     A label that is named like an output is of that output, and one that is named like the model's label column of its
-    prediction. Otherwise the only label is of the only output. A class is told by its name, or by its number.
+    prediction. Otherwise the only label is of the only output. A class is told by its name, or by its number. Further
+    labels, and what is named like their outputs, are left out.
 
     Args:
         captured: A version's answers.
@@ -120,6 +122,7 @@ def read_labelled(
         label: Name of the model's label column.
         classes: Names of the version's classes, in the order of its outputs.
         known: Those that count; None for all.
+        further: Names of further labels.
 
     Returns:
         Name of an output to the rows whose label is known.
@@ -129,7 +132,9 @@ def read_labelled(
     if captured.table is None or not feedback.num_rows:
         return {}
     joined = join_feedback(captured.table, feedback)
-    labels = [name.removeprefix(LABEL) for name in joined.column_names if name.startswith(LABEL)]
+    others = {*further, *(f"{name}_{output}" for name in further for output in (*_PROBLEMS, CLASS))} - {label}
+    given = (name.removeprefix(LABEL) for name in joined.column_names if name.startswith(LABEL))
+    labels = [name for name in given if name not in others]
     outputs = list(captured.outputs)
     pairs = {output: output for output in outputs if output in labels}
     if not pairs and (label in labels or len(labels) == 1):

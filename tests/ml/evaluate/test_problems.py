@@ -236,6 +236,8 @@ def test_the_second_class_of_two_is_the_positive_one_by_its_name(bench: Bench) -
     assert figures["gain"]["difference"] == pytest.approx(0.0, abs=1e-6)
 
 
+BINARY = {"problem": "binary", "classes": None}
+SEVERAL = {"problem": "multiclass", "classes": ("a", "b", "c")}
 MORE = {"minutes": {"problem": "regression"}}
 LATE = (CLASSES == 1).astype(int)
 
@@ -288,6 +290,43 @@ def test_a_model_or_champion_without_an_output_for_a_further_label_is_told_of(be
 
 
 @pytest.mark.parametrize(
+    ("output", "theirs", "words"),
+    [
+        ("minutes_probability", {"problem": "binary"}, "the model is of the problem 'regression', and the champion"),
+        (
+            "minutes_probabilities",
+            SEVERAL,
+            "output 'minutes_probabilities' has shape [None]; expected [batch, classes]",
+        ),
+    ],
+)
+def test_a_champion_of_another_problem_for_a_further_label_is_told_of_and_not_shown(
+    bench: Bench, parcels: Artifact, output: str, theirs: Any, words: str
+) -> None:
+    told = {"minutes": theirs}
+    bench.model("old", "probability", ["p"], champion=True, more={output: "guess"}, problem="binary", more_labels=told)
+    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
+    report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})[1]
+    assert report["blessed"] and report["splits"]["eval"]["champion"]
+    figures = report["more_labels"]["minutes"]["splits"]["eval"]
+    assert figures["champion"] is None and figures["candidate"]["rmse"] < 20
+    (said,) = (reason for reason in report["reasons"] if reason.startswith("minutes: not compared"))
+    assert said.startswith("minutes: not compared with the champion: ") and words in said
+
+
+def test_a_further_label_that_is_the_same_in_all_rows_is_told_of_unless_something_is_asked_of_it(bench: Bench) -> None:
+    columns = {"label": LATE, "minutes": np.full(ROWS, 7.0), "p": SHARES[:, 1], "guess": GUESSES}
+    examples = bench.examples(columns, problem="binary", more_labels=MORE)
+    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
+    report = bench.evaluate(candidate, examples)[1]
+    assert report["blessed"] and "more_labels" not in report
+    expected = "minutes: not evaluated: split 'eval': label 'minutes' is 7 in all 600 rows; an evaluation needs"
+    assert any(reason.startswith(expected) for reason in report["reasons"])
+    with pytest.raises(BadInput, match="further label 'minutes': split 'eval': label 'minutes' is 7 in all 600 rows"):
+        bench.evaluate(candidate, examples, minimum={"minutes/rmse": 20})
+
+
+@pytest.mark.parametrize(
     ("minimum", "words"),
     [
         ({"minuts/rmse": 1}, "minimum names 'minuts/rmse', but the further labels of the examples are 'minutes'"),
@@ -300,10 +339,6 @@ def test_a_condition_on_no_further_label_or_none_of_its_metrics_is_refused(
     candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
     with pytest.raises(BadInput, match=words):
         bench.evaluate(candidate, parcels, minimum=minimum)
-
-
-BINARY = {"problem": "binary", "classes": None}
-SEVERAL = {"problem": "multiclass", "classes": ("a", "b", "c")}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from airflow_hops.contract.target import Target
 from airflow_hops.hops import scikit_learn
 from airflow_hops.hops.export import export_model
 from airflow_hops.runtime import import_model
+from airflow_hops.runtime.evaluate import stage as evaluate
 from airflow_hops.runtime.evaluate.scoring import ServedModel
 from airflow_hops.runtime.import_model import check_model, find_model
 from tests import flights_examples
@@ -113,6 +114,32 @@ def test_further_labels_are_those_that_the_model_has_outputs_for(
     np.testing.assert_allclose(head.predict(asked), wait, rtol=1e-4)
 
 
+def test_classes_of_a_further_label_are_in_the_order_of_its_own_output(
+    run_stage: Callable[..., Any], store: Any, tmp_path: Path
+) -> None:
+    lost = (ROWS["visits"] > 2).astype("int64").to_numpy()
+    table = ROWS.assign(late=LATE, lost=lost, key=[f"row-{number}" for number in range(len(ROWS))])
+    of = {"label": "late", "key": "key", "time": None, "problem": "binary"}
+
+    def told(classes: list[str]) -> dict[str, Any]:
+        return {"lost": {"problem": "binary", "classes": classes}}
+
+    data = {"train": table, "eval": table[:15]}
+    examples = flights_examples.write_examples(store, data, more_labels=told(["no", "yes"]), **of)
+    estimators = {"late": LogisticRegression().fit(ROWS, LATE), "lost": LogisticRegression().fit(ROWS, 1 - lost)}
+    for classes in (["yes", "no"], ["off", "on"]):
+        target = Target.told("late", "binary", None, None, told(classes))
+        export_model(estimators, tmp_path / classes[0], framework="sklearn", target=target, sample=ROWS)
+    inputs = {"examples": examples}
+    model = run_stage(import_model.run, kind="model", inputs=inputs, source=str(tmp_path / "yes" / "onnx"))
+    assert ModelProperties.of(model).more_labels == told(["yes", "no"])
+    inputs = {"model": model, "examples": examples}
+    found = run_stage(evaluate.run, kind="evaluation", inputs=inputs, model_name="parcels")
+    assert found.metrics["eval_lost/auc"] > 0.9
+    with pytest.raises(BadInput, match=r"the model's classes of 'lost' are off, on; the examples' are no, yes"):
+        run_stage(import_model.run, kind="model", inputs={"examples": examples}, source=str(tmp_path / "off" / "onnx"))
+
+
 def test_an_estimator_that_skops_has_saved_is_asked_for_probabilities(
     brought: Callable[..., Artifact], tmp_path: Path, store: Any
 ) -> None:
@@ -139,7 +166,9 @@ def test_classes_are_in_the_order_of_the_models_own_outputs(brought: Callable[..
         model = brought((tmp_path / "punctual" / source).resolve(), features=features)
         assert ModelProperties.of(model).classes == ("late", "punctual"), source
     for source, features in (("skops", None), ("model.onnx", list(ROWS))):
-        with pytest.raises(BadInput, match=r"the model's classes are delayed, late; the examples' are punctual, late"):
+        with pytest.raises(
+            BadInput, match=r"the model's classes of 'late' are delayed, late; the examples' are punctual, late"
+        ):
             brought(tmp_path / "delayed" / source, features=features)
 
 

@@ -275,6 +275,17 @@ def test_a_delayed_label_is_of_the_outputs_that_predict_it() -> None:
     assert not read_labelled(answers, feedback(["dear", "cheap"]), "price"), "a text is no number"
 
 
+@pytest.mark.parametrize("name", ["minutes", "minutes_prediction", "cause_class", "prediction"])
+def test_a_delayed_further_label_is_not_taken_for_the_first_one(name: str) -> None:
+    further = ["minutes", "cause", "prediction"]
+    answers = captured(probability=[0.5, 0.6])
+    assert not read_labelled(answers, feedback([0, 1], name), "late", ("no", "yes"), further=further)
+    # At a version whose first label it is, it counts.
+    assert read_labelled(answers, feedback([0, 1], name), name, ("no", "yes"), further=further)
+    both = feedback([0, 1], name).append_column("label.late", [["yes", "no"]])
+    assert read_labelled(answers, both, "late", ("no", "yes"), further=further)["probability"].labels.tolist() == [1, 0]
+
+
 def test_labels_tell_a_model_that_names_classes_worse() -> None:
     labels = _random.integers(0, 3, 600)
     good = np.full((600, 3), 0.1) + 0.7 * np.eye(3)[labels]
