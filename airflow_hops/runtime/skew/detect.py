@@ -167,8 +167,7 @@ def _with_choices(
     thresholds: Mapping[str, float],
 ) -> dict[str, _Wanted]:
     """The same with the measures and thresholds that the caller has chosen."""
-    from airflow_hops.runtime.skew.distribution import distribution
-    from airflow_hops.runtime.skew.measures import measures_of
+    from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC
 
     chosen = dict(wanted)
     for argument, names in (("measures", measures), ("thresholds", thresholds)):
@@ -176,7 +175,8 @@ def _with_choices(
             if name not in wanted:
                 raise BadInput(f"{argument} names feature {name!r}, which is not compared; compared are {list(wanted)}")
     for name, measure in measures.items():
-        known = measures_of(distribution(before[name]))
+        is_number = before[name].WhichOneof("stats") == "num_stats"
+        known = (MEASURE,) if vector_width(before[name]) else NUMERIC if is_number else CATEGORICAL
         if measure not in known:
             raise BadInput(f"measures[{name!r}] is {measure!r}, expected one of {', '.join(known)}")
         chosen[name] = _Wanted(measure, chosen[name].threshold if chosen[name].measure == measure else None)

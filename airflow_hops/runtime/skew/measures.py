@@ -165,7 +165,7 @@ CATEGORICAL: dict[str, Callable[[Array, Array], Array]] = {
 """The measures of string features by name."""
 
 
-def measures_of(distribution: Distribution | None) -> Iterable[str]:
+def measures_of(distribution: Distribution) -> Iterable[str]:
     """The measures of such a feature by name."""
     if isinstance(distribution, Vectors):
         return (MEASURE,)

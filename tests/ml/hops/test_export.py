@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -211,14 +212,20 @@ def test_models_that_cannot_be_served_are_refused_in_words(
         export_model(model, tmp_path, framework="sklearn", target=target, sample=sample)
 
 
-def test_packages_and_names_that_are_missing_are_named(tmp_path: Path, transform_graph: Path) -> None:
+def test_packages_and_names_that_are_missing_are_named(
+    tmp_path: Path, transform_graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxmltools", None)  # other tests of this process may have had it
+
     class Booster:
         def predict(self, rows: Any) -> Any:
             return np.zeros(len(rows))
 
     with pytest.raises(BadInput, match="airflow hops runtime install onnxmltools"):
         export_model(Booster(), tmp_path, framework="lightgbm", target=PRICE, sample=X)
-    with pytest.raises(BadInput, match="framework is 'jax'; expected one of sklearn, lightgbm, xgboost, torch"):
+    with pytest.raises(
+        BadInput, match="framework is 'jax'; expected one of sklearn, lightgbm, xgboost, torch, pyspark"
+    ):
         export_model(Booster(), tmp_path, framework="jax", target=PRICE, sample=X)
     model = Ridge().fit(X, Y)
     given = {"framework": "sklearn", "target": PRICE, "sample": X, "transform_graph": transform_graph}
