@@ -13,15 +13,12 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import REGRESSION, Target
-from airflow_hops.hops.trained_models import Sample, rows_for_torch, spark_session
+from airflow_hops.hops.trained_models import Sample, rows_for_torch, spark_output, spark_session
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 from airflow_hops.serving_api import tensors
 
 _OPSET = 18
 """Of the graphs: onnxruntime has known it since 2023."""
-
-
-_SPARK_OUTPUT = {True: "prediction", False: "probability"}
 
 
 class NotConvertible(Exception):
@@ -219,7 +216,7 @@ def _of_spark(model: Any, sample: Sample, target: Target) -> Graph:
             f"{_stage_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
         ) from error
     _mend(graph.graph)
-    return Graph(graph.SerializeToString(), sample.inputs, {"": _SPARK_OUTPUT[target.problem == REGRESSION]})
+    return Graph(graph.SerializeToString(), sample.inputs, {"": spark_output(target)})
 
 
 def _mend(graph: Any) -> None:

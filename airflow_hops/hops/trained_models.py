@@ -237,7 +237,7 @@ def _ask_spark(model: Any, sample: Sample, target: Target) -> Any:
         )
     session = spark_session()
     scored = model.transform(session.createDataFrame(sample.rows))
-    output = "prediction" if target.problem == REGRESSION else "probability"
+    output = spark_output(target)
     if output not in scored.columns:
         raise BadInput(
             f"{type(stages[-1]).__name__} gives no {output}, and the problem is {target.problem}; choose another last "
@@ -245,6 +245,11 @@ def _ask_spark(model: Any, sample: Sample, target: Target) -> Any:
         )
     found = [row[0] for row in scored.select(output).collect()]
     return np.stack([value.toArray() for value in found]) if output == "probability" else np.asarray(found)
+
+
+def spark_output(target: Target) -> str:
+    """The column, and the output of its graph, in which a model of Spark ML predicts."""
+    return "prediction" if target.problem == REGRESSION else "probability"
 
 
 def _output_column(stage: Any) -> str | None:
