@@ -56,7 +56,7 @@ class Page:
     """What the quickstart says of using the package in one's own Airflow."""
 
     def __init__(self) -> None:
-        text = (REPOSITORY / "docs" / "quickstart.md").read_text()
+        text = (REPOSITORY / "docs" / "start" / "quickstart.md").read_text()
         (text,) = re.findall(r"^## Installing it in your Airflow$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
         self.commands: list[str] = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
         (self.variables,) = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
