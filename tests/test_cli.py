@@ -71,6 +71,16 @@ def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
     assert (code == 0) == (not failed), failed
 
 
+@pytest.mark.runtime
+def test_a_machine_too_busy_to_answer_is_no_reason_to_make_the_environment_anew(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_PROBE_TIMEOUT_S", 0.01)
+    found = list(checks.check_libraries(runtime))
+    assert [(check.status, check.found) for check in found] == [("fail", "no answer within 0.01 s")] * 2
+    assert all("try again" in check.advice and "create" not in check.advice for check in found)
+
+
 def test_the_doctor_fails_without_a_runtime_environment_and_says_how_to_make_one(
     hops: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

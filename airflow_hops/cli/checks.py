@@ -36,7 +36,7 @@ from airflow_hops.processes.programs import module_command
 Status = Literal["ok", "warn", "fail"]
 
 _TESTED_AIRFLOW = ("3.3", "3.4")
-_PROBE_TIMEOUT_S = 60
+_PROBE_TIMEOUT_S = 180
 _PROBES = ("training", "data")
 _LOW_DISK_BYTES = 5 << 30
 _NO_DISK_BYTES = 500 << 20
@@ -198,7 +198,7 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
     modules: dict[str, Any] = {}
     for group, answer in zip(_PROBES, answers, strict=True):
         if "error" in answer:
-            yield Check(f"{group} libraries", "fail", answer["error"], advice)
+            yield Check(f"{group} libraries", "fail", answer["error"], answer.get("advice", advice))
         modules |= answer.get("modules", {})
     for module, facts in modules.items():
         name = module.partition(".")[0] if module != "google.protobuf" else "protobuf"
@@ -324,7 +324,7 @@ def _probe(runtime: Path, group: str) -> dict[str, Any]:
         )
         answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {_PROBE_TIMEOUT_S} s"}
+        return {"error": f"no answer within {_PROBE_TIMEOUT_S} s", "advice": "try again once the machine is less busy"}
     except (OSError, ValueError, IndexError) as error:
         said = result.stderr.strip().splitlines()[-1:] if "result" in locals() else []
         return {"error": " ".join([f"{type(error).__name__}: {error}", *said])}
