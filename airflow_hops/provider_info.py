@@ -24,14 +24,20 @@ def _option(description: str, type_: str, default: str | None, example: str | No
 
 _PREDICTION_TOKEN = {
     "label": "Prediction token",
-    "description": "One of --prediction_token_file; empty: the control token is shown",
+    "description": "A token of the server's --prediction_token_file. Empty: the control token",
     "schema": {"type": ["string", "null"], "format": "password"},
 }
 _TLS_FIELDS = {
-    "ca_file": _field("CA file", "PEM file of who signed the server's certificate; turns TLS on for gRPC"),
-    "cert_file": _field("Client certificate", "PEM file, for a server that verifies its clients"),
-    "key_file": _field("Client key", "PEM file of the client certificate's private key"),
-    "rest_tls": _field("REST by TLS", "Whether the REST port speaks TLS, too: --rest_api_enable_ssl", "boolean"),
+    "ca_file": _field(
+        "CA file",
+        "PEM file of the CA that signed the server's certificate; turns on TLS for gRPC. "
+        "The path must exist on worker, triggerer and API server",
+    ),
+    "cert_file": _field("Client certificate", "PEM file, for a server that verifies its clients. Empty: none"),
+    "key_file": _field("Client key", "PEM file of the private key of the client certificate. Empty: none"),
+    "rest_tls": _field(
+        "REST by TLS", "Whether the REST port also uses TLS (--rest_api_enable_ssl). Empty: false", "boolean"
+    ),
 }
 
 PROVIDER_INFO: dict[str, Any] = {
@@ -78,23 +84,50 @@ PROVIDER_INFO: dict[str, Any] = {
                 "placeholders": {"host": "127.0.0.1", "port": "8500", "password": "none"},
             },
             "conn-fields": {
-                "store": _field("Artifact store", "URI of the artifact store: file://, s3://, gs://, hdfs://"),
-                "storage_options": _field("Storage options", "JSON passed to fsspec, e.g. an S3 endpoint_url"),
-                "runtime": _field("Runtime environment", "Folder of the environment that holds TensorFlow and Spark"),
-                "tracking_uri": _field("MLflow tracking URI", "Where runs and the model registry are kept"),
-                "serving_rest_port": _field(
-                    "Model server REST port", "TensorFlow Serving's --rest_api_port", "integer"
+                "store": _field(
+                    "Artifact store",
+                    "Absolute path, or a URI that fsspec opens: file://, s3://, gs://, hdfs://. Empty: [hops] store",
                 ),
-                "serving_base_path": _field("Model base path", "Folder into which model versions are published"),
-                "serving_config_file": _field("Model config file", "TensorFlow Serving's --model_config_file"),
-                "serving_traffic_file": _field("Traffic config file", "The bundled server's --traffic_config_file"),
+                "storage_options": _field(
+                    "Storage options",
+                    'JSON object for fsspec, such as {"endpoint_url": "http://minio:9000"}. Empty: none',
+                ),
+                "runtime": _field(
+                    "Runtime environment",
+                    "Absolute path of the folder that airflow hops runtime create made, the same on every worker, "
+                    "or the name of a named environment beside the configured one. Empty: [hops] runtime",
+                ),
+                "tracking_uri": _field(
+                    "MLflow tracking URI",
+                    "Runs and the model registry: an MLflow server, or sqlite:////absolute/path. "
+                    "Empty: [hops] tracking_uri",
+                ),
+                "serving_rest_port": _field(
+                    "Model server REST port",
+                    "The server's --rest_api_port; the rollout reads request counts there. Empty: none",
+                    "integer",
+                ),
+                "serving_base_path": _field(
+                    "Model base path", "Folder for model versions: absolute path, or URI. Empty: none"
+                ),
+                "serving_config_file": _field(
+                    "Model config file",
+                    "The server's --model_config_file, on a file system that the worker shares. Empty: none",
+                ),
+                "serving_traffic_file": _field(
+                    "Traffic config file", "The server's --traffic_config_file, likewise. Empty: none"
+                ),
                 "serving_capture_path": _field(
-                    "Capture path", "The bundled server's --capture_base_path: absolute path, or URI"
+                    "Capture path",
+                    "The server's --capture_base_path, from which skew monitor and rollout read: absolute path, "
+                    "or URI. Empty: none",
                 ),
                 "serving_prediction_token": _PREDICTION_TOKEN,
                 **{f"serving_{name}": field for name, field in _TLS_FIELDS.items()},
                 "serving_storage_options": _field(
-                    "Model server storage options", "JSON passed to fsspec for the base path and the capture path"
+                    "Model server storage options",
+                    "JSON object for fsspec, for base path and capture path. Empty: the artifact store's options, "
+                    "if both are the same kind of storage",
                 ),
             },
         },
@@ -110,33 +143,44 @@ PROVIDER_INFO: dict[str, Any] = {
             "conn-fields": {
                 "kind": {
                     "label": "Kind",
-                    "description": "The server of this package (also in front of others), or TensorFlow Serving's own",
+                    "description": "bundled: the model server of this package, also in front of other servers; "
+                    "tensorflow_model_server: TensorFlow Serving, which cannot split traffic",
                     "schema": {
                         "type": ["string", "null"],
                         "enum": ["bundled", "tensorflow_model_server"],
                         "default": "bundled",
                     },
                 },
-                "rest_port": _field("REST port", "--rest_api_port", "integer"),
+                "rest_port": _field(
+                    "REST port", "The server's --rest_api_port; counts are read there. Empty: none", "integer"
+                ),
                 "base_path": _field(
-                    "Model base path", "Folder into which model versions are published: absolute path, or URI"
+                    "Model base path", "Folder for model versions: absolute path, or URI that fsspec opens. Empty: none"
                 ),
                 "server_base_path": _field(
-                    "Model base path of the server", "The same folder as the server sees it; empty: under the same name"
+                    "Model base path of the server",
+                    "The path of the same folder inside the server's container or host. Empty: the same path",
                 ),
                 "storage_options": _field(
-                    "Storage options", "JSON passed to fsspec for the base path and the capture path"
+                    "Storage options",
+                    "JSON object for fsspec, for base path and capture path. Empty: the artifact store's options, "
+                    "if both are the same kind of storage",
                 ),
                 "config_file": _field(
-                    "Model config file", "--model_config_file, where worker and server share it; empty: sent by RPC"
+                    "Model config file",
+                    "The server's --model_config_file, if the worker shares it. Empty: the config is sent by RPC",
                 ),
                 "traffic_file": _field(
-                    "Traffic config file", "--traffic_config_file, where they share it; empty: set by RPC"
+                    "Traffic config file",
+                    "The server's --traffic_config_file, if the worker shares it. Empty: traffic is set by RPC",
                 ),
-                "capture_path": _field("Capture path", "--capture_base_path: absolute path, or URI"),
+                "capture_path": _field(
+                    "Capture path",
+                    "The server's --capture_base_path: absolute path, or URI that fsspec opens. Empty: none",
+                ),
                 "prediction_token": _PREDICTION_TOKEN,
                 **_TLS_FIELDS,
-                "timeout": _field("Timeout", "Seconds that a call may take", "number", 10),
+                "timeout": _field("Timeout", "Seconds after which a call fails", "number", 10),
             },
         },
         {
@@ -150,22 +194,29 @@ PROVIDER_INFO: dict[str, Any] = {
             },
             "conn-fields": {
                 "hosts": _field(
-                    "Hosts", "Hosts and the ranks that each takes: gpu-1:4,gpu-2:4. Empty: the worker's own machine"
+                    "Hosts",
+                    "Hosts and how many ranks each takes, filled in this order: gpu-1:4,gpu-2:4. "
+                    "Empty: all ranks run on the worker's machine",
                 ),
-                "key_file": _field("Key file", "Path on the worker of the private key; empty: what ssh finds itself"),
-                "config_file": _field(
-                    "SSH config file", "Path on the worker, in the place of ~/.ssh/config; empty: the user's own"
+                "key_file": _field(
+                    "Key file",
+                    "Absolute path on the worker of a private key without a passphrase. Empty: the keys that ssh finds",
                 ),
+                "config_file": _field("SSH config file", "Absolute path on the worker. Empty: ~/.ssh/config"),
                 "python": _field(
                     "Python of the hosts",
-                    "Path of bin/python of the runtime environment on each host; empty: the same as on the worker",
+                    "Absolute path of bin/python in the runtime environment of each host. "
+                    "Empty: the same path as on the worker",
                 ),
                 "address": _field(
-                    "Address of the worker", "By which the hosts reach it; empty: from which its packets to a host go"
+                    "Address of the worker",
+                    "IPv4 address or name at which the hosts reach the worker, if address translation changes it. "
+                    "Empty: found for each host",
                 ),
                 "slots": _field(
                     "Slots of this machine",
-                    "How many ranks the worker's own machine takes, where no hosts are given; empty: all that it has",
+                    "How many ranks the worker's own machine takes if no hosts are given. "
+                    "Empty: one for each GPU, or without GPUs for each core",
                     "integer",
                 ),
             },
@@ -202,7 +253,7 @@ PROVIDER_INFO: dict[str, Any] = {
                 ),
                 "cache": _option(
                     "Whether a step is skipped when the same task has already made the same artifact from the same "
-                    "code, parameters and inputs.",
+                    "code, parameters and inputs. An operator's ``cache`` overrides it.",
                     "boolean",
                     "True",
                 ),
@@ -213,8 +264,8 @@ PROVIDER_INFO: dict[str, Any] = {
                 ),
                 "orphan_timeout": _option(
                     "Seconds after which a training that has outlived its worker ends by itself, unless a retry has "
-                    "gone on with it. More than Airflow takes to see that the worker is gone ([scheduler] "
-                    "task_instance_heartbeat_timeout), and the task's retry_delay.",
+                    "taken it over. Set it to more than the sum of [scheduler] task_instance_heartbeat_timeout (300), "
+                    "after which Airflow sees that the worker is gone, and the task's retry_delay (300).",
                     "float",
                     "1800",
                 ),

@@ -19,25 +19,12 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from conftest import REPOSITORY
 
 import airflow_hops.operators
-from airflow_hops.decorators.hops import HopsDecoratedOperator
-from airflow_hops.operators.base import HopsOperator
-from airflow_hops.provider_info import PROVIDER_INFO
 
 OPERATORS: dict[str, list[Any]] = {}
 for name in airflow_hops.operators.__all__:
     if name.endswith("Operator"):
         found = getattr(airflow_hops.operators, name)
         OPERATORS.setdefault(found.__module__.rpartition(".")[2], []).append(found)
-
-
-def rows_of_tables(page: Path) -> dict[str, str]:
-    """The rows of a page's tables, by the names in code font in their first column."""
-    found = {}
-    for line in page.read_text().splitlines():
-        if line.startswith("| `"):
-            first = line.split("|")[1]
-            found |= dict.fromkeys(re.findall(r"`([a-z_]+)`", first), line)
-    return found
 
 
 def snippets(page: Path) -> list[str]:
@@ -49,40 +36,16 @@ def test_every_operator_has_a_page() -> None:
     assert {*OPERATORS, "task_hops"} - {"serving"} <= set(index)
 
 
-@pytest.mark.parametrize("name", sorted(OPERATORS))
-def test_a_page_names_its_operators_arguments_and_says_which_are_templated(name: str) -> None:
-    rows = rows_of_tables(REPOSITORY / "docs" / "howto" / f"{'traffic' if name == 'serving' else name}.md")
-    for operator in OPERATORS[name]:
-        arguments = set(inspect.signature(operator.__init__).parameters) - {"self", "kwargs"}
-        assert arguments <= set(rows)
-        for argument in arguments:
-            assert ("templated" in rows[argument]) == (argument in operator.template_fields), rows[argument]
-            assert f"{argument}:" in (inspect.getdoc(operator) or ""), argument
-
-
-def test_the_page_of_task_hops_and_the_shared_arguments() -> None:
-    docs = REPOSITORY / "docs"
-    own = set(inspect.signature(HopsDecoratedOperator.__init__).parameters) - {
-        *("self", "kwargs", "python_callable", "op_args", "op_kwargs")
+@pytest.mark.parametrize("operator", [each for found in OPERATORS.values() for each in found])
+def test_an_operators_docstring_names_its_arguments_and_says_which_are_templated(operator: Any) -> None:
+    assert f".. autoclass:: {operator.__name__}\n" in (REPOSITORY / "docs" / "reference" / "operators.md").read_text()
+    described = {
+        name: text
+        for each in operator.__mro__
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n     .*)*)", inspect.getdoc(each) or "", re.MULTILINE)
     }
-    assert own <= set(rows_of_tables(docs / "howto" / "task_hops.md"))
-    shared = set(inspect.signature(HopsOperator.__init__).parameters) - {"self", "kwargs"}
-    assert shared == set(rows_of_tables(docs / "reference" / "operators.md"))
-
-
-def test_the_configuration_page_names_every_field_and_option_with_its_default() -> None:
-    page = REPOSITORY / "docs" / "reference" / "configuration.md"
-    _, _, options = page.read_text().partition("## The section")
-    for connection in PROVIDER_INFO["connection-types"]:
-        form = connection["ui-field-behaviour"]
-        for name, field in connection["conn-fields"].items():
-            assert re.search(rf"^\| {field['label']} \| extra `{name}` \|", page.read_text(), re.MULTILINE), name
-        for name, label in form["relabeling"].items():
-            default = form["placeholders"][name]
-            assert re.search(rf"^\| {label} \| `{name}` \|.*\| `?{default}`? \|$", page.read_text(), re.MULTILINE), name
-    for name, option in PROVIDER_INFO["config"]["hops"]["options"].items():
-        default = f"`{option['default']}`" if option["default"] else "empty: "
-        assert re.search(rf"^\| `{name}` \|.*\| {re.escape(default)}", options, re.MULTILINE), name
+    for argument in set(inspect.signature(operator.__init__).parameters) - {"self", "kwargs"}:
+        assert ("(templated)" in described[argument]) == (argument in operator.template_fields), argument
 
 
 def test_the_files_that_contributors_are_sent_to_are_there() -> None:

@@ -27,11 +27,12 @@ class HopsOperator(BaseOperator):
     :meth:`step_params` and :meth:`step_inputs` what of them the step gets.
 
     Args:
-        hops_conn_id: Connection of type ``hops``.
+        hops_conn_id: Connection of type ``hops``. (templated)
         runtime: Name of the environment that the step runs in, made with ``airflow hops runtime create --name``; None
             for the connection's. (templated)
-        cache: Whether an artifact that this task made before from the same code, parameters and inputs will do; None
-            means what ``[hops] cache`` says.
+        cache: Whether the task may return an artifact that it made before from the same code, parameters and inputs;
+            None means what ``[hops] cache`` says. It has no effect on deploy, rollout, the operators that change what
+            serves, skew and ``@task.hops``, which always run, nor on schema, which is frozen.
     """
 
     entry: ClassVar[str]

@@ -39,15 +39,15 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    _add_transport(parser.add_argument_group("TensorFlow Serving's: ports and transport"))
-    _add_models(parser.add_argument_group("TensorFlow Serving's: models and versions"))
-    _add_running(parser.add_argument_group("TensorFlow Serving's: how models run"))
-    _add_traffic(parser.add_argument_group("ours: traffic, and what stands upstream"))
-    _add_capture(parser.add_argument_group("ours: captured requests"))
-    _add_workers(parser.add_argument_group("ours: worker processes"))
-    _add_own_models(parser.add_argument_group("ours: models"))
-    _add_limits(parser.add_argument_group("ours: limits"))
-    _add_control(parser.add_argument_group("ours: address, control, logs, start and end"))
+    _add_transport(parser.add_argument_group("Ports and transport (TensorFlow Serving's flags)"))
+    _add_models(parser.add_argument_group("Models and versions (TensorFlow Serving's flags)"))
+    _add_running(parser.add_argument_group("How models run (TensorFlow Serving's flags)"))
+    _add_traffic(parser.add_argument_group("Traffic and upstream servers"))
+    _add_capture(parser.add_argument_group("Captured requests"))
+    _add_workers(parser.add_argument_group("Worker processes"))
+    _add_own_models(parser.add_argument_group("Models"))
+    _add_limits(parser.add_argument_group("Limits"))
+    _add_control(parser.add_argument_group("Address, control, logs, start and stop"))
     return parser
 
 
