@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import horovod.tensorflow as hvd
@@ -120,8 +120,7 @@ class _EpochCallback(keras.callbacks.Callback):
         self._context.on_message("alive", where=f"the last of {self._steps} steps of {self._where}")
         if hvd.size() == 1:
             return
-        # A function of its own each time: TensorFlow takes the operation for one without effects, and would reuse it.
-        tf.function(hvd.join).get_concrete_function()()
+        _join(hvd.join)
         by_rank = _gather_int(self._steps, "hops_steps")
         if len(set(by_rank)) > 1:
             found = ", ".join(f"rank {rank}: {steps}" for rank, steps in enumerate(by_rank))
@@ -130,6 +129,20 @@ class _EpochCallback(keras.callbacks.Callback):
                 f"rank {by_rank.index(min(by_rank))} ran out first; give each rank equally many, as context.examples "
                 "does"
             )
+
+
+def _join(join: Callable[[], Any]) -> None:
+    """Waits for all ranks, which may go on without this one's gradients until then.
+
+    A Horovod that is built with NCCL has this operation for GPUs alone. Without a GPU nothing is waited for here: ranks
+    of different numbers of steps then stand still, each where it says that it is.
+    """
+    try:
+        # A function of its own each time: TensorFlow takes the operation for one without effects, and would reuse it.
+        tf.function(join).get_concrete_function()()
+    except tf.errors.InvalidArgumentError as error:
+        if "No OpKernel was registered" not in error.message:
+            raise
 
 
 class RecordCallback(keras.callbacks.Callback):

@@ -16,6 +16,7 @@ import tensorflow as tf
 from small_model import BATCH, STEPS, compiled, fit, rows_of
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.hops.callbacks import _join
 from airflow_hops.hops.keras import (
     BroadcastCallback,
     DistributedOptimizer,
@@ -344,3 +345,12 @@ def test_a_loss_that_is_no_number_on_one_rank_ends_all_with_that_error(own_proce
         own_process(run_gang, _train_on_nan, 2, logs=tmp_path, stall_timeout_s=60)
     assert "rank 1 of 2" in str(error.value)
     assert time.monotonic() - began < 50
+
+
+def test_horovod_without_its_join_for_this_device_ends_an_epoch_and_other_errors_do_not_pass() -> None:
+    def without_a_kernel() -> tf.Tensor:
+        return tf.raw_ops.NcclAllReduce(input=[1.0], reduction="sum", num_devices=1, shared_name="hops")
+
+    _join(without_a_kernel)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected"):
+        _join(lambda: tf.debugging.check_numerics(tf.math.log(tf.constant(-1.0)), "expected"))
