@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import textwrap
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,22 @@ def test_the_files_that_contributors_are_sent_to_are_there() -> None:
     named = re.findall(r"`([\w./-]+/[\w./-]*)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
     missing = [name for name in named if not (REPOSITORY / name).exists() and "calibrate" not in name]
     assert len(named) > 20 and not missing
+
+
+def test_the_readmes_links_lead_to_files_of_the_repository_and_its_versions_are_the_pins() -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    urls = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["urls"]
+    raw = urls["Repository"].replace("github.com", "raw.githubusercontent.com")
+    targets = re.findall(r"\]\(([^)#]+)", readme)
+    files = [re.sub(rf"^(?:{urls['Repository']}/(?:blob|tree)|{raw})/main/", "", target) for target in targets]
+    assert [
+        name for name in files if not name.startswith("https://img.shields.io/") and not (REPOSITORY / name).exists()
+    ] == []
+    pins = dict(
+        re.findall(r"^([\w-]+)==(\S+)", (REPOSITORY / "requirements" / "runtime.txt").read_text(), re.MULTILINE)
+    )
+    for names in ("tensorflow keras", "tensorflow-data-validation horovod", "pyspark", "mlflow"):
+        assert f"| {', '.join(pins[name] for name in names.split())}" in readme
 
 
 def test_workflows_and_hooks_run_what_there_is() -> None:
