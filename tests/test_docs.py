@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
@@ -69,6 +70,23 @@ def test_the_readmes_links_lead_to_files_of_the_repository_and_its_versions_are_
     )
     for names in ("tensorflow keras", "tensorflow-data-validation horovod", "pyspark", "mlflow"):
         assert f"| {', '.join(pins[name] for name in names.split())}" in readme
+
+
+def test_troubleshooting_quotes_messages_of_the_code() -> None:
+    """Every part between the dots of a heading in code font."""
+    texts = [
+        node.value
+        for path in (REPOSITORY / "airflow_hops").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    code = "\n".join(texts)
+    page = (REPOSITORY / "docs" / "operate" / "troubleshooting.md").read_text()
+    quoted = re.findall(r"^### `([^`]+)`", page, re.MULTILINE)
+    assert len(quoted) > 20
+    assert [
+        part for text in quoted for part in re.split(r"\s*…\s*", text) if part.strip(" ,;)(") and part not in code
+    ] == []
 
 
 def test_workflows_and_hooks_run_what_there_is() -> None:
