@@ -39,6 +39,10 @@ _KEPT = "surrogateescape"
 """Bytes of an edit that are no text are kept as they are."""
 
 
+class SchemaChanged(BadInput):
+    """Another schema is in force by now than the one that was to be replaced."""
+
+
 @dataclass(frozen=True)
 class SchemaVersion:
     """A version of a frozen schema.
@@ -220,15 +224,15 @@ def publish_schema(
         The new frozen schema. References to the one before still lead to its text.
 
     Raises:
-        BadInput: there is no frozen schema at ``uri``, it is another one than ``replaces`` says, or nobody approved
-            this one.
+        BadInput: there is no frozen schema at ``uri``, or nobody approved this one.
+        SchemaChanged: it is another one than ``replaces`` says.
     """
     if not approved_by:
         raise BadInput(f"{uri}: approved_by is empty, expected the name of who approves the schema")
     with store.lock(_history(uri)):
         manifest = _take_in(store, uri)
         if replaces not in (None, manifest.fingerprint):
-            raise BadInput(
+            raise SchemaChanged(
                 f"{approved_by} approved a change of the schema {uri} as it was (fingerprint {replaces[:12]}…), and it "
                 f"has changed since ({manifest.fingerprint[:12]}…): nothing was overwritten"
             )

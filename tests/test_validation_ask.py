@@ -74,20 +74,19 @@ class Runs:
             person.result()
         return {ti.task_id: ti for ti in run.get_task_instances()}
 
-    def answered(self, choice: str, note: str = "") -> Answer:
+    def answered(self, choice: str, note: str = "", **said: str) -> Answer:
         """An answer of one choice."""
 
         def answer(api: Any, question: dict[str, Any]) -> None:
-            response = self.respond(question, choice, note)
+            response = self.respond(question, choice, note, **said)
             assert response.status_code == 200, response.text
 
         return answer
 
-    def respond(self, question: dict[str, Any], choice: str, note: str = "") -> Any:
+    def respond(self, question: dict[str, Any], choice: str, note: str = "", **said: str) -> Any:
         """Answers through the API."""
-        return self.api.patch(
-            f"{question['path']}/hitlDetails", json={"chosen_options": [choice], "params_input": {"note": note}}
-        )
+        answer = {"chosen_options": [choice], "params_input": {"note": note, **said}}
+        return self.api.patch(f"{question['path']}/hitlDetails", json=answer)
 
     def _sit_by(self, dag_id: str, answer: Answer | None, over: threading.Event) -> None:
         seen: set[str] = set()
@@ -200,6 +199,24 @@ def test_a_schema_that_changed_while_the_task_waited_is_not_overwritten(
     assert "and it has changed since" in "".join(capfd.readouterr())
     assert schema_text(runs.store, runs.schema_uri).endswith("# looked at\n")
     assert schema_history(runs.store, runs.schema_uri)[-1].approved_by == "Bob"
+
+
+def test_an_approval_with_changes_freezes_the_edited_schema_if_it_parses(
+    runs: Runs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    faulty = runs("validation_ask_alice", runs.answered(APPROVE, schema='feature { name: "dest" '))
+    versions = schema_history(runs.store, runs.schema_uri)
+    assert states(faulty)["validation"] == "failed"
+    told = "".join(capfd.readouterr())
+    assert "Anonymous's edit:1:23: not a schema in protobuf text" in told, told[-6000:]
+    proposed = runs.store.read_text(f"{faulty['validation'].xcom_pull(task_ids='validation')['uri']}/proposed.pbtxt")
+    edited = proposed.replace('value: "Z*Z"', 'value: "Z*Z"\n  value: "Q*Q"')
+    tasks = runs("validation_ask_alice", runs.answered(APPROVE, "Q*Q opens in May", schema=edited))
+    assert set(states(tasks).values()) == {"success"}
+    assert schema_text(runs.store, runs.schema_uri) == edited != proposed
+    newest = schema_history(runs.store, runs.schema_uri)[-1]
+    assert (newest.version, newest.note) == (len(versions) + 1, "Q*Q opens in May")
+    assert tasks["after"].xcom_pull(task_ids="validation", key="schema")["fingerprint"] == newest.fingerprint
 
 
 def test_no_answer_in_time_is_the_answer_that_was_agreed(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:

@@ -31,8 +31,8 @@ from airflow_hops.api.runs import tasks as task_results
 from airflow_hops.api.runs import tensorboard
 from airflow_hops.api.runs import training_files as training_run_files
 from airflow_hops.api.runs import trainings as training_runs
+from airflow_hops.api.schemas import proposals, validation_report, validations
 from airflow_hops.api.schemas import routes as schemas
-from airflow_hops.api.schemas import validation_report, validations
 from airflow_hops.api.skew import report as skew_report
 from airflow_hops.api.skew import routes as skew
 from airflow_hops.api.types import Problem
@@ -43,6 +43,7 @@ from airflow_hops.contract.web import URL_PREFIX
 _ROUTERS = (
     pipelines.router,
     pipeline_activity.router,
+    proposals.router,
     artifacts.router,
     artifact_files.router,
     evaluations.router,

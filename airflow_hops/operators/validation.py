@@ -14,6 +14,7 @@ from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
 from airflow_hops.contract.artifacts import Artifact, HopsError
 from airflow_hops.contract.properties import AnomaliesProperties
+from airflow_hops.contract.protocol import StepSpec
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, SchemaLink
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
     from airflow.sdk.execution_time.hitl import HITLUser
-
-    from airflow_hops.contract.protocol import StepSpec
 
 Action = Literal["fail", "warn", "branch", "ask"]
 _ACTIONS = ("fail", "warn", "branch", "ask")
@@ -175,7 +174,8 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
         Args:
             context: Airflow's.
-            event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``, ``responded_at``.
+            event: The answer: ``chosen_options``, ``params_input`` (``note``; of an approval also ``schema``, protobuf
+                text that is approved instead of the proposed one), ``responded_by_user``, ``responded_at``.
             **asked: ``value`` and ``schema`` of the validation that was asked about.
         """
         value, schema = asked["value"], Artifact.from_dict(asked["schema"])
@@ -184,13 +184,15 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         (choice,) = event["chosen_options"]
         user = event.get("responded_by_user")
         who = user["name"] or user["id"] if user else f"no answer within {self.ask_timeout}"
-        note = str((event.get("params_input") or {}).get("note") or "").strip()
+        said = event.get("params_input") or {}
+        note, edited = str(said.get("note") or "").strip(), str(said.get("schema") or "")
         told = f"{choice!r} by {who}" + (f": {note}" if note else "")
         self.log.info("Answer: %s", told)
         if choice == REJECT:
             self._fail(context, value, f"{told}; the data does not fit {schema.uri}, see {value['uri']}")
         if choice == APPROVE:
-            schema = self._publish(Artifact.from_dict(value), schema, who, note, context["ti"].run_id)
+            by = {"approved_by": who, "note": note, "run_id": context["ti"].run_id}
+            schema = self._publish(Artifact.from_dict(value), schema, edited, by)
         answer = {"choice": choice, "by": who, "note": note, "at": str(event.get("responded_at"))}
         self._announce(context, Artifact.from_dict(value))
         return self._go_on(context, {**value, "answer": answer}, schema)
@@ -227,9 +229,10 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
             timeout=self.ask_timeout,
         )
 
-    def _publish(self, anomalies: Artifact, schema: Artifact, who: str, note: str, run_id: str) -> Artifact:
-        """Freezes the proposed schema, unless it or the schema is no longer what the person saw."""
-        store = RuntimeHook(self.hops_conn_id).store
+    def _publish(self, anomalies: Artifact, schema: Artifact, edited: str, by: Mapping[str, Any]) -> Artifact:
+        """Freezes the proposed schema, or what it was edited to, unless what the person saw has changed."""
+        hook = RuntimeHook(self.hops_conn_id)
+        store, who = hook.store, by["approved_by"]
         try:
             now = store.manifest(anomalies.uri)
             if now.fingerprint != anomalies.fingerprint:
@@ -237,13 +240,16 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                     f"{who} approved what {anomalies.uri} said (fingerprint {anomalies.fingerprint[:12]}…), and it "
                     f"has changed since ({now.fingerprint[:12]}…): nothing was overwritten; clear this task to ask anew"
                 )
+            if edited:
+                given = {"uri": schema.uri, "text": edited, "source": f"{who}'s edit", "replaces": schema.fingerprint}
+                entry = "airflow_hops.runtime.schema.stage:publish"
+                hook.run(StepSpec(step="publish-schema", entry=entry, params={**given, **by}), cache=False)
+                return store.manifest(schema.uri).reference(schema.uri)
             return publish_schema(
                 store,
                 schema.uri,
                 store.read_text(f"{anomalies.uri}/proposed.pbtxt"),
-                approved_by=who,
-                note=note,
-                run_id=run_id,
+                **by,
                 features=AnomaliesProperties.of(anomalies).proposed_features,
                 replaces=schema.fingerprint,
             )

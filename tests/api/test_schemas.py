@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from urllib.parse import quote
 import pytest
 
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
-from airflow_hops.schema_history import schema_text
+from airflow_hops.schema_history import publish_schema, schema_history, schema_text
 from api.conftest import Api, bearer
 
 pytestmark = pytest.mark.runtime
 
 DAG = "/api/dags/pages_schema"
 HOSTILE = "<img src=x onerror=alert(1)>"
+ANYBODY = "only:pages_schema"
 NEW_VALUES = {"<script>alert(2)</script>", "new: yes, a comma"}
 
 
@@ -245,3 +247,91 @@ def test_what_was_deleted_is_told_of(asking: Asking) -> None:
     finally:
         moved.rename(folder)
     assert asking.api.get(f"{asking.path('schema')}/anomalies").status_code == 404
+
+
+@pytest.fixture
+def open_proposal(asking: Asking) -> Iterator[str]:
+    """The path of the second run's proposal, as if nobody had approved it; it is approved again at the end."""
+    store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    approved = schema_text(store, uri)
+    publish_schema(store, uri, schema_text(store, uri, 1), approved_by="admin", note="back")
+    yield f"{asking.path()}/proposal"
+    publish_schema(store, uri, approved, approved_by="admin", note="again")
+
+
+def _body(choice: str, text: str | None = None, decisions: int = 0) -> dict[str, Any]:
+    return {"choice": choice, "text": text, "reason": " seen <i>it</i> ", "decisions": decisions}
+
+
+def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
+    asking: Asking, open_proposal: str
+) -> None:
+    api, uri = asking.api, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    seen = api.get(f"{open_proposal}/review", "only:pages_schema").json()
+    assert (seen["decisions"], seen["may_decide"], seen["closed"]) == ([], True, None)
+    assert api.get(f"{open_proposal}/review", "viewer").json()["may_decide"] is False
+    for user in ("viewer", "only:pages"):
+        assert api.request("POST", open_proposal, user, json=_body("approve")).status_code == 403
+    rejected = api.request("POST", open_proposal, json=_body("reject")).json()
+    (first,) = rejected["decisions"]
+    assert (first["choice"], first["by"], first["note"], first["version"]) == (
+        "rejected",
+        "admin",
+        "seen <i>it</i>",
+        None,
+    )
+    late = api.request("POST", open_proposal, "only:pages_schema", json=_body("approve"))
+    assert (late.status_code, "admin has rejected it meanwhile" in late.json()["detail"]) == (409, True)
+    before = schema_history(api.store, uri)
+
+    faulty = api.request("POST", open_proposal, json=_body("approve", "feature { name: 7 }", 1))
+    assert (faulty.status_code, "the schema:1:17: not a schema" in faulty.json()["detail"]) == (422, True)
+    same = api.request("POST", open_proposal, json=_body("approve", schema_text(api.store, uri), 1))
+    assert (same.status_code, "nothing to approve" in same.json()["detail"]) == (422, True)
+    assert schema_history(api.store, uri) == before
+
+    # The edit leaves out one of the two values that the data has.
+    unwanted = "new: yes, a comma"
+    edited = re.sub(rf'\n *value: "{unwanted}"', "", seen["text"])
+    assert edited != seen["text"]
+    check = api.request("POST", f"{open_proposal}/check", json={"text": edited}).json()
+    assert {each["name"] for each in check["changes"]["features"]} == {"maybe", HOSTILE, "ünseen"}
+    assert {each["feature"] for each in check["anomalies"]} == {HOSTILE}
+    whole = api.request("POST", f"{open_proposal}/check", json={"text": seen["text"]}).json()
+    assert whole["anomalies"] == []
+    done = api.request("POST", open_proposal, "only:pages_schema", json=_body("approve", edited, 1)).json()
+    assert [each["choice"] for each in done["decisions"]] == ["rejected", "edited"]
+    assert (done["may_decide"], "has changed since" in done["closed"]) == (False, True)
+    newest = schema_history(api.store, uri)[-1]
+    assert (newest.version, newest.in_force, newest.approved_by) == (done["decisions"][1]["version"], True, ANYBODY)
+    assert (newest.note, newest.run_id) == ("seen <i>it</i>", asking.run.run_id)
+    assert schema_text(api.store, uri) == edited
+    again = api.request("POST", open_proposal, json=_body("approve", None, 2))
+    assert (again.status_code, "has changed since" in again.json()["detail"]) == (409, True)
+
+
+def test_of_two_approvals_at_once_one_is_told_of_the_other(asking: Asking, open_proposal: str) -> None:
+    count = len(asking.api.get(f"{open_proposal}/review").json()["decisions"])
+    store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    versions = len(schema_history(store, uri))
+    together = threading.Barrier(2)
+
+    def approve(user: str) -> int:
+        together.wait()
+        status: int = asking.api.request("POST", open_proposal, user, json=_body("approve", None, count)).status_code
+        return status
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(approve, ("admin", ANYBODY))) == [200, 409]
+    assert len(schema_history(store, uri)) == versions + 1
+    assert len(asking.api.get(f"{open_proposal}/review").json()["decisions"]) == count + 1
+
+
+def test_an_edit_by_hand_since_is_not_overwritten(asking: Asking, open_proposal: str) -> None:
+    store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    edited = f"{schema_text(store, uri)}# mine\n"
+    store.write_text(f"{uri}/schema.pbtxt", edited)
+    count = len(asking.api.get(f"{open_proposal}/review").json()["decisions"])
+    refused = asking.api.request("POST", open_proposal, json=_body("approve", None, count))
+    assert (refused.status_code, "nothing was overwritten" in refused.json()["detail"]) == (409, True)
+    assert schema_text(store, uri) == edited

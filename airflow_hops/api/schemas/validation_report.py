@@ -1,4 +1,4 @@
-"""One validation: its anomalies with rows and values, the schema that it proposes, and the rows in quarantine."""
+"""One validation: its anomalies with rows and values, and the rows in quarantine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from airflow_hops.api.artifacts.lookup import FoundArtifact, TaskArtifact, open_
 from airflow_hops.api.artifacts.routes import ArtifactAddress, address_of
 from airflow_hops.api.caching import cached_answer
 from airflow_hops.api.inspection.client import ask
-from airflow_hops.api.schemas.routes import SchemaComparison, compare_texts
 from airflow_hops.api.schemas.validations import Severity, schema_of
 from airflow_hops.api.types import Json, Model, Number, Offset
 from airflow_hops.contract.artifacts import Artifact, HopsError, Manifest
@@ -23,7 +22,7 @@ from airflow_hops.schema_history import SCHEMA_FILE, schema_history
 router = APIRouter(
     prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["validation"]
 )
-_REPORT, _PROPOSED = "anomalies.json", "proposed.pbtxt"
+_REPORT, PROPOSED_FILE = "anomalies.json", "proposed.pbtxt"
 
 
 class OffendingValue(Model):
@@ -118,14 +117,14 @@ class QuarantinedRows(Model):
 def get_validation_report(request: Request, found: TaskArtifact, user: GetUserDep, dag_id: str) -> Response:
     """The anomalies of a validation, each with how many rows have it and examples of their values."""
     report: Json = found.read_json(_REPORT)
-    statistics, schema = (_input(found, user, dag_id, role) for role in ("statistics", "schema"))
+    statistics, schema = (input_of(found, user, dag_id, role) for role in ("statistics", "schema"))
     against = _validated_against(found)
 
     def make() -> ValidationReport:
         params = {
             "artifact": found.artifact.to_dict(),
             "statistics": statistics[0].to_dict() if statistics else None,
-            "schema": _text(found, schema[0]) if schema else None,
+            "schema": text_of(found, schema[0]) if schema else None,
         }
         told = Anomalies.model_validate(ask(found.hook, "validation/anomalies", params))
         return ValidationReport(
@@ -136,7 +135,7 @@ def get_validation_report(request: Request, found: TaskArtifact, user: GetUserDe
             },
             statistics=address_of(statistics[1]) if statistics else None,
             validated_against=against,
-            has_proposal=found.has(_PROPOSED),
+            has_proposal=found.has(PROPOSED_FILE),
         )
 
     # Validations that found the same have the same fingerprint, of whatever data: of most, nothing was found.
@@ -144,18 +143,6 @@ def get_validation_report(request: Request, found: TaskArtifact, user: GetUserDe
     maker = address_of(statistics[1]).model_dump() if statistics else None
     made_from = (found.artifact.to_dict(), about, maker, against and against.model_dump())
     return cached_answer(request, made_from, make)
-
-
-@router.get("/proposal", response_model=SchemaComparison)
-def get_proposal(request: Request, found: TaskArtifact, user: GetUserDep, dag_id: str) -> Response:
-    """What the proposed schema changes of the one that the data was held against."""
-    after = found.read_text(_PROPOSED)
-    schema = _input(found, user, dag_id, "schema")
-    if schema is None:
-        raise HTTPException(410, "the schema that the data was held against was deleted, or is not yours to read")
-    uri, before = schema[0].uri, _text(found, schema[0])
-    made_from = (found.fingerprint, schema[0].fingerprint, uri)
-    return cached_answer(request, made_from, lambda: compare_texts(found, before, after, uri, _PROPOSED))
 
 
 @router.get("/quarantine", response_model=QuarantinedRows)
@@ -178,7 +165,7 @@ def list_quarantined_rows(
     return cached_answer(request, (found.fingerprint, params), make)
 
 
-def _input(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tuple[Artifact, Manifest] | None:
+def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tuple[Artifact, Manifest] | None:
     """What the validation was given, if it is there, and the user may read it."""
     for given in found.manifest.inputs.get(role, ()):
         with contextlib.suppress(HTTPException):
@@ -189,7 +176,12 @@ def _input(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tu
     return None
 
 
-def _text(found: FoundArtifact, schema: Artifact) -> str:
+def text_of(found: FoundArtifact, schema: Artifact) -> str:
+    """The text of a schema.
+
+    Raises:
+        HTTPException: 410, it was deleted; 502, the store cannot be read.
+    """
     with reaching(found.store):
         try:
             return found.store.read_text(f"{schema.uri}/{SCHEMA_FILE}")

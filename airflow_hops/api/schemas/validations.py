@@ -158,7 +158,7 @@ def _entry(
         if artifact is not None:
             artifact, manifest = open_artifact(store, artifact)
             state, features = "present", _features(store, artifact)
-            changed = asked is not None and asked.responded_at is None and _has_changed(store, schema_of(manifest))
+            changed = asked is not None and asked.responded_at is None and has_changed(store, schema_of(manifest))
     except HTTPException as error:
         state, detail = ("deleted" if error.status_code == 410 else "unreachable"), str(error.detail)
     metrics: Mapping[str, float] = artifact.metrics if artifact else {}
@@ -209,7 +209,7 @@ def _features(store: ArtifactStore, artifact: Artifact) -> list[AnomalousFeature
     return sorted(features, key=lambda each: each.severity != "error")
 
 
-def _has_changed(store: ArtifactStore, schema: Artifact | None) -> bool:
+def has_changed(store: ArtifactStore, schema: Artifact | None) -> bool:
     """Whether another schema than the given one is frozen by now."""
     there = manifest_at(store, schema.uri) if schema else None
     return schema is not None and (there is None or there.fingerprint != schema.fingerprint)

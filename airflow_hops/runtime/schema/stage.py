@@ -97,8 +97,19 @@ def compare(context: StepContext, *, before: str, after: str) -> dict[str, Any]:
     return diff_schemas(parse_schema(before, "before"), parse_schema(after, "after")).to_dict()
 
 
-def publish(context: StepContext, *, uri: str, text: str, source: str, approved_by: str, note: str) -> dict[str, Any]:
+def publish(
+    context: StepContext, *, uri: str, text: str, source: str, approved_by: str, note: str, **only: Any
+) -> dict[str, Any]:
     """The step of ``airflow hops schema approve`` and ``revert``: publishes a text that parses.
+
+    Args:
+        context: The step's context.
+        uri: The frozen schema's address.
+        text: The schema as protobuf text.
+        source: Where the text came from, for messages.
+        approved_by: Who approved it.
+        note: Why.
+        **only: ``run_id`` and ``replaces``, as :func:`~airflow_hops.schema_history.publish_schema`.
 
     Returns:
         What has changed, as :meth:`SchemaDiff.to_dict`; ``{}`` where what it replaces does not parse.
@@ -114,7 +125,7 @@ def publish(context: StepContext, *, uri: str, text: str, source: str, approved_
         before = parse_schema(schema_text(context.store, uri), uri)
     except BadInput:
         before = None
-    publish_schema(context.store, uri, text, approved_by=approved_by, note=note, features=_features(schema))
+    publish_schema(context.store, uri, text, approved_by=approved_by, note=note, features=_features(schema), **only)
     return {} if before is None else diff_schemas(before, schema).to_dict()
 
 

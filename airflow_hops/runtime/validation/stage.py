@@ -93,6 +93,7 @@ def run(
             **_severities(found),
             "anomalies": [asdict(anomaly) for anomaly in found],
             "drift": drift,
+            "environment": environment,
             "rows": rows,
             "proposed": proposal.difference.to_dict() if proposal and proposal.difference else None,
             "quarantined": {split: split_rows.by_feature for split, split_rows in row_splits.items()},

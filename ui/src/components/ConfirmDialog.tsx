@@ -12,6 +12,7 @@ export function ConfirmDialog({
   title,
   confirmLabel,
   danger = false,
+  size = "md",
   children,
   onConfirm,
   onClose,
@@ -20,6 +21,7 @@ export function ConfirmDialog({
   title: string;
   confirmLabel: string;
   danger?: boolean;
+  size?: "md" | "xl";
   children?: ReactNode;
   onConfirm: (reason: string) => Promise<unknown>;
   onClose: () => void;
@@ -45,7 +47,7 @@ export function ConfirmDialog({
     }
   };
   return (
-    <Dialog.Root open={open} onOpenChange={(change) => !change.open && !busy && close()} size="md" role="alertdialog">
+    <Dialog.Root open={open} onOpenChange={(change) => !change.open && !busy && close()} size={size} role="alertdialog">
       <Portal>
         <Dialog.Backdrop />
         <Dialog.Positioner>

@@ -4,6 +4,7 @@ import { ApiError } from "src/api/client";
 const TITLES: Record<number, string> = {
   403: "You may not see this",
   404: "This is not there",
+  409: "Something has changed meanwhile",
   410: "This has been deleted",
   422: "This cannot be answered",
   502: "What lies behind this page does not answer",

@@ -4,10 +4,12 @@ import { queryClient } from "src/api/client";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
+import { EditDialog } from "src/pages/Schema/EditDialog";
 import { answer, type Question, type ValidationEntry } from "src/pages/Schema/queries";
 
 const APPROVE = "Approve the proposed schema";
 const REJECT = "Reject";
+const EDIT = "Edit, then approve";
 
 /** What a validation asks, with the answers to choose from; or who answered what, when and why. */
 export function QuestionCard({
@@ -21,9 +23,9 @@ export function QuestionCard({
 }) {
   const waiting = question.state === "waiting";
   const [choice, setChoice] = useState<string | null>(null);
-  const confirm = async (note: string) => {
+  const confirm = async (note: string, schema?: string) => {
     try {
-      await answer(validation.address, choice ?? "", note);
+      await answer(validation.address, schema === undefined ? (choice ?? "") : APPROVE, note, schema);
       setChoice(null);
     } finally {
       await queryClient.invalidateQueries();
@@ -64,7 +66,10 @@ export function QuestionCard({
           <Outcome question={question} runState={validation.run_state} />
         </>
       )}
-      {choice !== null && (
+      {choice === EDIT && waiting && (
+        <EditDialog address={validation.address} onApprove={confirm} onClose={() => setChoice(null)} />
+      )}
+      {choice !== null && choice !== EDIT && (
         <ConfirmDialog
           open={waiting}
           title={`${choice}?`}
@@ -120,7 +125,9 @@ function Outcome({ question, runState }: { question: Question; runState: string 
 }
 
 function Waiting({ question, onChoose }: { question: Question; onChoose: (option: string) => void }) {
-  const options = question.options.filter((option) => option !== APPROVE || !question.schema_changed);
+  const options = question.options
+    .filter((option) => option !== APPROVE || !question.schema_changed)
+    .flatMap((option) => (option === APPROVE ? [APPROVE, EDIT] : [option]));
   return (
     <Box fontSize="sm">
       <Text mb={1}>{question.subject}.</Text>

@@ -1,6 +1,5 @@
 import { Alert, Box, Grid, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
@@ -9,13 +8,13 @@ import { formatNumber } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { AnomalyPanel } from "src/pages/Schema/AnomalyPanel";
 import { AnomalyTable } from "src/pages/Schema/AnomalyTable";
-import { Comparison } from "src/pages/Schema/Comparison";
 import { gather } from "src/pages/Schema/findings";
+import { Proposal } from "src/pages/Schema/Proposal";
 import { Quarantine } from "src/pages/Schema/Quarantine";
 import { QuestionCard } from "src/pages/Schema/QuestionCard";
 import { useReport, type ValidationEntry, type ValidationReport } from "src/pages/Schema/queries";
 import { Verdict } from "src/pages/Schema/SchemaHeader";
-import { airflowRunPath, airflowTaskPath, dataPath, lineagePath, pagePath, refOf } from "src/routes";
+import { airflowRunPath, airflowTaskPath, dataPath, lineagePath, pagePath } from "src/routes";
 
 /** One validation: what it found, what it proposes, what was decided, and the rows that it put apart. */
 export function Validation({ dagId, validation }: { dagId: string; validation: ValidationEntry }) {
@@ -96,7 +95,7 @@ function Found({
           opened={named}
           onOpen={(feature) => change({ feature: feature === named ? null : feature }, { push: named === null })}
         />
-        <Proposal dagId={dagId} validation={validation} report={report} />
+        <Proposal validation={validation} report={report} />
         <Quarantine address={validation.address} quarantined={report.quarantined} />
       </Box>
       {opened && (
@@ -129,65 +128,5 @@ function Context({ dagId, report }: { dagId: string; report: ValidationReport })
         </>
       )}
     </Text>
-  );
-}
-
-function Proposal({
-  dagId,
-  validation,
-  report,
-}: {
-  dagId: string;
-  validation: ValidationEntry;
-  report: ValidationReport;
-}) {
-  const path = refOf(validation.address);
-  const proposal = api.useQuery(
-    "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal",
-    { params: { path } },
-    { enabled: report.has_proposal },
-  );
-  if (report.anomalies.length === 0) {
-    return null;
-  }
-  const schema = report.validated_against;
-  return (
-    <Box as="section" aria-label="Proposed schema" mt={6}>
-      <Heading size="sm" mb={1}>
-        Proposed schema
-      </Heading>
-      {report.has_proposal ? (
-        <>
-          <Text fontSize="sm" color="fg.muted" mb={3}>
-            The least change of the schema under which this data has no anomaly.
-            {!validation.question && (
-              <>
-                {" "}
-                To be asked whether to take it over, set <code>on_anomaly="ask"</code> of the task{" "}
-                <code>{validation.address.task_id}</code>; or, with the file <code>proposed.pbtxt</code> of the
-                artifact:{" "}
-                <code>
-                  airflow hops schema approve {dagId} {schema?.name ?? "schema"} proposed.pbtxt
-                </code>
-              </>
-            )}
-          </Text>
-          <QueryView query={proposal}>
-            {(comparison) => (
-              <Comparison
-                comparison={comparison}
-                before={schema?.version ? `version ${schema.version}` : "the schema at that time"}
-                after="proposed"
-              />
-            )}
-          </QueryView>
-        </>
-      ) : (
-        <Text fontSize="sm" color="fg.muted">
-          No change of the schema would let this data through.
-        </Text>
-      )}
-    </Box>
   );
 }

@@ -1,7 +1,7 @@
 /** What the page asks the API. */
 
 import { keepPreviousData } from "@tanstack/react-query";
-import { ApiError, api, queryClient, type Schemas } from "src/api/client";
+import { ApiError, api, client, queryClient, type Schemas } from "src/api/client";
 import { basePath } from "src/host";
 import { type ArtifactRef, refOf } from "src/routes";
 
@@ -12,6 +12,8 @@ export type SchemaComparison = Schemas["SchemaComparison"];
 export type ValidationEntry = Schemas["ValidationEntry"];
 export type AnomalousFeature = Schemas["AnomalousFeature"];
 export type ValidationReport = Schemas["ValidationReport"];
+export type ProposalReview = Schemas["ProposalReview"];
+export type SchemaCheck = Schemas["SchemaCheck"];
 export type Question = Schemas["Question"];
 
 /** Validations on one page of the timeline. */
@@ -56,21 +58,50 @@ export const useReport = (address: ArtifactRef | undefined, enabled = true) =>
     { enabled: enabled && address !== undefined },
   );
 
+const PROPOSAL = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal";
+
+/** What a validation proposes to change of the schema. */
+export const useProposal = (address: ArtifactRef, enabled: boolean) =>
+  api.useQuery("get", PROPOSAL, { params: { path: refOf(address) } }, { enabled });
+
+/** The proposed schema's text, and what was decided on it. */
+export const useReview = (address: ArtifactRef, enabled = true) =>
+  api.useQuery("get", `${PROPOSAL}/review`, { params: { path: refOf(address) } }, { enabled });
+
+/** What an edited schema would change, and which anomalies the data would have under it. */
+export const useCheck = () => api.useMutation("post", `${PROPOSAL}/check`);
+
+/** Approves the proposed schema, with `text` instead of it, or rejects it; `seen` is how many decisions there were. */
+export async function decide(
+  address: ArtifactRef,
+  choice: "approve" | "reject",
+  reason: string,
+  seen: number,
+  text: string | null = null,
+): Promise<void> {
+  const body = { choice, text, reason, decisions: seen };
+  try {
+    await client.POST(PROPOSAL, { params: { path: refOf(address) }, body });
+  } finally {
+    await queryClient.invalidateQueries();
+  }
+}
+
 /** Asks anew what the schemas are: a run may have published another version. */
 export const refreshSchemas = (): Promise<void> =>
   queryClient.invalidateQueries({
     predicate: ({ queryKey: [, path] }) => typeof path === "string" && path.startsWith("/api/dags/{dag_id}/schemas"),
   });
 
-/** Answers a question through Airflow's own route, with its rights and its audit log. */
-export async function answer(task: ArtifactRef, option: string, note: string): Promise<void> {
+/** Answers a question through Airflow's own route, with its rights and its audit log; `schema` is an edited text. */
+export async function answer(task: ArtifactRef, option: string, note: string, schema?: string): Promise<void> {
   const [dag, run, id] = [task.dag_id, task.run_id, task.task_id].map(encodeURIComponent);
   const path = `api/v2/dags/${dag}/dagRuns/${run}/taskInstances/${id}/${task.map_index}/hitlDetails`;
   const response = await fetch(basePath() + path, {
     method: "PATCH",
     credentials: "same-origin",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ chosen_options: [option], params_input: { note } }),
+    body: JSON.stringify({ chosen_options: [option], params_input: { note, schema } }),
   });
   if (!response.ok) {
     const { detail } = (await response.json().catch(() => ({}))) as { detail?: unknown };

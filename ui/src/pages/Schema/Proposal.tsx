@@ -1,0 +1,123 @@
+import { Box, Button, Heading, HStack, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { QueryView } from "src/components/QueryView";
+import { Time } from "src/components/Time";
+import { Comparison } from "src/pages/Schema/Comparison";
+import { EditDialog } from "src/pages/Schema/EditDialog";
+import {
+  decide,
+  type ProposalReview,
+  useProposal,
+  useReview,
+  type ValidationEntry,
+  type ValidationReport,
+} from "src/pages/Schema/queries";
+import type { ArtifactRef } from "src/routes";
+
+/** The schema that a validation proposes: what it changes, and, where no task asks, what is decided on it. */
+export function Proposal({ validation, report }: { validation: ValidationEntry; report: ValidationReport }) {
+  const { address, question } = validation;
+  const proposal = useProposal(address, report.has_proposal);
+  const asked = question !== null && question.state !== "closed";
+  const review = useReview(address, report.has_proposal && !asked);
+  if (report.anomalies.length === 0) {
+    return null;
+  }
+  const schema = report.validated_against;
+  return (
+    <Box as="section" aria-label="Proposed schema" mt={6}>
+      <Heading size="sm" mb={1}>
+        Proposed schema
+      </Heading>
+      {report.has_proposal ? (
+        <>
+          <Text fontSize="sm" color="fg.muted" mb={3}>
+            The least change of the schema under which this data has no anomaly.
+            {!asked && (
+              <>
+                {" "}
+                Once approved, the next run uses it. For a run that waits for the decision, set{" "}
+                <code>on_anomaly="ask"</code> of the task <code>{address.task_id}</code>.
+              </>
+            )}
+          </Text>
+          {!asked && <QueryView query={review}>{(found) => <Review address={address} review={found} />}</QueryView>}
+          <QueryView query={proposal}>
+            {(comparison) => (
+              <Comparison
+                comparison={comparison}
+                before={schema?.version ? `version ${schema.version}` : "the schema at that time"}
+                after="proposed"
+              />
+            )}
+          </QueryView>
+        </>
+      ) : (
+        <Text fontSize="sm" color="fg.muted">
+          No change of the schema would let this data through.
+        </Text>
+      )}
+    </Box>
+  );
+}
+
+const WORDS = { approved: "approved", edited: "approved with changes", rejected: "rejected" } as const;
+
+function Review({ address, review }: { address: ArtifactRef; review: ProposalReview }) {
+  const [choice, setChoice] = useState<"approve" | "edit" | "reject" | null>(null);
+  const close = () => setChoice(null);
+  const seen = review.decisions.length;
+  return (
+    <Box mb={4} fontSize="sm">
+      {review.decisions.map(({ choice, by, at, note, version }) => (
+        <Text key={`${at} ${by}`} mb={1} wordBreak="break-word">
+          <b>{WORDS[choice]}</b> by <b>{by}</b>, <Time at={at} />
+          {version === null ? "" : `, as version ${version}`}: {note}
+        </Text>
+      ))}
+      {review.closed !== null && seen === 0 && (
+        <Text color="fg.muted">It cannot be approved here: {review.closed}.</Text>
+      )}
+      {review.may_decide && (
+        <HStack gap={2} wrap="wrap">
+          <Button size="sm" colorPalette="brand" onClick={() => setChoice("approve")}>
+            Approve
+          </Button>
+          <Button size="sm" variant="outline" onClick={() => setChoice("edit")}>
+            Edit, then approve
+          </Button>
+          <Button size="sm" variant="outline" colorPalette="danger" onClick={() => setChoice("reject")}>
+            Reject
+          </Button>
+        </HStack>
+      )}
+      {review.closed === null && !review.may_decide && (
+        <Text color="fg.muted">To decide on it takes the right to start runs of this pipeline.</Text>
+      )}
+      {choice === "edit" && (
+        <EditDialog
+          address={address}
+          onApprove={(reason, text) => decide(address, "approve", reason, seen, text)}
+          onClose={close}
+        />
+      )}
+      {(choice === "approve" || choice === "reject") && (
+        <ConfirmDialog
+          open
+          title={choice === "approve" ? "Approve the proposed schema?" : "Reject the proposed schema?"}
+          confirmLabel={choice === "approve" ? "Approve" : "Reject"}
+          danger={choice === "reject"}
+          onConfirm={(reason) => decide(address, choice, reason, seen)}
+          onClose={close}
+        >
+          <Text fontSize="sm">
+            {choice === "approve"
+              ? "It becomes the schema of all later runs. The version before is kept, and this run stays as it is."
+              : "The schema stays as it is. That it was rejected, by whom and why, is shown here."}
+          </Text>
+        </ConfirmDialog>
+      )}
+    </Box>
+  );
+}
