@@ -208,7 +208,7 @@ def test_an_approval_with_changes_freezes_the_edited_schema_if_it_parses(
     versions = schema_history(runs.store, runs.schema_uri)
     assert states(faulty)["validation"] == "failed"
     told = "".join(capfd.readouterr())
-    assert "Anonymous's edit:1:23: not a schema in protobuf text" in told, told[-6000:]
+    assert "Anonymous's edit:1:17: not a schema in protobuf text" in told, told[-6000:]
     proposed = runs.store.read_text(f"{faulty['validation'].xcom_pull(task_ids='validation')['uri']}/proposed.pbtxt")
     edited = proposed.replace('value: "Z*Z"', 'value: "Z*Z"\n  value: "Q*Q"')
     tasks = runs("validation_ask_alice", runs.answered(APPROVE, "Q*Q opens in May", schema=edited))
