@@ -191,6 +191,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         if choice == REJECT:
             self._fail(context, value, f"{told}; the data does not fit {schema.uri}, see {value['uri']}")
         if choice == APPROVE:
+            context["ti"].xcom_push(key="return_value", value=value)  # where it cannot be published, as in _fail
             by = {"approved_by": who, "note": note, "run_id": context["ti"].run_id}
             schema = self._publish(Artifact.from_dict(value), schema, edited, by)
         answer = {"choice": choice, "by": who, "note": note, "at": str(event.get("responded_at"))}
