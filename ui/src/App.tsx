@@ -1,4 +1,4 @@
-import { Box } from "@chakra-ui/react";
+import { Box, VisuallyHidden } from "@chakra-ui/react";
 import { QueryClientProvider } from "@tanstack/react-query";
 import { Route, Routes } from "react-router-dom";
 import { queryClient } from "src/api/client";
@@ -34,7 +34,10 @@ function Content({ dagId, runId, taskId, mapIndex }: HostProps) {
     return <Pages />;
   }
   return (
-    <Box p={3} height="full" overflowY="auto">
+    <Box as="main" p={3} height="full" overflowY="auto">
+      <VisuallyHidden asChild>
+        <h1>{taskId === undefined ? `ML Artifacts of ${runId}` : `ML Results of ${taskId}`}</h1>
+      </VisuallyHidden>
       {taskId === undefined ? (
         <RunTab dagId={dagId} runId={runId} />
       ) : (

@@ -1,4 +1,4 @@
-import { Box, chakra, HStack, Table } from "@chakra-ui/react";
+import { Box, chakra, HStack, Table, VisuallyHidden } from "@chakra-ui/react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
 import { LuArrowDown, LuArrowUp, LuChevronsUpDown } from "react-icons/lu";
@@ -287,10 +287,12 @@ function Heading<Row>({
           onClick={() => onSort(current !== null && current.descending !== first ? null : next)}
         >
           {column.label}
-          <chakra.span color={current ? "fg" : "border.emphasized"} aria-hidden>
+          <chakra.span color={current ? "fg" : "fg.subtle"} aria-hidden>
             <Arrow size={12} />
           </chakra.span>
         </chakra.button>
+      ) : column.quiet ? (
+        <VisuallyHidden>{column.label}</VisuallyHidden>
       ) : (
         column.label
       )}

@@ -8,7 +8,9 @@ export function Empty({ title, icon, children }: { title: string; icon?: ReactNo
     <EmptyState.Root>
       <EmptyState.Content>
         <EmptyState.Indicator>{icon ?? <LuInbox />}</EmptyState.Indicator>
-        <EmptyState.Title>{title}</EmptyState.Title>
+        <EmptyState.Title asChild>
+          <h2>{title}</h2>
+        </EmptyState.Title>
         {children !== undefined && (
           <EmptyState.Description asChild maxW="2xl" textAlign="center">
             <div>{children}</div>

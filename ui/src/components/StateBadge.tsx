@@ -16,6 +16,15 @@ import {
   LuX,
 } from "react-icons/lu";
 
+/** White on the `solid` of these palettes has a contrast below 4.5 to 1; on this darker shade of the same colour more. */
+const DARKER: Record<string, string> = {
+  running: "cyan.700",
+  up_for_retry: "yellow.700",
+  up_for_reschedule: "sky.700",
+  upstream_failed: "amber.700",
+  warning: "amber.700",
+};
+
 /** By state: the palette of the host's theme, and an icon. Airflow's own states have palettes of their names. */
 const STATES: Record<string, { palette: string; icon: IconType }> = {
   success: { palette: "success", icon: LuCheck },
@@ -57,13 +66,26 @@ const STATES: Record<string, { palette: string; icon: IconType }> = {
   none: { palette: "none", icon: LuCircleDashed },
 };
 
+/** The word on the badge of a state. */
+export const stateInWords = (state: string | null | undefined): string =>
+  (state ?? "no state").replaceAll("_", " ").toLowerCase();
+
 /** A state as the host shows it: colour, icon and word, so that none of them alone must be understood. */
 export function StateBadge({ state, children, ...props }: BadgeProps & { state: string | null | undefined }) {
   const known = STATES[state ?? "none"] ?? { palette: "gray", icon: LuCircleDashed };
   return (
-    <Badge borderRadius="full" colorPalette={known.palette} variant="solid" px={2} py={0.5} flexShrink={0} {...props}>
+    <Badge
+      borderRadius="full"
+      colorPalette={known.palette}
+      variant="solid"
+      bg={DARKER[known.palette]}
+      px={2}
+      py={0.5}
+      flexShrink={0}
+      {...props}
+    >
       <known.icon aria-hidden />
-      {children ?? (state ?? "no state").replaceAll("_", " ").toLowerCase()}
+      {children ?? stateInWords(state)}
     </Badge>
   );
 }

@@ -14,6 +14,8 @@ export interface Column<Row> {
   align?: "start" | "end";
   /** Pixels that it has at least; what is left over is shared out. What does not fit is cut off. */
   width?: number;
+  /** Whether the heading is only for those who hear the page: of a mark. */
+  quiet?: boolean;
   /** Said on hover of the heading. */
   help?: string;
   /** Whether it is shown only when the user asks for it. */

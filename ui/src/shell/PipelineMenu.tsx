@@ -13,8 +13,14 @@ export function PipelineMenu({ dagId, page }: { dagId: string | null; page: Page
   return (
     <Menu.Root>
       <Menu.Trigger asChild>
-        <Button size="xs" variant="ghost" colorPalette="gray" fontSize="sm" aria-label="Choose a pipeline">
-          {current ?? "choose a pipeline"}
+        <Button
+          size="xs"
+          variant="ghost"
+          colorPalette="gray"
+          fontSize="sm"
+          aria-label={current ? `${current}: choose a pipeline` : "Choose a pipeline"}
+        >
+          {current ?? "Choose a pipeline"}
           <LuChevronDown />
         </Button>
       </Menu.Trigger>

@@ -1,4 +1,4 @@
-import { Box, Breadcrumb, HStack } from "@chakra-ui/react";
+import { Box, Breadcrumb, HStack, Text } from "@chakra-ui/react";
 import { useEffect } from "react";
 import { Link, Outlet, useLocation, useParams, useSearchParams } from "react-router-dom";
 import { AppLink } from "src/components/AppLink";
@@ -22,7 +22,7 @@ export function Shell() {
     };
   }, [model, page, dagId]);
   return (
-    <Box height="full" overflowY="auto" px={{ base: 3, md: 6 }} py={3}>
+    <Box as="main" height="full" overflowY="auto" px={{ base: 3, md: 6 }} py={3}>
       <Breadcrumb.Root mb={2} size="md">
         <Breadcrumb.List>
           <Breadcrumb.Item>
@@ -60,9 +60,9 @@ function Crumb({ label, to }: { label: string; to?: string }) {
   return to ? (
     <AppLink to={to}>{label}</AppLink>
   ) : (
-    <Breadcrumb.CurrentLink asChild fontWeight="semibold">
-      <h1>{label}</h1>
-    </Breadcrumb.CurrentLink>
+    <Text as="h1" aria-current="page" fontWeight="semibold">
+      {label}
+    </Text>
   );
 }
 

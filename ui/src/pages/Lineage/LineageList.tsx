@@ -83,7 +83,7 @@ function Item({ branch }: { branch: Branch }) {
           </AppLink>
         )}
         {node.cached && <Text color="fg.muted">made by an earlier run</Text>}
-        {isRepeated && branches.length === 0 && <Text color="fg.subtle">as above</Text>}
+        {isRepeated && branches.length === 0 && <Text color="fg.muted">as above</Text>}
       </HStack>
       {branches.length > 0 && (
         <chakra.ul listStyleType="none" ps={5} borderInlineStartWidth={1} ms={1.5}>

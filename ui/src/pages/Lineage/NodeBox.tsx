@@ -1,4 +1,4 @@
-import { Badge, Box, chakra, HStack, Icon, Text } from "@chakra-ui/react";
+import { Badge, Box, chakra, HStack, Icon, Text, VisuallyHidden } from "@chakra-ui/react";
 import { LuHistory, LuTrash2 } from "react-icons/lu";
 import { Tooltip } from "src/components/Tooltip";
 import { formatBytes, formatNumber, formatTime, plural } from "src/format";
@@ -37,7 +37,6 @@ export function NodeBox({
         width={`${NODE_WIDTH}px`}
         height={`${NODE_HEIGHT}px`}
         aria-pressed={isSelected}
-        aria-label={`${kind.label}${node.address ? ` by ${node.address.task_id}` : ""}: ${summaryOf(node)}`}
         textAlign="start"
         colorPalette={kind.palette}
         bg={gone ? "bg.subtle" : "bg.panel"}
@@ -62,6 +61,7 @@ export function NodeBox({
           <Icon as={kind.icon} color="colorPalette.fg" boxSize={4} flexShrink={0} aria-hidden />
           <Text fontSize="sm" fontWeight={isFocus ? "bold" : "semibold"} truncate>
             {node.state === "hidden" ? node.kind.replaceAll("_", " ") : kind.label}
+            {node.address && <VisuallyHidden> by {node.address.task_id}:</VisuallyHidden>}
           </Text>
           <HStack marginInlineStart="auto" gap={1} flexShrink={0}>
             {node.cached && <Icon as={LuHistory} color="fg.muted" boxSize={3.5} aria-label="made by an earlier run" />}

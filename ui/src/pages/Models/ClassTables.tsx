@@ -71,7 +71,7 @@ export function ConfusionMatrix({ figures }: { figures: Figures }) {
   return names.length > MATRIX_CLASSES ? (
     <Mistakes names={names} confusion={confusion} />
   ) : (
-    <Table.ScrollArea borderWidth={1} borderRadius="md" maxWidth="full">
+    <Table.ScrollArea tabIndex={0} borderWidth={1} borderRadius="md" maxWidth="full">
       <Table.Root size="sm" aria-label="Confusion matrix" fontVariantNumeric="tabular-nums">
         <Table.Header>
           <Table.Row>
@@ -116,7 +116,7 @@ function Cell({ count, share, right }: { count: number; share: number; right: bo
         aria-hidden
         pointerEvents="none"
       />
-      <Text as="span" position="relative" color={count === 0 ? "fg.subtle" : undefined}>
+      <Text as="span" position="relative" color={count === 0 ? "fg.muted" : undefined}>
         {formatNumber(count)}
       </Text>
     </Table.Cell>
@@ -126,7 +126,7 @@ function Cell({ count, share, right }: { count: number; share: number; right: bo
 function Mistakes({ names, confusion }: { names: readonly string[]; confusion: readonly (readonly number[])[] }) {
   const found = mistakesOf(names, confusion).slice(0, LISTED);
   return (
-    <Table.ScrollArea borderWidth={1} borderRadius="md">
+    <Table.ScrollArea tabIndex={0} borderWidth={1} borderRadius="md">
       <Table.Root size="sm" aria-label="Most frequent mistakes" fontVariantNumeric="tabular-nums">
         <Table.Header>
           <Table.Row>

@@ -1,5 +1,6 @@
 import { Alert, Box, Flex, Grid, HStack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
+import { WARNING } from "src/components/colors";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { StateBadge } from "src/components/StateBadge";
@@ -67,7 +68,7 @@ function Live({ live, detail, minutes }: { live: LiveModel; detail: ModelDetail;
       <Box>
         <TrafficBar shares={shares} />
         {pending && live.kind === "bundled" && (
-          <Text mt={1} fontSize="xs" color="fg.warning">
+          <Text mt={1} fontSize="xs" color={WARNING}>
             Decided is {decided}; the server has not followed yet.
           </Text>
         )}

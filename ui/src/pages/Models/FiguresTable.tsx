@@ -21,7 +21,7 @@ export function FiguresTable({
 }) {
   const names = namesOf(split.candidate).toSorted((a, b) => Number(b === metric) - Number(a === metric));
   return (
-    <Table.ScrollArea borderWidth={1} borderRadius="md">
+    <Table.ScrollArea tabIndex={0} borderWidth={1} borderRadius="md">
       <Table.Root size="sm" aria-label="Figures on all rows">
         <Table.Header>
           <Table.Row>

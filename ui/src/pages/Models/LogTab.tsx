@@ -3,6 +3,7 @@ import { keepPreviousData } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
 import { api, type Schemas } from "src/api/client";
 import { Choice } from "src/components/Choice";
+import { type Color, ERROR, WARNING } from "src/components/colors";
 import { FilterBar } from "src/components/FilterBar";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
@@ -14,7 +15,7 @@ import type { ModelDetail } from "src/pages/Models/queries";
 const FOLLOW_MS = 2_000;
 const LINES = 500;
 const LEVELS = ["INFO", "WARNING", "ERROR"] as const;
-const COLORS: Record<string, string> = { WARNING: "fg.warning", ERROR: "fg.error", CRITICAL: "fg.error" };
+const COLORS: Record<string, Color> = { WARNING, ERROR, CRITICAL: ERROR };
 
 /** The end of the server's log about this model; it follows what is written. */
 export function LogTab({ dagId, detail }: { dagId: string; detail: ModelDetail }) {

@@ -2,6 +2,7 @@ import { Box, Code, HStack, Text } from "@chakra-ui/react";
 import { useQueries } from "@tanstack/react-query";
 import { api, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { ERROR } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
@@ -143,7 +144,7 @@ function columnsFor(dagId: string): Column<Row>[] {
       value: ({ rates }) => rates?.errorShare,
       render: ({ rates }) => (
         <Box lineHeight="short">
-          <Text color={rates?.errors ? "fg.error" : undefined}>{formatPercent(rates?.errorShare)}</Text>
+          <Text color={rates?.errors ? ERROR : undefined}>{formatPercent(rates?.errorShare)}</Text>
           {Boolean(rates?.refused) && (
             <Text fontSize="xs" color="fg.muted">
               {formatPercent(rates?.refusedShare)} refused

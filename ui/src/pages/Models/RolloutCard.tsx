@@ -118,7 +118,7 @@ function Findings({ step }: { step: Decision }) {
     );
   }
   return (
-    <Table.ScrollArea mt={3}>
+    <Table.ScrollArea tabIndex={0} mt={3}>
       <Table.Root size="sm" aria-label={`What was compared at ${step.percent}%`}>
         <Table.Header>
           <Table.Row>

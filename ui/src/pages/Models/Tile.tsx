@@ -1,4 +1,5 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
+import { ERROR } from "src/components/colors";
 import { Tooltip } from "src/components/Tooltip";
 
 const BAR_PX = 22;
@@ -27,7 +28,7 @@ export function Tile({
           {label}
         </Text>
         <HStack align="flex-end" gap={2}>
-          <Text fontSize="lg" fontWeight="semibold" fontVariantNumeric="tabular-nums" color={bad ? "fg.error" : "fg"}>
+          <Text fontSize="lg" fontWeight="semibold" fontVariantNumeric="tabular-nums" color={bad ? ERROR : "fg"}>
             {value}
             {unit && value !== "–" && (
               <Text as="span" fontSize="sm" fontWeight="normal" color="fg.muted">

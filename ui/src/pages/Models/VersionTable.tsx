@@ -2,6 +2,7 @@ import { Box, Code, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { WARNING } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
@@ -33,7 +34,7 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
       {(found) => (
         <Box>
           {found.registry_problem && (
-            <Text mb={2} fontSize="sm" color="fg.warning">
+            <Text mb={2} fontSize="sm" color={WARNING}>
               What MLflow knows of the versions is missing: {found.registry_problem}
             </Text>
           )}

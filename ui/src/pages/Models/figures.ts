@@ -1,6 +1,7 @@
 /** Figures of an evaluation: which there are, how good is good, and what a picture of them shows. */
 
 import type { Schemas } from "src/api/client";
+import { type Color, ERROR } from "src/components/colors";
 
 export type Figures = Schemas["SplitEvaluation"]["candidate"];
 /** By metric, whether more of it is better. */
@@ -41,8 +42,8 @@ export function direction(name: string, difference: number | null, higher: Direc
 }
 
 /** The colour of a difference, by the word for it. */
-export function toneOf(better: number): string | undefined {
-  return better > 0 ? "fg.success" : better < 0 ? "fg.error" : undefined;
+export function toneOf(better: number): Color {
+  return better > 0 ? "fg.success" : better < 0 ? ERROR : undefined;
 }
 
 /** Which of the figures are in the label's units, where it is a number that is predicted. */

@@ -2,6 +2,7 @@ import { Text } from "@chakra-ui/react";
 import { LuTriangleAlert } from "react-icons/lu";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { ERROR } from "src/components/colors";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
 import { TwoLines } from "src/components/TwoLines";
@@ -22,7 +23,7 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
         first={<Text truncate>{name}</Text>}
         second={
           <Tooltip content={problem}>
-            <Text color="fg.error" truncate tabIndex={0}>
+            <Text color={ERROR} truncate tabIndex={0}>
               <LuTriangleAlert style={{ display: "inline" }} /> not known: {problem}
             </Text>
           </Tooltip>
@@ -62,7 +63,7 @@ function Headline({ metric }: { metric: Metric }) {
       <Text truncate fontVariantNumeric="tabular-nums" tabIndex={0}>
         {name} <strong>{formatNumber(value)}</strong>
         {difference !== null && (
-          <Text as="span" ms={2} color={beyondChance ? (better ? "fg.success" : "fg.error") : "fg.muted"}>
+          <Text as="span" ms={2} color={beyondChance ? (better ? "fg.success" : ERROR) : "fg.muted"}>
             {better ? "▲ +" : "▼ "}
             {formatNumber(difference, 3)}
           </Text>

@@ -1,5 +1,6 @@
 import { Skeleton, Text } from "@chakra-ui/react";
 import type { Activity } from "src/api/pipelines";
+import { ERROR } from "src/components/colors";
 import { Sparkline } from "src/components/Sparkline";
 import { TwoLines } from "src/components/TwoLines";
 import { formatCount, formatNumber } from "src/format";
@@ -30,7 +31,7 @@ export function RequestsCell({ serves, activity }: { serves: boolean; activity: 
           <Text truncate fontVariantNumeric="tabular-nums">
             {formatNumber(currentRate(activity), 3)}/s
             {errors > 0 && (
-              <Text as="span" color="fg.error" ms={2}>
+              <Text as="span" color={ERROR} ms={2}>
                 {formatCount(errors)} failed
               </Text>
             )}

@@ -1,7 +1,8 @@
 import { Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
-import { StateBadge } from "src/components/StateBadge";
+import { ERROR, WARNING } from "src/components/colors";
+import { StateBadge, stateInWords } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
 import { TwoLines } from "src/components/TwoLines";
@@ -23,12 +24,18 @@ export function RunCell({ dagId, run, isPaused }: { dagId: string; run: Run | nu
       />
     );
   }
+  // A run that succeeded, and whose model was refused, says the latter.
+  const refused = run.state === "success" ? run.refusal?.verdict : undefined;
   return (
     <TwoLines
       first={
         <>
-          <AppLink to={airflowRunPath(dagId, run.run_id)} title={run.run_id} aria-label={`Run ${run.run_id}`}>
-            <RunBadge run={run} />
+          <AppLink
+            to={airflowRunPath(dagId, run.run_id)}
+            title={run.run_id}
+            aria-label={`Run ${run.run_id}: ${refused ?? stateInWords(run.state)}`}
+          >
+            <StateBadge state={refused ? "refused" : run.state}>{refused}</StateBadge>
           </AppLink>
           <Text truncate>
             <Time at={run.ended_at ?? run.started_at ?? run.run_after} />
@@ -45,21 +52,12 @@ export function RunCell({ dagId, run, isPaused }: { dagId: string; run: Run | nu
   );
 }
 
-/** A run that succeeded, and whose model was refused, says the latter. */
-function RunBadge({ run: { state, refusal } }: { run: Run }) {
-  return refusal && state === "success" ? (
-    <StateBadge state="refused">{refusal.verdict}</StateBadge>
-  ) : (
-    <StateBadge state={state} />
-  );
-}
-
 function Second({ dagId, run }: { dagId: string; run: Run }) {
   const told = run.failure ?? run.refusal;
   if (told) {
     const { task_id, map_index, why } = told;
     const task = { dag_id: dagId, run_id: run.run_id, task_id, map_index };
-    const color = run.failure ? "fg.error" : "fg.warning";
+    const color = run.failure ? ERROR : WARNING;
     return (
       <Tooltip content={<Text whiteSpace="pre-wrap">{why ?? "It left no word; its log says why."}</Text>}>
         <Text truncate color={color}>

@@ -1,6 +1,7 @@
 import { Box, Skeleton, Text } from "@chakra-ui/react";
 import { LuUnplug } from "react-icons/lu";
 import type { Activity, Pipeline } from "src/api/pipelines";
+import { WARNING } from "src/components/colors";
 import { Tooltip } from "src/components/Tooltip";
 import { TwoLines } from "src/components/TwoLines";
 import { type Share, TrafficBar } from "src/pages/Models/TrafficBar";
@@ -43,7 +44,7 @@ export function TrafficCell({ pipeline, activity }: { pipeline: Pipeline; activi
           {activity === undefined && <Skeleton height="8px" width="20px" aria-label="Asking the server" />}
           {problem !== null && (
             <Tooltip content={`${problem}. The shares are those that were decided.`}>
-              <Text as="span" color="fg.warning" tabIndex={0} aria-label={problem} flexShrink={0}>
+              <Text as="span" color={WARNING} tabIndex={0} role="img" aria-label={problem} flexShrink={0}>
                 <LuUnplug />
               </Text>
             </Tooltip>

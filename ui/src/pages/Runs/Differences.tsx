@@ -27,7 +27,7 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
   return (
     <Box>
       <Toggle mb={2} label="Only what differs" checked={!everything} onChange={(checked) => setEverything(!checked)} />
-      <Box borderWidth={1} borderRadius="md" overflow="auto" maxH="50vh">
+      <Box borderWidth={1} borderRadius="md" overflow="auto" maxH="50vh" tabIndex={0}>
         <Table.Root size="sm" stickyHeader aria-label="Differences of the selected runs">
           <Table.Header>
             <Table.Row>

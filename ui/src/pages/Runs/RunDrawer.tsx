@@ -1,5 +1,6 @@
 import { CloseButton, Drawer, HStack, Portal, Tabs, Text } from "@chakra-ui/react";
 import { api } from "src/api/client";
+import { WARNING } from "src/components/colors";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { useQueryParam } from "src/hooks/useQueryState";
@@ -51,7 +52,7 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
                       <Tabs.Trigger value="files">Files</Tabs.Trigger>
                     </Tabs.List>
                     {found.status === "RUNNING" && !isLive(found) && (
-                      <Text fontSize="sm" color="fg.warning" mb={3}>
+                      <Text fontSize="sm" color={WARNING} mb={3}>
                         MLflow still says that this run goes on, but its DAG run has ended ({found.dag_run_state}): the
                         training was killed.
                       </Text>

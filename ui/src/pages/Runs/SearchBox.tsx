@@ -1,6 +1,7 @@
 import { Box, Button, CloseButton, Code, HStack, Input, InputGroup, Menu, Portal, Text } from "@chakra-ui/react";
 import { type KeyboardEvent, useEffect, useMemo, useRef, useState } from "react";
 import { LuChevronDown, LuSearch } from "react-icons/lu";
+import { ERROR } from "src/components/colors";
 import type { Names, Run } from "src/pages/Runs/figures";
 import { type Completion, complete, examplesOf } from "src/pages/Runs/search";
 
@@ -164,17 +165,17 @@ function Fault({ filter, error }: { filter: string; error: string }) {
   const [, character, why] = /^filter, character (\d+): (.*)$/s.exec(error) ?? [];
   if (character === undefined) {
     return (
-      <Text role="alert" mt={1} fontSize="sm" color="fg.error">
+      <Text role="alert" mt={1} fontSize="sm" color={ERROR}>
         {error}
       </Text>
     );
   }
   const at = Number(character) - 1;
   return (
-    <Box role="alert" mt={1} fontSize="sm" color="fg.error">
+    <Box role="alert" mt={1} fontSize="sm" color={ERROR}>
       <Code variant="plain" color="fg.muted" px={0} whiteSpace="pre-wrap">
         {filter.slice(0, at)}
-        <Text as="mark" bg="bg.error" color="fg.error" textDecoration="underline wavy">
+        <Text as="mark" bg="bg.error" color={ERROR} textDecoration="underline wavy">
           {filter.slice(at) || " "}
         </Text>
       </Code>

@@ -139,7 +139,7 @@ function makeColumns(report: ValidationReport): Column<Finding>[] {
 
 function Rows({ found, of }: { found: Finding["bySplit"][string] | undefined; of: number }) {
   if (found === undefined) {
-    return <Text color="fg.subtle">–</Text>;
+    return <Text color="fg.muted">–</Text>;
   }
   if (found.rows === null) {
     return <Text color="fg.muted">found</Text>;

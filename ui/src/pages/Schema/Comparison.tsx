@@ -1,4 +1,4 @@
-import { Badge, Box, Button, Flex, HStack, Text } from "@chakra-ui/react";
+import { Badge, Box, Button, Flex, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
 import { useState } from "react";
 import { LuCircleMinus, LuCirclePlus, LuPencil } from "react-icons/lu";
 import { SearchInput } from "src/components/FilterBar";
@@ -55,7 +55,9 @@ export function Comparison({
       </HStack>
       <Box borderWidth={1} borderRadius="md" overflow="hidden" role="table" aria-label={`From ${before} to ${after}`}>
         <Flex role="row" bg="bg.subtle" fontSize="sm" fontWeight="semibold" borderBottomWidth={1}>
-          <Box role="columnheader" width="36" flexShrink={0} px={3} py={1.5} />
+          <Box role="columnheader" width="36" flexShrink={0} px={3} py={1.5}>
+            <VisuallyHidden>Property</VisuallyHidden>
+          </Box>
           <Box role="columnheader" flex={1} px={3} py={1.5}>
             {before}
           </Box>
@@ -143,7 +145,7 @@ function Side({ aspect, side }: { aspect: AspectChange; side: "before" | "after"
       <Box minW={0} wordBreak="break-word">
         {isDomain && text !== null ? (
           <Flex wrap="wrap" gap={1} align="center">
-            <Text as="span" color="fg.muted">
+            <Text as="span" color={marked ? undefined : "fg.muted"}>
               {aspect.kept ? `${plural(aspect.kept, "value")} in both` : ""}
               {aspect.kept && count ? ", " : ""}
               {count ? `${formatNumber(count)} ${word}` : ""}
@@ -156,7 +158,7 @@ function Side({ aspect, side }: { aspect: AspectChange; side: "before" | "after"
             {count > values.length && <Text as="span">and {formatNumber(count - values.length)} more</Text>}
           </Flex>
         ) : (
-          (text ?? <Text color="fg.subtle">–</Text>)
+          (text ?? <Text color="fg.muted">–</Text>)
         )}
       </Box>
     </Flex>

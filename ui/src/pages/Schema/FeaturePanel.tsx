@@ -106,7 +106,7 @@ function DomainValues({ values }: { values: readonly string[] }) {
           />
         )}
       </Flex>
-      <Flex wrap="wrap" gap={1} maxHeight="40" overflowY="auto">
+      <Flex wrap="wrap" gap={1} maxHeight="40" overflowY="auto" tabIndex={0}>
         {found.slice(0, SHOWN).map((value) => (
           <Value key={value}>{value}</Value>
         ))}

@@ -148,7 +148,7 @@ function makeColumns(
       width: 125,
       help: "In which environments the feature is; all, where nothing is said",
       value: (feature) => elsewhere(feature, environments),
-      render: (feature) => elsewhere(feature, environments) || <Text color="fg.subtle">all</Text>,
+      render: (feature) => elsewhere(feature, environments) || <Text color="fg.muted">all</Text>,
     },
     {
       key: "drift",
@@ -156,7 +156,7 @@ function makeColumns(
       width: 90,
       help: "Distance from an earlier span of data, from which on it is drift",
       value: ({ drift }) => Object.values(drift)[0],
-      render: ({ drift }) => thresholds(drift) || <Text color="fg.subtle">–</Text>,
+      render: ({ drift }) => thresholds(drift) || <Text color="fg.muted">–</Text>,
     },
     {
       key: "skew",
@@ -164,7 +164,7 @@ function makeColumns(
       width: 90,
       help: "Distance between training data and requests, from which on it is skew",
       value: ({ skew }) => Object.values(skew)[0],
-      render: ({ skew }) => thresholds(skew) || <Text color="fg.subtle">–</Text>,
+      render: ({ skew }) => thresholds(skew) || <Text color="fg.muted">–</Text>,
     },
     {
       key: "constraints",
@@ -216,7 +216,7 @@ function Name({ feature, schema }: { feature: SchemaFeature; schema: SchemaSumma
 
 function Domain({ domain }: { domain: SchemaFeature["domain"] }) {
   if (domain === null) {
-    return <Text color="fg.subtle">any</Text>;
+    return <Text color="fg.muted">any</Text>;
   }
   if (domain.size === null) {
     return domain.text;
@@ -243,7 +243,7 @@ function Domain({ domain }: { domain: SchemaFeature["domain"] }) {
 /** What a validation found of a feature, in short. */
 export function Found({ anomaly }: { anomaly: AnomalousFeature | undefined }) {
   if (anomaly === undefined) {
-    return <Text color="fg.subtle">–</Text>;
+    return <Text color="fg.muted">–</Text>;
   }
   const severe = anomaly.severity === "error";
   return (

@@ -163,7 +163,7 @@ function Cell({ value, bad }: { value: string | null; bad: boolean }) {
       title={value ?? "missing"}
       colorPalette="failed"
       bg={bad ? "colorPalette.subtle" : undefined}
-      color={bad ? "colorPalette.fg" : value === null ? "fg.subtle" : undefined}
+      color={bad ? "colorPalette.fg" : value === null ? "fg.muted" : undefined}
       fontWeight={bad ? "semibold" : undefined}
       borderRadius="sm"
       px={bad ? 1 : 0}

@@ -2,6 +2,7 @@ import { Group, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
 import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
 import { api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { ERROR, WARNING } from "src/components/colors";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatList, formatNumber, formatPercent } from "src/format";
@@ -93,7 +94,7 @@ export function CheckSummary({
           {check.skewed.length > 0 && `, in ${formatList(check.skewed)}`}.
         </Text>
       )}
-      {check.lost.length > 0 && <Text color="fg.error">No values any more: {formatList(check.lost)}.</Text>}
+      {check.lost.length > 0 && <Text color={ERROR}>No values any more: {formatList(check.lost)}.</Text>}
       {report.data && report.data.unmatched.length > 0 && (
         <Text color="fg.muted">Only on one side, and not compared: {formatList(report.data.unmatched)}.</Text>
       )}
@@ -104,7 +105,7 @@ export function CheckSummary({
         </Text>
       )}
       {report.data?.notes.map((note) => (
-        <Text key={note} color="fg.warning">
+        <Text key={note} color={WARNING}>
           {note}
         </Text>
       ))}

@@ -1,5 +1,6 @@
 import { Box, chakra, HStack, Text } from "@chakra-ui/react";
 import { useEffect, useMemo, useRef } from "react";
+import { ERROR } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
 import { Sparkline } from "src/components/Sparkline";
@@ -149,9 +150,9 @@ function makeColumns(
       value: (row) => row.cause,
       render: (row) =>
         row.cause === null ? (
-          <Text color="fg.subtle">–</Text>
+          <Text color="fg.muted">–</Text>
         ) : (
-          <Text color={FAULTS.has(row.cause) ? "fg.error" : undefined}>{CAUSE_LABELS[row.cause] ?? row.cause}</Text>
+          <Text color={FAULTS.has(row.cause) ? ERROR : undefined}>{CAUSE_LABELS[row.cause] ?? row.cause}</Text>
         ),
     },
     {

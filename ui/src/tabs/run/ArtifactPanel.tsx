@@ -3,6 +3,7 @@ import type { ReactNode } from "react";
 import { LuDownload } from "react-icons/lu";
 import { api, apiAddress, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { ERROR } from "src/components/colors";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber, plural } from "src/format";
@@ -50,7 +51,7 @@ export function ArtifactPanel({
           <Time at={artifact.created_at} />
         </Text>
       </HStack>
-      {artifact.state !== "present" && <Text color="fg.error">{artifact.detail}</Text>}
+      {artifact.state !== "present" && <Text color={ERROR}>{artifact.detail}</Text>}
       <Stack gap={4}>
         {Object.keys(artifact.rows).length > 0 && (
           <Part title="Rows">
@@ -142,7 +143,7 @@ function Files({ files, address }: { files: Detail["files"]; address: ArtifactEn
   const folder = ["dags", dag_id, "runs", run_id, "artifacts", task_id, String(map_index), kind, "files"];
   return (
     <Part title={plural(files.length, "file")}>
-      <Box maxHeight="320px" overflowY="auto" tabIndex={0} aria-label="Files">
+      <Box maxHeight="320px" overflowY="auto" tabIndex={0} role="group" aria-label="Files">
         {files.slice(0, MOST_FILES).map(({ path, size_bytes }) => (
           <HStack key={path} justify="space-between" gap={3} py={0.5}>
             <Link

@@ -1,6 +1,7 @@
 import { Badge, Box, HStack, Progress, Text } from "@chakra-ui/react";
 import { AppLink } from "src/components/AppLink";
 import { CopyButton } from "src/components/CopyButton";
+import { ERROR } from "src/components/colors";
 import { StateBadge } from "src/components/StateBadge";
 import { Tooltip } from "src/components/Tooltip";
 import { TwoLines } from "src/components/TwoLines";
@@ -120,7 +121,7 @@ function StateCell({ row: { stage } }: { row: StageRow }) {
       second={
         more && (
           <Tooltip content={<Text whiteSpace="pre-wrap">{more}</Text>}>
-            <Text truncate color={error ? "fg.error" : undefined}>
+            <Text truncate color={error ? ERROR : undefined}>
               {more}
             </Text>
           </Tooltip>
@@ -186,7 +187,7 @@ function RowsCell({ artifact }: { artifact: ArtifactEntry }) {
     <Box lineHeight="1.35" title={reasons.join("\n")}>
       {rowsIn === rowsOut ? formatNumber(rowsOut) : `${formatNumber(rowsIn)} → ${formatNumber(rowsOut)}`}
       {(rejected > 0 || !conserved) && (
-        <Text fontSize="xs" color={conserved ? "fg.muted" : "fg.error"}>
+        <Text fontSize="xs" color={conserved ? "fg.muted" : ERROR}>
           {conserved ? `${formatNumber(rejected)} rejected` : "rows are missing"}
         </Text>
       )}

@@ -1,5 +1,6 @@
 import { Text } from "@chakra-ui/react";
 import { api, type Schemas } from "src/api/client";
+import { ERROR } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
@@ -129,7 +130,7 @@ function Difference({ row: { difference, low, high } }: { row: Row }) {
     return "–";
   }
   const sign = difference > 0 ? "+" : "";
-  const color = low !== null && low > 0 ? "fg.success" : high !== null && high < 0 ? "fg.error" : undefined;
+  const color = low !== null && low > 0 ? "fg.success" : high !== null && high < 0 ? ERROR : undefined;
   return (
     <Text as="span" color={color}>
       {sign}

@@ -1,6 +1,7 @@
-import { Box, Table, Text } from "@chakra-ui/react";
+import { Box, Table, Text, VisuallyHidden } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { WARNING } from "src/components/colors";
 import { StateBadge } from "src/components/StateBadge";
 import { formatNumber } from "src/format";
 import { skewPath } from "src/routes";
@@ -39,7 +40,9 @@ export function SkewResult({ artifact }: { artifact: Schemas["ArtifactEntry"] })
               <Table.ColumnHeader>Feature</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Score</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Threshold</Table.ColumnHeader>
-              <Table.ColumnHeader />
+              <Table.ColumnHeader>
+                <VisuallyHidden>Score beside its threshold</VisuallyHidden>
+              </Table.ColumnHeader>
               <Table.ColumnHeader>Cause</Table.ColumnHeader>
             </Table.Row>
           </Table.Header>
@@ -60,7 +63,7 @@ export function SkewResult({ artifact }: { artifact: Schemas["ArtifactEntry"] })
                 </Table.Cell>
                 <Table.Cell py={1}>
                   {drifted.includes(name) && (
-                    <Text color="fg.warning" fontWeight="medium">
+                    <Text color={WARNING} fontWeight="medium">
                       {causeIn(causes, name)}
                     </Text>
                   )}

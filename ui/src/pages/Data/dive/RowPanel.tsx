@@ -81,7 +81,7 @@ function Value({ column, among }: { column: Column; among: Column | undefined })
         flex={1}
         truncate
         title={text}
-        color={text === "missing" ? "fg.subtle" : undefined}
+        color={text === "missing" ? "fg.muted" : undefined}
         fontVariantNumeric="tabular-nums"
       >
         {text}

@@ -1,4 +1,4 @@
-import { Box, Button, CloseButton, Dialog, HStack, Portal, Table, Text } from "@chakra-ui/react";
+import { Box, Button, CloseButton, Dialog, HStack, Portal, Table, Text, VisuallyHidden } from "@chakra-ui/react";
 import { useState } from "react";
 import { LuPlus } from "react-icons/lu";
 import { api, type Schemas } from "src/api/client";
@@ -101,7 +101,9 @@ function Entries({
                 <Table.Row>
                   <Table.ColumnHeader colSpan={2}>{title}</Table.ColumnHeader>
                   <Table.ColumnHeader>Data sets</Table.ColumnHeader>
-                  <Table.ColumnHeader />
+                  <Table.ColumnHeader>
+                    <VisuallyHidden>Shown</VisuallyHidden>
+                  </Table.ColumnHeader>
                 </Table.Row>
               </Table.Header>
               <Table.Body>

@@ -170,7 +170,7 @@ function Chip({
     >
       {shown && <Swatch index={shown.index} />}
       {name}
-      <Text as="span" color="fg.muted" fontWeight="normal">
+      <Text as="span" fontWeight="normal">
         {formatCount(rows)}
       </Text>
     </Button>

@@ -94,7 +94,7 @@ export function ValuesTable({ sides }: { sides: readonly Side[] }) {
             key={value}
             label={
               <>
-                <Text as="span" color="fg.subtle" mr={2}>
+                <Text as="span" color="fg.muted" mr={2}>
                   {rank + 1}
                 </Text>
                 {value === "" ? "(empty)" : value}
@@ -116,7 +116,7 @@ export function ValuesTable({ sides }: { sides: readonly Side[] }) {
 
 function Sides({ title, sides, children }: { title: string; sides: readonly Side[]; children: React.ReactNode }) {
   return (
-    <Box overflowX="auto">
+    <Box overflowX="auto" tabIndex={0}>
       <Table.Root size="sm" aria-label={title}>
         <Table.Header>
           <Table.Row>

@@ -2,6 +2,7 @@ import { Box, CloseButton, HStack, IconButton, Stack, Text } from "@chakra-ui/re
 import { useEffect } from "react";
 import { LuChevronDown, LuChevronUp } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
+import { ERROR } from "src/components/colors";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingBox } from "src/components/Loading";
 import { formatNumber, formatPValue } from "src/format";
@@ -126,7 +127,7 @@ function Pair({ first, other, data }: { first: Shown; other: Shown; data: Distan
   const unjudged = Object.entries(data.every).filter(([measure]) => measure !== judged);
   return (
     <Box>
-      <Text color={data.drifted[0] ? "fg.error" : undefined}>
+      <Text color={data.drifted[0] ? ERROR : undefined}>
         From {first.label} to {other.label}
         {judged && (
           <>

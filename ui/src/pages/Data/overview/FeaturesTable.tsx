@@ -138,7 +138,8 @@ function columnsOf({
     },
     shown.length > 1 && {
       key: "data",
-      label: "",
+      label: "Data set",
+      quiet: true,
       width: 34,
       fixed: true,
       render: (row) => <Lines row={row} line={(dataset) => <SwatchInCell index={dataset} />} />,

@@ -1,4 +1,5 @@
 import { Box, Text } from "@chakra-ui/react";
+import { ERROR, WARNING } from "src/components/colors";
 import { formatNumber, formatPercent } from "src/format";
 import { measureName } from "src/measures";
 import { datasetPalette, INK, MAX_SHOWN } from "src/pages/Data/overview/datasets";
@@ -54,6 +55,7 @@ export const CELLS = {
     bg: "currentColor",
     verticalAlign: "middle",
   },
+  "& [data-quiet]": { color: "fg.muted" },
   "& [data-feature]": { fontWeight: "medium", overflow: "hidden", textOverflow: "ellipsis" },
   "& [data-type]": {
     display: "flex",
@@ -82,7 +84,6 @@ export function Swatch({ index }: { index: number }) {
   );
 }
 
-const QUIET = { opacity: 0.45 };
 const SECOND = { opacity: 0.7 };
 
 /** A share, in red from what is alarming. */
@@ -92,11 +93,11 @@ export function Share({ value, alarming }: { value: number | null; alarming: num
   }
   const text = formatShare(value);
   return value >= alarming ? (
-    <Text as="span" color="fg.error" fontWeight="semibold">
+    <Text as="span" color={ERROR} fontWeight="semibold">
       {text}
     </Text>
   ) : (
-    <span style={value === 0 ? QUIET : undefined}>{text}</span>
+    <span data-quiet={value === 0 || undefined}>{text}</span>
   );
 }
 
@@ -131,7 +132,7 @@ export function Apart({ row, dataset, labels }: { row: FeatureRow; dataset: numb
   const distance = row.distances[dataset];
   if (isOneSided(row, dataset)) {
     return (
-      <Text as="span" color="fg.warning" fontSize="sm" title={`${pair}: only one of them has this feature`}>
+      <Text as="span" color={WARNING} fontSize="sm" title={`${pair}: only one of them has this feature`}>
         one side
       </Text>
     );
@@ -143,7 +144,7 @@ export function Apart({ row, dataset, labels }: { row: FeatureRow; dataset: numb
     <Text
       as="span"
       title={`${pair}: ${measureName(distance.measure ?? "")}, threshold ${formatNumber(distance.threshold)}`}
-      color={distance.drifted ? "fg.error" : undefined}
+      color={distance.drifted ? ERROR : undefined}
       fontWeight={distance.drifted ? "semibold" : undefined}
     >
       {formatDistance(distance.score)}
