@@ -18,6 +18,7 @@ from typing import Any
 
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, inputs_of
 from airflow_hops.serving.models.model_signature import ModelSignature
+from airflow_hops.serving.models.skops_files import untrusted_types
 
 
 class UntrustedTypes(Exception):
@@ -79,6 +80,5 @@ def write_skops(estimator: Any, folder: Path, trusted_types: Sequence[str] = ())
     import skops.io
 
     skops.io.dump(estimator, folder / "model.skops")
-    unknown = sorted(set(skops.io.get_untrusted_types(file=folder / "model.skops")) - set(trusted_types))
-    if unknown:
+    if unknown := untrusted_types(folder / "model.skops", trusted_types):
         raise UntrustedTypes(f"{type(estimator).__name__} holds types that skops does not trust: {', '.join(unknown)}")

@@ -26,6 +26,7 @@ from airflow_hops.serving.models.signature_defs import (
     add_example_signature,
     fill_info,
 )
+from airflow_hops.serving.models.skops_files import load_estimator, untrusted_types
 from airflow_hops.serving_api import tensors
 
 PREDICTIONS = "predictions"
@@ -139,17 +140,14 @@ def _load(folder: Path, options: ModelOptions) -> Any:
 
 
 def _load_skops(path: Path, trusted: tuple[str, ...]) -> Any:
-    import skops.io
-
     def load(file: Path) -> Any:
-        unknown = sorted(set(skops.io.get_untrusted_types(file=file)) - set(trusted))
-        if unknown:
+        if unknown := untrusted_types(file, trusted):
             raise ServingError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"{path} holds types that skops does not trust: {', '.join(unknown)}; name those that are trusted in "
-                "--trusted_skops_types",
+                "--trusted_skops_types, or convert the estimator to ONNX",
             )
-        return skops.io.load(file, trusted=list(trusted))
+        return load_estimator(file, trusted)
 
     return _checked(path, load)
 

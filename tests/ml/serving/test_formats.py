@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 from server_process import ServerProcess
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -25,6 +26,7 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops import scikit_learn
 from airflow_hops.runtime.model_server.version_folders import LocalFolders, check_model
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+from airflow_hops.serving.models.skops_files import load_estimator
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.client import ModelServerClient
 
@@ -340,6 +342,10 @@ def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(tmp_p
     scikit_learn.save(fitted, good, x)
     with pytest.raises(FileExistsError, match="good/1: exists already; a version is written once"):
         scikit_learn.save(fitted, good, x)
+    imputed = make_pipeline(SimpleImputer(), LinearRegression()).fit(x, x.sum(axis=1))  # it keeps a dtype
+    scikit_learn.save(imputed, tmp_path / "imputed", x)
+    loaded = load_estimator(tmp_path / "imputed" / "model.skops")
+    np.testing.assert_allclose(loaded.predict(x), x.sum(axis=1))
     when = pd.DataFrame({"when": pd.to_datetime(["2026-01-01"])})
     negated = make_pipeline(FunctionTransformer(operator.neg), fitted)
     for estimator, sample, message in (
@@ -355,6 +361,8 @@ def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(tmp_p
     assert [name for name in found if not name.startswith("served")] == [
         "good/1/model.skops",
         "good/1/signature.json",
+        "imputed/model.skops",
+        "imputed/signature.json",
         "model/model.skops",
         "model/signature.json",
     ]
