@@ -37,7 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Demos that are shown side by side each have a warm process, which listens in the temporary folder.
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tmp-", dir=home)
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
-    gc.disable()  # until all is imported, which makes no garbage
+    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
+        gc.disable()  # until all is imported, which makes no garbage
 
 
 MARKERS = {

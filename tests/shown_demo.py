@@ -12,10 +12,13 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+
+from airflow_hops.processes.lifetime import end_with_parent
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1500
@@ -134,6 +137,7 @@ def shown_demo(tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_fli
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=partial(end_with_parent, os.getpid()),
     )
     assert process.stdout is not None
     shown = ShownDemo(home, process)

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shown_demo import REPOSITORY
 from waiting import wait_for
 
+from airflow_hops.processes.lifetime import end_with_parent
 from demo.services import free_port
 from ui.conftest import PASSWORDS, USERS, Site, answers
 
@@ -101,6 +103,7 @@ def own_airflow(home: Path, runtime: Path, *dag_ids: str) -> Iterator[OwnAirflow
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=partial(end_with_parent, os.getpid()),
         )
         processes.append(process)
         return process
