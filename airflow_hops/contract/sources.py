@@ -16,21 +16,21 @@ class Source:
     """The source of one raw table's rows.
 
     Attributes:
-        uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, whose files
-            are then taken with those of its subfolders, in the order of their names.
+        uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, with all files
+            in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``.
         format: ``csv``, ``jsonl`` (one JSON object a line) or ``parquet``; of statistics also ``arrow`` (IPC) or
-            ``tfrecord``. None takes it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
-            Zstandard) is always told by the content.
-        time_column: Column by which the window of time selects rows; None takes the table whole. A timestamp without
-            a zone counts as UTC, an integer as seconds since the epoch.
+            ``tfrecord``. None infers it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
+            Zstandard) is always recognised by content.
+        time_column: Column by which the window selects rows; None takes the whole table. A timestamp without a zone is
+            UTC, an integer is seconds since the epoch.
         columns: Columns to keep; None keeps all.
-        schema: Types of columns that are not to be inferred, by name: ``int64``, ``float64``, ``string``, ``bool``,
-            ``date32``, ``timestamp`` (UTC), or any other alias of Arrow's.
-        delimiter: Of CSV.
-        null_values: Texts that stand for a missing value in CSV.
-        encoding: Of CSV.
-        storage_options: fsspec options. They are kept with the task's rendered fields: leave credentials to the
-            environment.
+        schema: Types of columns that should not be inferred, by name: ``int64``, ``float64``, ``string``, ``bool``,
+            ``date32``, ``timestamp`` (UTC), or any other Arrow alias.
+        delimiter: Delimiter of CSV files.
+        null_values: Strings that mean a missing value in CSV files.
+        encoding: Encoding of CSV files.
+        storage_options: fsspec options. Airflow keeps them with the task's rendered fields, so leave credentials to
+            the environment.
     """
 
     uri: str

@@ -24,10 +24,10 @@ _CONTEXT_PARAMETER = "context"
 
 
 class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
-    """Runs a function in the runtime environment: its source is shipped, arguments and return value are JSON.
+    """``@task.hops``: runs a function in the runtime environment. Its source is shipped; arguments and result are JSON.
 
     Args:
-        python_callable: The function. It imports what it needs inside; the modules beside the DAG file are there too.
+        python_callable: The function. It imports what it needs inside; it may import modules beside the DAG file.
             If its first parameter is named ``context``, it gets the step's
             :class:`~airflow_hops.runtime.step.context.StepContext`.
         op_args: Positional arguments. (templated)

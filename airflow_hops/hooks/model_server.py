@@ -66,8 +66,8 @@ class ModelServerHook(BaseHook):
     Args:
         model_server_conn_id: A connection of type ``model_server``, or of type ``hops``, which names a server too.
 
-    Every method raises :class:`~airflow_hops.contract.artifacts.BadInput` for what a retry does not mend, and
-    :class:`~airflow_hops.contract.artifacts.HopsError` for what it may.
+    Methods raise :class:`~airflow_hops.contract.artifacts.BadInput` for errors that a retry cannot fix, and
+    :class:`~airflow_hops.contract.artifacts.HopsError` for others.
     """
 
     conn_name_attr = "model_server_conn_id"

@@ -16,10 +16,10 @@ _TEXTS = ("hosts", *_OF_HOSTS)
 
 
 class RanksHook(BaseHook):
-    """Connection type ``horovod``: hosts that take a training's ranks.
+    """Connection type ``horovod``: hosts for a training's ranks.
 
     Args:
-        ranks_conn_id: The connection. One without hosts stands for this machine.
+        ranks_conn_id: The connection. Without hosts, it means this machine.
     """
 
     conn_name_attr = "ranks_conn_id"

@@ -33,25 +33,25 @@ class TrainContext:
 
     Attributes:
         rank: Number of this rank, 0 to ``size`` - 1.
-        size: Ranks of the gang.
-        local_rank: Number among the ranks of its host.
+        size: Number of ranks.
+        local_rank: Number of this rank among those of its host.
         params: Hyperparameters.
         seed: Seeds weights and the order of rows; all generators have been seeded with it and the rank.
         feature_outputs: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
-        target: What the model is to predict: the label's column, the problem, its classes, and the column of the rows'
-            weights; further labels; None where the training was given no examples.
-        examples_dir: Folder of the transformed examples; None where the training was given none.
+        target: What to predict: the label's column, the problem, its classes, the column of the rows' weights, and
+            further labels; None without examples.
+        examples_dir: Folder of the transformed examples; None without examples.
         checkpoint_dir: Folder that outlives this try.
-        tensorboard_dir: Where rank 0 writes event files.
-        splits_uri: Where the splits lie that the ranks read from a remote store; empty: in ``examples_dir``.
-        storage_options: For fsspec, of that store.
+        tensorboard_dir: Folder of rank 0's event files.
+        splits_uri: Address of the splits if the ranks read them from a remote store; empty for ``examples_dir``.
+        storage_options: fsspec options of that store.
         resumed_from: The checkpoint of an earlier try, or None.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
-        keep_checkpoints: How many checkpoints are kept.
-        guards: What guarded each training of this try.
-        strategy: The ``tf.distribute.Strategy`` of a training that does not work with Horovod.
-        state: Where the training stands, and what brings it back there.
+        keep_checkpoints: Number of checkpoints to keep.
+        guards: The guards of this try's trainings.
+        strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
+        state: Position and state of the training, for checkpoints.
         events: Rank 0's TensorBoard event files.
     """
 

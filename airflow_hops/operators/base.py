@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class HopsOperator(BaseOperator):
-    """Base of the stage operators.
+    """The arguments of all operators.
 
-    A subclass names its ``entry`` and ``output_kind``, keeps its arguments as templated fields, and says in
-    :meth:`step_params` and :meth:`step_inputs` what of them the step gets.
+    A subclass names its ``entry`` and ``output_kind``, keeps its arguments as templated fields, and returns the step's
+    parameters and inputs from :meth:`step_params` and :meth:`step_inputs`.
 
     Args:
         hops_conn_id: Connection of type ``hops``. (templated)
-        runtime: Name of the environment that the step runs in, made with ``airflow hops runtime create --name``; None
+        runtime: Name of the environment in which the step runs, made with ``airflow hops runtime create --name``; None
             for the connection's. (templated)
         cache: Whether the task may return an artifact that it made before from the same code, parameters and inputs;
             None means what ``[hops] cache`` says. It has no effect on deploy, rollout, the operators that change what

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class BatchPredictOperator(HopsOperator):
-    """Predicts for every row of ``examples`` with a SavedModel that takes raw features, in Spark's executors.
+    """Predicts for every row of ``examples`` with a model that takes raw features, in Spark's executors.
 
-    The artifact ``predictions`` holds ``<split>/*.parquet``: the columns asked for, and a column for each output.
+    The artifact ``predictions`` holds ``<split>/*.parquet``: the requested columns, and a column for each output.
 
     Example::
 
@@ -28,12 +28,12 @@ class BatchPredictOperator(HopsOperator):
     Args:
         examples: Output of ``PrepareOperator``, or other examples with a column for each input. (templated)
         model: Output of the training task. (templated)
-        model_name: In the place of ``model``: name of a deployed model. (templated)
-        version: Its version: ``champion``, ``challenger``, or a number of MLflow's registry. (templated)
+        model_name: Instead of ``model``: name of a deployed model. (templated)
+        version: Its version: ``champion``, ``challenger``, or a number in MLflow's registry. (templated)
         signature: The signature to run; its inputs are columns, of shape ``[batch]`` or ``[batch, width]``.
         splits: Splits to predict for; None for all. (templated)
-        columns: Columns of the examples that go with the predictions; None for the key, if there is one. (templated)
-        batch_rows: Rows that are predicted at once; None for 8,192, or 256 where a column holds bytes.
+        columns: Columns of the examples to write beside the predictions; None for the key, if any. (templated)
+        batch_rows: Rows to predict at once; None for 8,192, or 256 if a column holds bytes.
         spark_conn_id: The Spark connection. (templated)
         conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.

@@ -26,24 +26,24 @@ def model_asset(model_name: str) -> Asset:
 
 
 class DeployModelOperator(HopsOperator):
-    """Deploys a model that was blessed; skips one that was not.
+    """Deploys a blessed model; the task is skipped for others.
 
-    Each deployment is an event of the model's asset (:func:`model_asset`), by which Airflow knows of the model once the
-    DAG is parsed.
+    The first model of a name becomes the champion and gets all the traffic. Later models are served beside the
+    champion, as a canary with a share of the traffic, until a
+    :class:`~airflow_hops.operators.rollout.RolloutOperator` promotes them or rolls them back.
 
-    The first model of a name becomes the champion and gets all the traffic. Later ones are served beside the champion,
-    as a canary with a share of the traffic, until a :class:`~airflow_hops.operators.rollout.RolloutOperator` promotes
-    them or rolls them back.
+    Each deployment is an event of the model's asset, ``hops model <model_name>``, which Airflow knows once the DAG is
+    parsed.
 
     Args:
         model: Output of the training task. (templated)
         model_name: Name of the model in MLflow's registry and on the server. (templated)
-        evaluation: Output of the evaluation task; a model that it does not bless is skipped. (templated)
-        infra_blessing: Output of the infra-validation task; likewise. (templated)
+        evaluation: Output of the evaluation task, without whose blessing the task is skipped. (templated)
+        infra_blessing: Output of the infra-validation task, without whose blessing the task is skipped. (templated)
         canary_percent: Share of the traffic that the canary gets, 1 to 100.
-        available_timeout_s: Seconds that the server may take to load the version.
-        allow_older: Whether a model that was registered before the champion may become a canary; without it, the
-            cleared task of an old run fails rather than bring its model back.
+        available_timeout_s: Seconds for the server to load the version.
+        allow_older: Whether a model that was registered before the champion may become a canary. By default it may
+            not, so that clearing the task of an old run does not bring its model back.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
     """

@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 class EvaluateOperator(HopsOperator):
     """Scores an exported model on raw examples and blesses it, or says why not.
 
-    The champion, if there is one, is scored on the very same rows. The artifact ``evaluation`` holds
-    ``evaluation.json`` and is published blessed or not: its properties ``blessed`` and ``reasons`` say so.
+    The champion, if there is one, is scored on the same rows. The artifact ``evaluation`` holds ``evaluation.json`` and
+    is published in either case; its properties ``blessed`` and ``reasons`` have the decision.
 
     Args:
-        model: The output of ``HorovodTrainOperator`` (templated).
-        examples: The output of ``PrepareOperator``, or of ``PrepareImagesOperator`` (templated).
-        model_name: Name under which the model is served, whose champion it is compared with (templated).
-        splits: Splits to evaluate on; None for all of the examples but ``train``, which are ``eval`` and, where there
-            is one, ``newest``. The first must have labels that differ (templated).
-        slices: Columns by whose values the figures are given too (templated).
-        metric: By which candidate and champion are compared: of two classes ``auc``, ``accuracy``, ``log_loss`` or
-            ``brier``; of several also ``balanced_accuracy``, ``macro_f1`` or ``weighted_f1``; of a regression ``rmse``,
-            ``mae``, ``r2`` or ``median_absolute_error``; or one of ``metrics``. None for the problem's own: ``auc``,
-            ``log_loss``, ``rmse``.
-        minimum: Worst figure allowed by metric, on every split; for a loss the greatest. None for
-            ``{"auc": 0.6}``, of a regression ``{"r2": 0}``. Of a further label, its name and the metric:
-            ``{"minutes/rmse": 20}``; the label's own are asked besides, unless others are named.
+        model: The output of the training task. (templated)
+        examples: The output of ``PrepareOperator`` or ``PrepareImagesOperator``. (templated)
+        model_name: Name under which the model is served; its champion is the one to compare with. (templated)
+        splits: Splits to evaluate on; None for all splits of the examples except ``train``. The first must have labels
+            that differ. (templated)
+        slices: Columns by whose values to report the metrics too, up to 100 values each. (templated)
+        metric: The metric that compares candidate and champion. For two classes ``auc``, ``accuracy``, ``log_loss`` or
+            ``brier``; for several also ``balanced_accuracy``, ``macro_f1`` or ``weighted_f1``; for a regression
+            ``rmse``, ``mae``, ``r2`` or ``median_absolute_error``; or one of ``metrics``. None for the problem's
+            default: ``auc``, ``log_loss``, ``rmse``.
+        minimum: Worst allowed value by metric, on every split; for a loss the greatest. None for ``{"auc": 0.6}``, or
+            in a regression ``{"r2": 0}``. For a further label put its name before the metric: ``{"minutes/rmse": 20}``;
+            the default of the first label then still applies, unless one of its metrics is named.
         max_regression: How much worse than the champion the model may be on a split, beyond chance: the lower end of
-            the 95% interval of its gain must not lie below minus this. One figure, or one by split; None for 0.01, and
-            of a metric in the label's units, or of ``metrics``, for a hundredth of the champion's figure.
-        min_improvement: How much better it must be on at least one split, beyond chance; None asks for no improvement.
-        metrics: Metrics of your own: by name ``module:function`` of labels, predictions and weights, beside the DAG
-            file, and whether ``"lower"`` or ``"higher"`` is better.
+            the 95% interval of its gain must be at least minus this. One number, or one by split. None for 0.01, or
+            for 1% of the champion's value if the metric has the label's units or is one of ``metrics``.
+        min_improvement: How much better it must be on at least one split, beyond chance; None requires no improvement.
+        metrics: Your own metrics by name: ``module:function`` of labels, predictions and weights, beside the DAG file,
+            and whether ``"lower"`` or ``"higher"`` is better.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 

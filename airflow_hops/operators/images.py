@@ -21,12 +21,12 @@ __all__ = ["ImageSource", "PrepareImagesOperator"]
 
 
 class PrepareImagesOperator(HopsOperator):
-    """Decodes, resizes and crops labelled images in Spark's executors, and sets aside what is no image.
+    """Decodes, resizes and crops labelled images in Spark's executors, and sets aside files that are not images.
 
     The artifact ``transformed_examples`` holds ``<split>/*.tfrecord`` and ``<split>/*.parquet``, the graph from encoded
-    images to the model's input in ``transform_graph/``, which the model is exported with, and ``features.json``. It is
-    what ``HorovodTrainOperator`` trains on, and, since it holds the encoded images too, what ``EvaluateOperator`` and
-    ``InfraValidateOperator`` take as ``examples``.
+    images to the model's input in ``transform_graph/``, which becomes part of the model, and ``features.json``. Train
+    on it. Since it also holds the encoded images, ``EvaluateOperator`` and ``InfraValidateOperator`` take it as
+    ``examples``.
 
     Example::
 
@@ -39,19 +39,21 @@ class PrepareImagesOperator(HopsOperator):
         )
 
     Args:
-        sources: Where each split's images come from: an :class:`~airflow_hops.contract.sources.ImageSource`, its URI
-            alone, or its fields, by the split's name; ``train`` is among them. (templated)
-        height: Of the prepared images, in pixels.
-        width: Of the prepared images, in pixels.
-        channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity).
-        fit: ``cover`` resizes and crops what sticks out, ``stretch`` resizes each side by itself, ``crop`` takes the
-            middle, and sets aside what is smaller.
-        mean: By channel, taken from pixels, which lie in [0, 1] then; None for that of the training images.
-        scale: By channel, divides what is left; None for the training images' standard deviation.
-        classes: Names of the classes, that of number 0 first; None for those that the sources name or number.
+        sources: The source of each split's images, by the split's name: an
+            :class:`~airflow_hops.contract.sources.ImageSource`, its URI, or its fields. One split must be ``train``.
+            (templated)
+        height: Height of the prepared images, in pixels.
+        width: Width of the prepared images, in pixels.
+        channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity); other images are converted.
+        fit: ``cover`` resizes until both sides are covered, and crops the rest. ``stretch`` resizes each side by
+            itself. ``crop`` takes the middle without resizing, and rejects smaller images.
+        mean: By channel, subtracted from pixels in [0, 1]; None for the mean of the training images.
+        scale: By channel, divides the difference; None for the standard deviation of the training images.
+        classes: Names of the classes in the order of their numbers; None for the sources' names in alphabetical order,
+            or their numbers.
         label: Name of the label column.
         eval_percent: Share of the images of ``train`` that go to the split ``eval``, by a hash of their key.
-        encoding: ``png``, without loss, or ``jpeg``.
+        encoding: ``png``, which is lossless, or ``jpeg``, which takes less space.
         jpeg_quality: 1 to 100.
         max_rejected: Share of a source's images, 0 to 1, that a single reason may reject; more fail the task.
         spark_conn_id: The Spark connection (templated).

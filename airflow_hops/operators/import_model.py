@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 class ImportModelOperator(HopsOperator):
-    """Makes a ``model`` artifact of a model that was trained elsewhere, once it has predicted rows of the examples.
+    """Turns a model that was trained elsewhere into a ``model`` artifact, after it has predicted rows of the examples.
 
-    What comes after it, evaluation, canary and monitoring, need not know who trained it. A pickle is refused.
+    Evaluation, canary and monitoring then treat it like any other model. Pickles are refused.
 
     Args:
-        source: A folder with a SavedModel, an ONNX graph or an estimator of skops (an absolute path, or any URI that
-            fsspec opens), or a model of MLflow: ``models:/name/3``, ``runs:/id/model`` (templated).
-        examples: The output of ``PrepareOperator``: what the model predicts, and rows that it is asked for (templated).
-        statistics: The ``statistics`` artifact of what it was trained on, or of the examples, which monitors compare
-            requests with (templated).
-        schema: Their ``schema`` artifact (templated).
-        features: Of a model whose only input is a matrix, the columns of the examples that stand in it, in their order.
-        prediction: The output of an ONNX graph that is the prediction; None for the only one of floats.
-        framework: What it was trained with, for the record; None for what its files tell.
-        split: Split whose rows it is asked for; None for the last (templated).
-        rows: How many rows it is asked for, at most.
+        source: A folder or file with a SavedModel, an ONNX graph or a skops estimator (an absolute path, or any URI
+            that fsspec opens), or a model in MLflow: ``models:/name/3``, ``runs:/id/model``. (templated)
+        examples: The output of ``PrepareOperator``: the label, its classes, and rows to predict. (templated)
+        statistics: The ``statistics`` artifact of the model's training data, or of the examples, with which monitors
+            compare requests. (templated)
+        schema: Their ``schema`` artifact. (templated)
+        features: For a model whose only input is a matrix, the columns of the examples in the order of the matrix.
+        prediction: The output of an ONNX graph that is the prediction; None for the only float output.
+        framework: The framework that trained it, for the record; None infers it from the files.
+        split: Split of the rows to predict; None for the last. (templated)
+        rows: Greatest number of rows to predict.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 

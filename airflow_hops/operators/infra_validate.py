@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class InfraValidateOperator(HopsOperator):
-    """Loads an exported model in a model server of its own and sends it real requests, over gRPC and over REST.
+    """Loads an exported model in a throwaway model server and sends it real requests, over gRPC and REST.
 
-    Answers must be probabilities, and equal to what the model gives outside of a server. The artifact
-    ``infra_blessing`` holds ``infra_validation.json``. When the model does not serve, the task fails and leaves none.
+    Answers must be valid predictions, and equal to those of the model outside the server. The artifact
+    ``infra_blessing`` holds ``infra_validation.json``. If the model does not serve, the task fails without an artifact.
 
     Args:
-        model: The output of ``HorovodTrainOperator`` (templated).
-        examples: The output of ``PrepareOperator``, whose rows become requests (templated).
-        requests: Rows to send, each by itself and all at once, over either protocol.
-        split: Split that they are taken from; None for the last (templated).
-        start_timeout_s: Seconds that the server has to start and to load the model.
+        model: The output of the training task. (templated)
+        examples: The output of ``PrepareOperator``, whose rows become requests. (templated)
+        requests: Rows to send, one by one and all at once, over each protocol.
+        split: Split of these rows; None for the last. (templated)
+        start_timeout_s: Seconds for the server to start and load the model.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 

@@ -38,14 +38,14 @@ class IngestOperator(HopsOperator):
             window_end="{{ data_interval_end }}",
         )
 
-    (In a DAG with ``schedule=CronDataIntervalTimetable(...)``: without it Airflow 3's intervals are of no length.)
+    The DAG needs ``schedule=CronDataIntervalTimetable(...)``: without it, Airflow 3's data intervals have no length.
 
     Args:
-        sources: Where each table's rows come from: a :class:`~airflow_hops.contract.sources.Source`, its URI alone, or
-            its fields, by the table's name; the URI may be what another task returns. The first one is the main table,
-            whose rows become examples. (templated)
-        window_start: Start of the window, ISO 8601; None is open. (templated)
-        window_end: End of the window, ISO 8601; rows of that very moment are outside it; None is open. (templated)
+        sources: The source of each table, by the table's name: a :class:`~airflow_hops.contract.sources.Source`, its
+            URI, or its fields. The URI may be the output of another task. The first table is the main one, whose rows
+            become examples. (templated)
+        window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
+        window_end: End of the window, ISO 8601; rows at this moment are outside. None for no end. (templated)
     """
 
     entry = "airflow_hops.runtime.ingest:run"

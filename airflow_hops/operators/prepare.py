@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class PrepareOperator(HopsOperator):
-    """Turns the raw tables of a ``snapshot`` into ``examples``, on Spark.
+    """Turns the raw tables of a ``snapshot`` into labelled ``examples``, on Spark.
 
-    The user's ``prepare(spark, tables)`` gets a DataFrame by table name, and returns one with the label, the
-    features and, where the data has them, the key and the time, one row for each row of the main table. A row whose
+    Your function ``prepare(spark, tables)`` gets DataFrames by table name. It returns one DataFrame with the label, the
+    features and, if the data has them, the key and the time, with one row for each row of the main table. A row whose
     column ``reject_reason`` is not null is rejected for that reason.
 
     Example::
@@ -38,30 +38,30 @@ class PrepareOperator(HopsOperator):
         )
 
     Args:
-        prepare: ``module:function``, which lives beside the DAG file. (templated)
-        tables: The snapshot, the output of an ``IngestOperator``. (templated)
+        prepare: ``module:function``, beside the DAG file. (templated)
+        tables: The snapshot: the output of ``IngestOperator``. (templated)
         label: Column of the label: a string, an integer, a float or a boolean.
-        key: Column that identifies an example; its hash decides between the splits ``train`` and ``eval``, so that a
-            row never changes side. None for data that has none: the hash of the features decides, and rows may be
-            equal.
-        time: Column of the time at which the question is asked: a timestamp, a date, or seconds since the epoch; None
-            for data that has none.
+        key: Column that identifies an example. Its hash puts the row into the split ``train`` or ``eval``, so a row
+            never changes sides. If None, the hash of the features decides, and rows may be equal.
+        time: Column of the time at which the question is asked: a timestamp, a date, or seconds since the epoch. None
+            if the data has no time.
         eval_percent: Share of the keys in the split ``eval``, 0 to 99.
-        newest: Length of the window (a number is in days) at the end of the data, whose rows go to the split
-            ``newest``, which is never trained on; None for no such split. It needs ``time``.
-        table: The main table, each row of which becomes one example; the snapshot's first one by default.
-        reject: SQL conditions over the columns of ``prepare``, by the reason to reject the rows for which they hold.
+        newest: Length of the window at the end of the data (a number is in days) whose rows go to the split
+            ``newest``, which is never trained on. None for no such split. Requires ``time``.
+        table: The main table, each row of which becomes one example; by default the snapshot's first table.
+        reject: SQL conditions over the columns of ``prepare`` by reason: ``{"no plane": "seats IS NULL"}`` rejects the
+            rows for which the condition holds.
         max_rejected: Share of the main table's rows, 0 to 1, that a single reason may reject; more fail the task.
-        problem: What the label asks for: ``binary`` (two classes; the second is the positive one), ``multiclass``, or
-            ``regression`` (a number). None for what its values tell: 0 and 1, truth values and two strings are binary,
-            3 to 100 strings multiclass, numbers that are not all whole a regression; other integers may be either,
-            and fail the task.
-        classes: The label's values in the order of their numbers; rows of others are rejected. None for those that
-            are found in the rows, sorted.
-        weight: Column of the rows' weights in training, numbers above 0; None for rows that weigh the same.
-        more_labels: Columns of further labels that the same model predicts, with what each asks for: a problem, the
-            label's values in the order of their numbers, or None for what its values tell:
-            ``{"minutes": "regression", "cause": ["weather", "carrier"]}``. ``label`` alone decides on models.
+        problem: ``binary`` (two classes, the second of which is positive), ``multiclass``, or ``regression``. None
+            infers it from the label's values: 0 and 1, booleans and two strings are binary, 3 to 100 strings are
+            multiclass, numbers that are not all whole are a regression. Other integers are ambiguous and fail the
+            task.
+        classes: The label's values in the order of their numbers; rows with other values are rejected. None for the
+            values in the rows, sorted.
+        weight: Column that weights the rows in training, with numbers above 0; None for equal weights.
+        more_labels: Columns of further labels that the same model predicts. Each has a problem, the label's values in
+            the order of their numbers, or None to infer it:
+            ``{"minutes": "regression", "cause": ["weather", "carrier"]}``. Only ``label`` decides about models.
         spark_conn_id: The Spark connection. (templated)
         conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class RequestRetrainingOperator(BaseOperator):
-    """Emits an asset event when the verdict of a skew report is "drift"; is skipped otherwise, and says why.
+    """Emits an asset event if the verdict of a skew report is "drift"; otherwise the task is skipped with the reason.
 
-    It asks once per reference: while the same training data is the champion's, not again within the cooldown, and not
-    while a challenger is being rolled out. A broken pipeline ("pipeline_fault") is never learnt from: the skip names
-    the features and what looks broken. The event's ``extra`` holds ``window_end``, ``drifted``, ``skew`` (the report's
-    URI) and ``reason``. No step is started. A skip leaves the XCom ``refused``: ``why`` ("verdict", "pipeline_fault",
-    "rollout" or "cooldown"), ``reason`` in words, and ``skew``.
+    It asks once for the same training data within the cooldown, and not while a challenger is being rolled out. It
+    never asks for a broken pipeline ("pipeline_fault"), whose features and faults are in the reason. The event's
+    ``extra`` holds ``window_end``, ``drifted``, ``skew`` (the report's URI) and ``reason``. No step is started. A skip
+    leaves the XCom ``refused``: ``why`` ("verdict", "pipeline_fault", "rollout" or "cooldown"), ``reason`` in words,
+    and ``skew``.
 
     Args:
-        skew: The output of ``SkewOperator`` (templated).
-        asset: The asset whose event is the request; a training DAG is scheduled on it.
-        cooldown: How long it does not ask again for the same reference.
-        hops_conn_id: Connection of type ``hops`` (templated).
+        skew: The output of ``SkewOperator``. (templated)
+        asset: The asset whose event is the request; schedule the training DAG on it.
+        cooldown: How long it does not ask again for the same training data.
+        hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: As ``BaseOperator``.
     """
 

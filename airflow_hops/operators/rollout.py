@@ -34,45 +34,47 @@ _ON_APPROVAL_TIMEOUT = {"roll_back": REJECT, "promote": APPROVE}
 
 
 class RolloutOperator(HopsOperator):
-    """Rolls the canary of a deployment out in steps of traffic, by what live requests show.
+    """Raises the canary's share of the traffic in steps, as long as live requests do not show that it is worse.
 
-    At each step it waits until the canary was asked ``min_requests`` times and watched for ``bake_time``, compares it
-    with the stable version, and goes on to the next step, waits for more requests, or rolls back (no traffic,
-    unloaded). After the last step the canary is promoted (alias ``champion``). A deployment that became the champion at
-    once has nothing to compare with: the task returns without starting a process.
+    At each step it waits until the canary has received ``min_requests`` requests and ``bake_time`` has passed. It then
+    compares the canary with the stable version, and continues with the next step, waits for more requests, or rolls
+    back: the canary gets no traffic and is unloaded. After the last step the canary is promoted (alias ``champion``).
+    If the deployment became the champion at once, the task returns without starting a process.
 
-    Its state is in the model's record: a retry, or another run of the same deployment, goes on where the last look
-    ended. Between looks it waits in the triggerer where it is deferrable, and in the worker otherwise.
+    Its state is in the model's record: a retry, or another run of the same deployment, continues where the last look
+    ended. Between looks it waits in the triggerer if it is deferrable, and in the worker otherwise.
 
     Args:
         deployment: Output of a :class:`~airflow_hops.operators.deploy.DeployModelOperator`. (templated)
-        steps: The canary's shares in percent, ascending; the last is 100. Those not above the share that the deployment
-            gave it are skipped: it begins with that one.
-        bake_time: How long each step is watched at least, as a timedelta or in seconds: one for all, or one for each.
-            Without one for 100%, a canary that has passed the step before is promoted.
-        min_requests: Requests that the canary must have been asked in a step.
-        timeout: How long a step may take until it can be judged.
-        on_timeout: What becomes of the canary then: ``roll_back``, or ``leave`` with the share that it has.
-        approval: Whether a person is asked in Airflow before 100%, with the numbers.
-        approval_timeout: How long to wait for the answer; None for ever.
-        on_approval_timeout: What no answer in that time means: ``roll_back`` or ``promote``.
-        assigned_users: Who may answer, ``{"id": ..., "name": ...}`` each; None for whoever may answer for the DAG.
-        max_error_increase: Tolerated increase of the share of failed requests, and of refused ones, 0 to 1.
-        significance: Chance, over the whole rollout, of a comparison ending a canary that keeps its limit.
+        steps: The canary's shares in percent, ascending to 100. The rollout begins with the share that the deployment
+            gave the canary; steps not above it are skipped.
+        bake_time: Shortest duration of a step, as a timedelta or in seconds: one for all steps, or one for each.
+            Without one for 100%, a canary that passed the step before is promoted at once.
+        min_requests: Requests that the canary must receive in a step.
+        timeout: Longest duration of a step before it can be judged, as a timedelta or in seconds.
+        on_timeout: What happens to the canary then: ``roll_back``, or ``leave`` it with its present share.
+        approval: Whether to ask a person in Airflow before 100%.
+        approval_timeout: How long to wait for the answer; None waits forever.
+        on_approval_timeout: What a missing answer means: ``roll_back`` or ``promote``.
+        assigned_users: Who may answer, each as ``{"id": ..., "name": ...}``; None for everyone who may answer for the
+            DAG.
+        max_error_increase: Tolerated increase of the share of failed requests, and of that of refused requests, 0 to 1.
+        significance: Chance that the whole rollout ends a canary that keeps its limits.
         max_latency_ratio: Tolerated ratio of latencies, of the median and of the 99th percentile.
         latency_tolerance_ms: Tolerated increase of them in milliseconds, whatever the ratio.
-        max_prediction_distance: Tolerated Kolmogorov–Smirnov distance of the predictions, 0 to 1; None: any.
+        max_prediction_distance: Tolerated Kolmogorov–Smirnov distance of the predictions, 0 to 1; None for any.
         max_loss_increase: Tolerated increase of the mean loss on live labels, as a share of the stable version's.
-        min_labels: Labelled rows of each version that it takes to compare them.
+        min_labels: Labelled rows that each version needs for a comparison.
         keep_versions: Versions that stay loaded after a promotion, the promoted one included.
         poll_interval: How often to read the server's counts while waiting.
-        look_interval: How long to wait for the next look at most.
-        deferrable: Whether to wait in the triggerer.
+        look_interval: Longest wait before the next look.
+        deferrable: Whether to wait in the triggerer, without a worker slot; by default ``[operators]
+            default_deferrable``.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
 
     Raises:
-        ValueError: ``on_approval_timeout`` is another word.
+        ValueError: ``on_approval_timeout`` is unknown.
     """
 
     entry: ClassVar[str] = "airflow_hops.runtime.rollout:look"

@@ -30,32 +30,33 @@ FreezeAt = Literal["first_run", "deployment"]
 
 
 class SchemaOperator(HopsOperator):
-    """Infers the TFDV schema on the first run, and returns that same schema in every later one.
+    """Infers the TFDV schema on the first run, and returns the same schema in later runs.
 
-    The artifact ``schema`` holds ``schema.pbtxt`` and lies at one address per pipeline,
-    ``<store>/<dag_id>/_frozen/<name>/schema``; once it is there, no process is started, unless somebody has edited it.
+    The artifact ``schema`` holds ``schema.pbtxt``. It has one address per pipeline,
+    ``<store>/<dag_id>/_frozen/<name>/schema``. Later runs start no process unless somebody has edited it.
 
     Args:
-        statistics: The output of ``StatisticsOperator``, whose split ``train`` (of a source: ``data``) counts on the
-            first run; with ``schema`` it may be None, and label, key and time are not known then (templated).
-        schema: Path of a ``schema.pbtxt`` that is kept by hand, relative to the DAG file's folder: it is frozen instead
-            of an inferred one, and published as a new version when it changes (templated).
-        name: Name of the frozen schema; the task's id by default (templated).
-        freeze_at: When the schema ceases to follow the data: "first_run", or "deployment": until a model that was
-            trained with it is deployed, and as long as no person has approved or edited it, each run infers it anew.
+        statistics: The output of ``StatisticsOperator``. The schema is inferred from its split ``train``, or ``data``
+            for a source. With ``schema`` it may be None; label, key and time are then unknown. (templated)
+        schema: Path of a ``schema.pbtxt`` that you maintain, relative to the DAG file's folder. It is frozen instead
+            of an inferred schema, and published as a new version when it changes. (templated)
+        name: Name of the frozen schema; by default the task's id. (templated)
+        freeze_at: When the schema stops following the data: "first_run", or "deployment". With the latter, each run
+            infers it again until a model that was trained with it is deployed, or a person has approved or edited it.
         infinity_norm: Threshold of the drift and skew comparators of strings: L-infinity distance of the shares of
             values, 0 to 1; None for 0.05.
         jensen_shannon: Threshold of the comparators of numbers: Jensen-Shannon divergence, 0 to 1; None for 0.2.
-        comparators: Thresholds of single features by measure: ``{"temp": {"jensen_shannon": 0.3}, "gate": {}}``.
-        environments: The schema's environments, each with the features that are absent from it; None for
-            ``{"TRAINING": [], "SERVING": [label]}``.
-        max_domain_values: A string feature with at most so many distinct values gets a domain; None for 200.
+        comparators: Thresholds of single features by measure: ``{"temp": {"jensen_shannon": 0.3}, "gate": {}}``. A
+            feature without a measure has no comparator.
+        environments: The schema's environments, each with the features that it lacks; None for
+            ``{"TRAINING": [], "SERVING": [label, weight]}``.
+        max_domain_values: A string feature with at most this many distinct values gets a domain; None for 200.
         presence_tolerance: How far the share of present values of an optional feature may fall, 0 to 1; None for 0.1.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
-        ValueError: neither ``statistics`` nor ``schema`` is given, or ``schema`` with what is for inference only, or
-            ``freeze_at`` is another word.
+        ValueError: Neither ``statistics`` nor ``schema`` is given, ``schema`` is combined with an argument of the
+            inference, or ``freeze_at`` is unknown.
     """
 
     entry = "airflow_hops.runtime.schema:run"

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class ServingOperator(HopsOperator):
-    """Base of the operators that decide on a served model.
+    """The arguments of all operators that change what serves.
 
-    The decision is written into the model's record, with the DAG, the run, the task and the reason, before it is
-    applied; a retry decides nothing anew. The XCom is a mapping: ``model_name``, ``champion`` and ``challenger``
-    (versions or None), ``traffic`` (version to percent), ``served`` (versions that the server is to serve), and
-    ``changed``, which is False where it had been decided before.
+    The decision is written to the model's record, with the DAG, the run, the task and the reason, before it is
+    applied; a retry does not decide again. The XCom is a mapping: ``model_name``, ``champion`` and ``challenger``
+    (versions or None), ``traffic`` (version to percent), ``served`` (versions that the server should serve), and
+    ``changed``, which is False if it had been decided before.
 
     Args:
         model_name: Name of the model in MLflow's registry and on the server. (templated)
@@ -78,9 +78,9 @@ class PromoteModelOperator(ServingOperator):
     """Gives a version all the traffic, and makes it the champion.
 
     Args:
-        version: Its number; None for the challenger. One that is not loaded is loaded first. (templated)
+        version: The version's number; None for the challenger. If it is not loaded, it is loaded first. (templated)
         keep_versions: Versions that stay loaded, the champion included.
-        available_timeout_s: Seconds that the server may take to load the version.
+        available_timeout_s: Seconds for the server to load the version.
         **kwargs: As :class:`ServingOperator`.
     """
 
@@ -111,13 +111,13 @@ class PromoteModelOperator(ServingOperator):
 
 
 class RollbackModelOperator(ServingOperator):
-    """Undoes the last change: takes the canary out, or, where there is none, puts the former champion back.
+    """Undoes the last change: removes the canary, or without a canary restores the former champion.
 
     Args:
-        to_version: Version to go back to, which is loaded again where it was unloaded; None as above. The champion's
-            number ends the canary. (templated)
+        to_version: Version to go back to, which is loaded again if necessary; the champion's number ends the canary.
+            None undoes the last change. (templated)
         keep_versions: Versions that stay loaded, the champion included.
-        available_timeout_s: Seconds that the server may take to load the version.
+        available_timeout_s: Seconds for the server to load the version.
         **kwargs: As :class:`ServingOperator`.
     """
 
@@ -148,11 +148,11 @@ class RollbackModelOperator(ServingOperator):
 
 
 class UndeployModelOperator(ServingOperator):
-    """Takes a version, or a model, off the server. The version's folder stays, so that it can be loaded again.
+    """Unloads a version, or a whole model. The folders stay, so that they can be loaded again.
 
     Args:
-        version: Its number; None for the whole model. (templated)
-        force: Whether to take out the champion too, and with it the model.
+        version: The version's number; None for the whole model. (templated)
+        force: Whether to unload even the champion, and with it the model.
         **kwargs: As :class:`ServingOperator`.
     """
 

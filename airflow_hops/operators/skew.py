@@ -23,39 +23,40 @@ if TYPE_CHECKING:
 
 
 class SkewOperator(HopsOperator):
-    """Compares what is served with what the serving model was trained on, or one span of data with another.
+    """Compares live requests with the training data of the serving model, or one span of data with another.
 
-    With ``model_name``: the requests that the server captured since last time, with the champion's training data. Too
-    few rows wait for the next run. While no model serves, the task is skipped.
+    With ``model_name``, it compares the requests that the server captured since the last run with the champion's
+    training data. Too few rows wait for the next run. While no model serves, the task is skipped.
 
-    With ``reference`` and ``current``: two statistics artifacts; no model server is needed.
+    With ``reference`` and ``current``, it compares two statistics artifacts; no model server is needed.
 
     The artifact ``skew`` holds ``report.json``, ``report.pb`` and ``report.svg``; its property ``verdict`` is "stable",
     "drift", "pipeline_fault" or "insufficient".
 
     Args:
-        model_name: The served model (templated).
-        reference: Output of ``StatisticsOperator``: the span that is compared with (templated).
-        current: Output of ``StatisticsOperator``: the span in question (templated).
-        schema: Output of ``SchemaOperator``, whose drift comparators say which features are compared, and to what
-            threshold; None to compare all. Only with ``reference`` and ``current`` (templated).
-        split: The split of the statistics.
-        alpha: Share of comparisons without a change in which a feature may be called drifted by chance; None to judge
-            by the schema's thresholds alone.
-        min_rows: Rows that it takes for a verdict; None for 1,000, and without ``alpha`` for 5,000.
-        measures: By feature, the measure that judges it; None for the schema's.
-        thresholds: By feature, a threshold of its measure; None for the schema's.
-        time_feature: The model's input that holds the row's own time, seconds since the epoch; None if it has none.
-        attribute: Whether the report of a drift says how much each feature moves the model's predictions.
-        identifiers: Inputs of the model that tell a row, together: captured rows are then compared value by value with
-            the rows of ``examples`` that have the same.
-        examples: Output of ``PrepareOperator``, for ``identifiers``; None for the champion's training data (templated).
-        float_rounding: Digits after the point to which floats are rounded before single values are compared.
+        model_name: The served model. (templated)
+        reference: Output of ``StatisticsOperator``: the earlier span. (templated)
+        current: Output of ``StatisticsOperator``: the span to judge. (templated)
+        schema: Output of ``SchemaOperator``, whose drift comparators select the features and thresholds; None compares
+            all. Only with ``reference`` and ``current``. (templated)
+        split: The split of the statistics and examples.
+        alpha: Bound on the share of unchanged features among those called drifted; None judges by the schema's
+            thresholds alone.
+        min_rows: Rows needed for a verdict; None for 1,000, or 5,000 without ``alpha``.
+        measures: The measure that judges a feature, by feature: ``{"temp": "wasserstein"}``; None for the schema's.
+        thresholds: The threshold of the measure, by feature; None for the schema's.
+        time_feature: The model's input that holds the row's time, in seconds since the epoch; None if it has none. A
+            model takes a time that it does not use if ``TransformOperator`` names it in ``extra_inputs``.
+        attribute: Whether to report how much the drift of each feature moves the model's predictions.
+        identifiers: Inputs of the model that together identify a row: captured rows are then compared value by value
+            with the rows of ``examples`` that have the same identifiers.
+        examples: Output of ``PrepareOperator``, for ``identifiers``; None for the champion's training data. (templated)
+        float_rounding: Digits after the decimal point to which floats are rounded before values are compared.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
-        ValueError: neither or both of ``model_name`` and ``reference`` with ``current`` are given, or an argument that
-            does not go with them.
+        ValueError: Neither or both of ``model_name`` and ``reference`` with ``current`` are given, or an argument that
+            requires the other.
     """
 
     entry = "airflow_hops.runtime.skew:run"

@@ -34,27 +34,27 @@ class StatisticsOperator(HopsOperator):
     Args:
         examples: The output of ``PrepareOperator``. (templated)
         source: Instead of ``examples``, any files: a path, glob, folder or URI, a
-            :class:`~airflow_hops.contract.sources.Source` or its fields; or, with ``engine="spark"``, a table that
-            Spark knows, as ``spark://database.table``. A table's artifact is never taken from the cache, since nothing
-            tells whether its rows are still the same. (templated)
-        splits: Splits of ``examples`` to look at; None for all. (templated)
-        split: What the one split of a ``source`` is called.
-        label: Label column of a ``source``; that of examples is known.
-        key: Column of a ``source`` that identifies a row; it is left out, as that of examples.
+            :class:`~airflow_hops.contract.sources.Source` or its fields; or, with ``engine="spark"``, a Spark table as
+            ``spark://database.table``. Statistics of a table are never cached, since nothing shows whether its rows
+            are still the same. (templated)
+        splits: Splits of ``examples``; None for all. (templated)
+        split: Name of the only split of a ``source``.
+        label: Label column of a ``source``; examples know theirs.
+        key: Column of a ``source`` that identifies a row; like the key of examples, it is left out.
         time: Time column of a ``source``.
         schema: The output of ``SchemaOperator``, for options that need one (``label_feature``). (templated)
         options: TFDV's options as JSON, as :func:`airflow_hops.runtime.feature_statistics.options.options_from` reads
             them. (templated)
         engine: ``local``, this machine, or ``spark``.
-        workers: Processes on this machine; None for as many as pay at the number of rows.
-        on_corrupt: What a file among others that cannot be read does: ``fail`` the task, or be left out (``skip``),
-            which the property ``skipped_files`` then says.
+        workers: Processes on this machine; None for one below 8 MB and one per core above.
+        on_corrupt: What to do about a file that cannot be read: ``fail`` the task, or ``skip`` the file and list it in
+            the property ``skipped_files``.
         spark_conn_id: The Spark connection. (templated)
         conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
-        ValueError: not exactly one of ``examples`` and ``source`` is given, or an argument has no such value.
+        ValueError: Not exactly one of ``examples`` and ``source`` is given, or an argument has an unknown value.
     """
 
     entry = "airflow_hops.runtime.feature_statistics:run"

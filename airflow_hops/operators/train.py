@@ -23,20 +23,21 @@ if TYPE_CHECKING:
 
 
 class TrainingOperator(DurableOperator):
-    """Base of the operators that train, whatever does it.
+    """The arguments of all operators that train.
 
     Args:
-        train: ``module:function`` (templated), called with a :class:`airflow_hops.hops.context.TrainContext`.
-        examples: What to train on (templated).
-        params: Hyperparameters, JSON values, which the function finds in ``context.params``. They are Airflow params of
-            the task: a DAG run's ``conf`` overrides their values.
-        env: Variables of the training's environment (templated).
+        train: ``module:function`` beside the DAG file, called with a
+            :class:`~airflow_hops.hops.context.TrainContext`. (templated)
+        examples: The artifact to train on; None for code that finds its data itself. (templated)
+        params: Hyperparameters, JSON values, available as ``context.params``. They are Airflow params of the task: a
+            DAG run's ``conf`` overrides their values.
+        env: Variables of the training's environment. (templated)
         seed: Seeds weights and the order of rows.
         stall_timeout_s: Seconds without a sign of life after which the training is ended.
-        tensorboard: Whether a TensorBoard of this training is served on the worker, too, for as long as it runs; its
-            address is logged. The link of the task does not need it.
-        durable: Whether the training outlives its worker; otherwise it ends with it.
-        kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
+        tensorboard: Whether to serve a TensorBoard of this training on the worker while it runs; the log has its
+            address. The task's link works without it.
+        durable: Whether the training survives the death of its worker.
+        kwargs: Arguments of :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
     entry = "airflow_hops.runtime.train:run"
@@ -98,24 +99,25 @@ class TrainingOperator(DurableOperator):
 
 
 class TrainOperator(TrainingOperator):
-    """Runs a training function in one process, and publishes the model, of whatever framework.
+    """Runs a training function of any framework in one process, and publishes the model.
 
-    What the function returns is exported so that it serves: an estimator of scikit-learn (a Pipeline, too), XGBoost or
-    LightGBM, or a ``torch.nn.Module``, as an ONNX graph, a ``keras.Model`` as a SavedModel. What serves is compared
-    with what was trained on held-out rows.
+    The function returns a scikit-learn estimator or Pipeline, an XGBoost or LightGBM model, a ``torch.nn.Module``,
+    which are exported as ONNX graphs, or a ``keras.Model``, which is exported as a SavedModel. The exported model is
+    compared with the trained one on held-out rows.
 
     Args:
-        train: ``module:function`` (templated), called with a :class:`airflow_hops.hops.context.TrainContext`.
-        examples: What to train on (templated): the ``transformed_examples`` artifact, so that the transform graph runs
-            first, in training and in serving; or the ``examples`` artifact, whose raw features the estimator takes
-            itself.
-        statistics: The ``statistics`` artifact of raw examples (templated), which monitors compare requests with.
-        schema: Their ``schema`` artifact (templated).
-        tolerance: How much the exported model may differ from the trained one: in a probability, or, in a regression,
+        train: ``module:function`` beside the DAG file, called with a
+            :class:`~airflow_hops.hops.context.TrainContext`. (templated)
+        examples: The ``transformed_examples`` artifact, whose transform graph then runs before the model in training
+            and serving; or the ``examples`` artifact, whose raw features the estimator takes itself. (templated)
+        statistics: The ``statistics`` artifact of raw examples, with which monitors compare requests; transformed
+            examples know theirs. (templated)
+        schema: Their ``schema`` artifact. (templated)
+        tolerance: How much the exported model may differ from the trained one: in a probability, or in a regression
             in standard deviations of the predictions.
-        fall_back: Whether an estimator of scikit-learn that has no converter to ONNX is stored with skops.
-        stall_timeout_s: Seconds without a sign of life (a ``context.report``, a line, a split that is read) after which
-            the training is ended.
+        fall_back: Whether to store a scikit-learn estimator that cannot be converted to ONNX with skops.
+        stall_timeout_s: Seconds without a sign of life (a ``context.report``, a printed line, a split that is read)
+            after which the training is ended.
         kwargs: Arguments of :class:`TrainingOperator`.
     """
 
@@ -147,15 +149,15 @@ class TrainOperator(TrainingOperator):
 
 
 class RanksTrainOperator(TrainingOperator):
-    """Base of the operators that train on several ranks.
+    """The further arguments of operators that train on several ranks.
 
     Args:
-        np: Number of ranks; a host's cores are divided among those that it has.
-        hosts: Hosts that the ranks run on, reached over SSH, and how many each takes: ``gpu-1:4,gpu-2:4`` (templated).
-            It takes the place of the connection's.
-        ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
-            With neither this nor ``hosts``, they run on the worker's machine. (templated)
-        conf: Spark properties, where the ranks run on executors (templated).
+        np: Number of ranks; a host's cores are divided among its ranks.
+        hosts: Hosts for the ranks, reached over SSH, with their slots: ``gpu-1:4,gpu-2:4``. It overrides the
+            connection's. (templated)
+        ranks_conn_id: Connection for the ranks: of type ``horovod`` (hosts) or ``spark`` (executors). Without this and
+            ``hosts``, they run on the worker's machine. (templated)
+        conf: Spark properties, if the ranks run on executors. (templated)
         kwargs: Arguments of :class:`TrainingOperator`.
     """
 
@@ -205,16 +207,16 @@ class RanksTrainOperator(TrainingOperator):
 class TorchTrainOperator(RanksTrainOperator, TrainOperator):
     """Runs a training function on ``np`` ranks of ``torch.distributed``, and publishes the model as an ONNX graph.
 
-    The ranks are joined, over NCCL where they have GPUs, else over Gloo, before the function is called; it wraps its
-    module in ``DistributedDataParallel``, or does in its own way what that does. The ranks' parameters are compared at
-    the end.
+    The ranks join before the function is called, over NCCL if they have GPUs, else over Gloo. The function wraps its
+    module in ``DistributedDataParallel``, or averages gradients itself. The ranks' parameters are compared at the end.
 
     Args:
-        train: ``module:function`` (templated), called on every rank; returns a ``torch.nn.Module``, wrapped or not.
-        np: Number of ranks; a host's cores are divided among those that it has.
-        hosts: Hosts that the ranks run on, reached over SSH, and how many each takes (templated).
-        ranks_conn_id: Connection that says where the ranks run (templated).
-        conf: Spark properties, where the ranks run on executors (templated).
+        train: ``module:function`` beside the DAG file, called on every rank; returns a ``torch.nn.Module``, wrapped or
+            not. (templated)
+        np: Number of ranks; a host's cores are divided among its ranks.
+        hosts: Hosts for the ranks, reached over SSH, with their slots. (templated)
+        ranks_conn_id: Connection for the ranks. (templated)
+        conf: Spark properties, if the ranks run on executors. (templated)
         stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended.
         kwargs: Arguments of :class:`TrainOperator`.
     """
@@ -245,34 +247,34 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
 class HorovodTrainOperator(RanksTrainOperator):
     """Runs a training function, or a script, on ``np`` Horovod ranks, and publishes the model.
 
-    All ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
-    complete checkpoint; where only the worker has died, it follows the training, which has gone on.
+    Either all ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
+    complete checkpoint. If only the worker has died, the retry follows the training, which has gone on.
 
     Args:
-        train: ``module:function`` (templated), called on every rank with a
-            :class:`airflow_hops.hops.context.TrainContext`; returns a compiled ``keras.Model``.
-        script: Instead of ``train``, a Python file (templated), relative to the DAG's folder, that runs on every rank
-            as ``__main__``, as under ``horovodrun``. It leaves the model in its global ``model``, or rank 0 writes a
-            SavedModel to ``$HOPS_OUTPUT/saved_model``.
-        script_args: What the script finds in ``sys.argv`` (templated).
-        np: Number of ranks; a host's cores are divided among those that it has.
-        hosts: Hosts that the ranks run on, reached over SSH, and how many each takes: ``gpu-1:4,gpu-2:4`` (templated).
-            It takes the place of the connection's.
-        ranks_conn_id: Connection that says where the ranks run: of type ``horovod`` (hosts) or ``spark`` (executors).
-            With neither this nor ``hosts``, they run on the worker's machine. (templated)
-        conf: Spark properties, where the ranks run on executors (templated).
-        deterministic: Whether the same training gives the same weights, bit for bit: operations that are exact, and one
-            thread a rank.
-        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for those of each epoch's end alone.
-        guard_every_steps: Steps between two comparisons of the ranks' weights; None for as many as cost less than a
-            hundredth of the time, 0 for the comparison at the end alone.
-        strategy: How the ranks work together: ``horovod``; or TensorFlow's ``multi_worker_mirrored`` or
-            ``parameter_server``, for models of tf_keras made within ``context.strategy.scope()``.
-        parameter_servers: With the latter, how many ranks hold variables, besides the ``np`` that train and a chief.
+        train: ``module:function`` beside the DAG file, called on every rank with a
+            :class:`~airflow_hops.hops.context.TrainContext`; returns a compiled ``keras.Model``. (templated)
+        script: Instead of ``train``, a Python file, relative to the DAG's folder, that runs on every rank as
+            ``__main__``, as under ``horovodrun``. It leaves the model in its global variable ``model``, or rank 0
+            writes a SavedModel to ``$HOPS_OUTPUT/saved_model``. (templated)
+        script_args: The script's ``sys.argv``. (templated)
+        np: Number of ranks; a host's cores are divided among its ranks.
+        hosts: Hosts for the ranks, reached over SSH, with their slots: ``gpu-1:4,gpu-2:4``. It overrides the
+            connection's. (templated)
+        ranks_conn_id: Connection for the ranks: of type ``horovod`` (hosts) or ``spark`` (executors). Without this and
+            ``hosts``, they run on the worker's machine. (templated)
+        conf: Spark properties, if the ranks run on executors. (templated)
+        deterministic: Whether the same training gives the same weights, bit for bit: with deterministic operations and
+            one thread per rank.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for checkpoints at each epoch's end only.
+        guard_every_steps: Steps between comparisons of the ranks' weights; None for a number that costs less than 1% of
+            the time, 0 for the comparison at the end only.
+        strategy: How the ranks work together: ``horovod``, or TensorFlow's ``multi_worker_mirrored`` or
+            ``parameter_server`` for tf_keras models made within ``context.strategy.scope()``.
+        parameter_servers: With ``parameter_server``, the ranks that hold variables, besides ``np`` workers and a chief.
         timeline: Whether Horovod writes its timeline, ``timeline.json`` in the artifact.
-        kwargs: Arguments of :class:`TrainingOperator`. Without ``examples`` the code finds its data itself, and its
-            model is exported as it is. ``stall_timeout_s`` is of each rank: reading a shard, tracing the model and
-            exporting it must each take less.
+        kwargs: Arguments of :class:`TrainingOperator`. Without ``examples`` the model is exported as it is.
+            ``stall_timeout_s`` applies to each rank: reading a shard, tracing the model and exporting it must each
+            take less.
     """
 
     template_fields: Sequence[str] = (*RanksTrainOperator.template_fields, "script", "script_args")

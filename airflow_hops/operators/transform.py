@@ -19,18 +19,17 @@ class TransformOperator(HopsOperator):
     """Runs a preprocessing function over every split of ``examples``, on Spark.
 
     The artifact ``transformed_examples`` holds ``<split>/*.parquet`` and ``<split>/*.tfrecord.gz``, the graph in
-    ``transform_graph/``, which the model is exported with, ``features.json`` and ``constants.json``.
+    ``transform_graph/``, which becomes part of the model, ``features.json`` and ``constants.json``.
 
     Args:
-        preprocess: ``module:function`` of ``preprocess(features, constants)``, which lives beside the DAG file
-            (templated).
-        examples: The output of ``PrepareOperator`` (templated).
-        statistics: The output of ``StatisticsOperator``; the constants are those of its split ``train`` (templated).
-        schema: The output of ``SchemaOperator``: names and types of the raw features (templated).
-        extra_inputs: Raw features, or the time, that a served model takes beside those that it uses, so that requests
-            carry them and they are captured: such as the time, for ``time_feature`` of ``SkewOperator`` (templated).
-        spark_conn_id: The Spark connection (templated).
-        conf: Spark properties (templated).
+        preprocess: ``module:function`` of ``preprocess(features, constants)``, beside the DAG file. (templated)
+        examples: The output of ``PrepareOperator``. (templated)
+        statistics: The output of ``StatisticsOperator``; the constants are those of its split ``train``. (templated)
+        schema: The output of ``SchemaOperator``: names and types of the raw features. (templated)
+        extra_inputs: Raw features, or the time, that a served model takes besides those that it uses, so that they are
+            captured with the requests: for example the time, for ``time_feature`` of ``SkewOperator``. (templated)
+        spark_conn_id: The Spark connection. (templated)
+        conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 

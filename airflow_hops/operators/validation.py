@@ -40,33 +40,34 @@ _ON_TIMEOUT = {"reject": REJECT, "continue": CONTINUE}
 class ValidateExamplesOperator(HopsOperator, BranchMixIn):
     """Validates the statistics of ``examples`` against the ``schema``, and fails, warns, branches or asks a person.
 
-    The artifact ``anomalies`` holds ``<split>.pbtxt`` and ``anomalies.json``, and where the data does not fit
-    ``proposed.pbtxt``, a schema that it would fit, and ``proposal.md``, the change in readable lines. It is published
-    in any case. Beside its own value the task pushes two: ``schema``, the schema that holds from here on (the approved
-    one, where there is one), and, with ``split_anomalous``, ``examples``, the good rows.
+    The artifact ``anomalies`` holds ``<split>.pbtxt`` and ``anomalies.json``. If the data does not fit, it also holds
+    ``proposed.pbtxt``, a schema that would accept the data, and ``proposal.md``, the change in readable form. It is
+    published in any case. Besides its own value, the task pushes two XComs: ``schema``, the schema that applies from
+    here on, which is the approved one if there is one, and, with ``split_anomalous``, ``examples``, the good rows.
 
     Args:
-        statistics: The output of ``StatisticsOperator`` (templated).
-        schema: The output of ``SchemaOperator`` (templated).
-        previous: Statistics of an earlier span, for the schema's drift comparators (templated).
-        examples: The examples that the statistics are of, for ``split_anomalous`` (templated).
-        splits: Splits to validate; None for all (templated).
-        environment: The schema's environment that the examples are of, "SERVING" for captured requests, from which the
-            label is absent; ignored where the schema has no environments (templated).
-        on_anomaly: What to do at each severity, ``{"error": "fail", "warning": "warn"}`` by default; a single word is
-            for errors. "fail" fails the task without a retry, "warn" logs, "branch" follows ``otherwise``, "ask"
-            waits for a person, who approves the proposed schema, goes on once, or rejects. It holds no worker slot.
+        statistics: The output of ``StatisticsOperator``. (templated)
+        schema: The output of ``SchemaOperator``. (templated)
+        previous: Statistics of an earlier span, for the schema's drift comparators. (templated)
+        examples: The examples from which the statistics were computed, for ``split_anomalous``. (templated)
+        splits: Splits to validate; None for all. (templated)
+        environment: The schema's environment of the examples; "SERVING" for captured requests, which have no label.
+            Ignored if the schema has no environments. (templated)
+        on_anomaly: The action for each severity, by default ``{"error": "fail", "warning": "warn"}``; a single word is
+            for errors. "fail" fails the task without a retry, "warn" logs, "branch" follows ``otherwise``. "ask" waits,
+            without a worker slot, for a person, who approves the proposed schema, goes on once, or rejects.
         follow: Task ids to follow when nothing branches; with "branch" only.
         otherwise: Task ids to follow when an anomaly branches.
-        split_anomalous: Whether rows that break the schema go to ``quarantine/<split>`` of the artifact, with the
-            reasons, and the good ones into an ``examples`` artifact.
-        ask_timeout: How long to wait for an answer; None for ever.
-        on_timeout: What no answer in that time means: "reject" or "continue". Approval always takes a person.
-        assigned_users: Who may answer, ``{"id": ..., "name": ...}`` each; None for whoever may answer for the DAG.
+        split_anomalous: Whether to move rows that break the schema to ``quarantine/<split>`` of the artifact, with the
+            reasons, and the good rows into an ``examples`` artifact.
+        ask_timeout: How long to wait for an answer; None waits forever.
+        on_timeout: What a missing answer means: "reject" or "continue". Only a person can approve.
+        assigned_users: Who may answer, each as ``{"id": ..., "name": ...}``; None for everyone who may answer for the
+            DAG.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
-        ValueError: an argument has an unknown value, or lacks what it goes with.
+        ValueError: An argument has an unknown value, or lacks the one that it requires.
     """
 
     entry = "airflow_hops.runtime.validation:run"

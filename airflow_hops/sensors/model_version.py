@@ -24,15 +24,15 @@ _SECRET_SERVICES = ("serving_token", "serving_prediction_token", "serving_storag
 
 
 class ModelVersionSensor(BaseSensorOperator):
-    """Succeeds once a model server answers requests with a version; its XCom is that version's number.
+    """Waits until a model server answers requests with a version; the XCom is the version's number.
 
-    A version whose load failed, a server that is away and a label that names another version yet are waited for: they
-    may come right. The sensor's ``timeout`` says for how long.
+    It also waits, until its ``timeout``, if the server is away, if loading the version failed, or if the label still
+    refers to another version, since all of these may recover.
 
     Args:
         model_name: Model name. (templated)
         version: Version number; None for any. (templated)
-        label: Label that must name the version. (templated)
+        label: Label that must refer to the version. (templated)
         model_server_conn_id: Connection of type ``model_server``; None for the server that ``hops_conn_id`` names.
             (templated)
         hops_conn_id: Connection of type ``hops``. (templated)
