@@ -25,6 +25,7 @@ from airflow_hops.api.models import decisions as model_decisions
 from airflow_hops.api.models import evaluations, live
 from airflow_hops.api.models import routes as models
 from airflow_hops.api.pipelines import activity as pipeline_activity
+from airflow_hops.api.pipelines import overview as pipeline_overview
 from airflow_hops.api.pipelines import routes as pipelines
 from airflow_hops.api.runs import stages as run_stages
 from airflow_hops.api.runs import tasks as task_results
@@ -43,6 +44,7 @@ from airflow_hops.contract.web import URL_PREFIX
 _ROUTERS = (
     pipelines.router,
     pipeline_activity.router,
+    pipeline_overview.router,
     proposals.router,
     artifacts.router,
     artifact_files.router,

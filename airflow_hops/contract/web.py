@@ -6,4 +6,4 @@ URL_PREFIX = "/hops"
 """Where the plugin mounts the web API in Airflow's API server."""
 
 REFUSED_KEY = "refused"
-"""The XCom that says why no retraining was asked for."""
+"""The XCom in which a skipped task says why: ``reason``, and facts of its operator."""

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.configuration import conf
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.contract.protocol import Output, StepResult, StepSpec
+from airflow_hops.contract.web import REFUSED_KEY
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.operators.links import LineageLink
@@ -184,3 +185,15 @@ def _code_paths(context: Context) -> tuple[str, ...]:
     if bundle is not None and str(bundle.path) not in paths:
         paths.append(str(bundle.path))
     return tuple(paths)
+
+
+def skipped(ti: Any, reason: str, **facts: Any) -> AirflowSkipException:
+    """What a task raises that is not to run: the reason is kept for the pages, as a skipped task returns nothing.
+
+    Args:
+        ti: The task instance.
+        reason: Why, in words.
+        **facts: What else the pages are to know.
+    """
+    ti.xcom_push(key=REFUSED_KEY, value={"reason": reason, **facts})
+    return AirflowSkipException(reason)

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_hops.contract.properties import BlessingProperties
 from airflow_hops.hooks.model_server import model_server_services
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.base import HopsOperator, skipped
 from airflow_hops.operators.links import LineageLink, ModelsLink
 
 if TYPE_CHECKING:
@@ -115,5 +114,5 @@ class DeployModelOperator(HopsOperator):
                 found = BlessingProperties.from_dict(verdict.get("properties") or {})
                 if not found.blessed:
                     reasons = "; ".join(found.reasons or [str(found.more.get("error", "no reason given"))])
-                    raise AirflowSkipException(f"{role}: not blessed: {reasons}")
+                    raise skipped(context["ti"], f"{role}: not blessed: {reasons}")
         return super().execute(context)

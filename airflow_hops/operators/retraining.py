@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.skew import PIPELINE_FAULT, SkewProperties
-from airflow_hops.contract.web import REFUSED_KEY
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.base import skipped
 from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import read_record
@@ -71,15 +71,15 @@ class RequestRetrainingOperator(BaseOperator):
         facts = SkewProperties.of(skew)
         ti = context["ti"]
         if facts.why_not_learnt is not None:
-            raise _refused(ti, skew, facts.why_not_learnt, _why_not(facts))
+            raise skipped(ti, _why_not(facts), why=facts.why_not_learnt, skew=skew.uri)
         reference = facts.reference
         challenger = _challenger(store, reference.model) if reference.model else None
         if challenger is not None:
-            raise _refused(
+            raise skipped(
                 ti,
-                skew,
-                "rollout",
                 f"version {challenger} of model {reference.model!r} is being rolled out: its outcome comes first",
+                why="rollout",
+                skew=skew.uri,
             )
         state_uri = store.uri("_state", ti.dag_id, ti.task_id, "requested.json")
         requested, now = _read(store, state_uri), datetime.now(UTC)
@@ -88,12 +88,12 @@ class RequestRetrainingOperator(BaseOperator):
         if before is not None and before["run_id"] != ti.run_id:
             passed = now - datetime.fromisoformat(before["at"])
             if passed < self.cooldown:
-                raise _refused(
+                raise skipped(
                     ti,
-                    skew,
-                    "cooldown",
                     f"already requested by run {before['run_id']} at {before['at']} for the same training data "
                     f"({reference.statistics}); the cooldown of {self.cooldown} ends in {self.cooldown - passed}",
+                    why="cooldown",
+                    skew=skew.uri,
                 )
         since = f"the training data of version {reference.version}" if reference.version else reference.statistics
         reason = f"{', '.join(facts.drifted)} drifted from {since}"
@@ -108,12 +108,6 @@ class RequestRetrainingOperator(BaseOperator):
         store.write_text(state_uri, json.dumps({**requested, reference.fingerprint: entry}, indent=1))
         self.log.info("Retraining requested: %s", reason)
         return extra
-
-
-def _refused(ti: Any, skew: Artifact, why: str, reason: str) -> AirflowSkipException:
-    """Keeps why nothing is asked for, since a skipped task returns nothing."""
-    ti.xcom_push(key=REFUSED_KEY, value={"why": why, "reason": reason, "skew": skew.uri})
-    return AirflowSkipException(reason)
 
 
 def _why_not(facts: SkewProperties) -> str:

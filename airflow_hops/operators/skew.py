@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.exceptions import AirflowSkipException
-
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.protocol import StepResult
 from airflow_hops.contract.skew import SkewOptions
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.base import HopsOperator, skipped
 from airflow_hops.operators.deploy import model_asset
 from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.store import ArtifactStore
@@ -147,7 +145,7 @@ class SkewOperator(HopsOperator):
             if record is None:
                 _check_some_dag_deploys(hook.store, self.model_name)
             if record is None or record.champion is None:
-                raise AirflowSkipException(f"no version of model {self.model_name!r} serves yet")
+                raise skipped(context["ti"], f"no version of model {self.model_name!r} serves yet")
         return super().run_step(hook, context)
 
 

@@ -9,6 +9,7 @@ import { DataPage } from "src/pages/Data/DataPage";
 import { LineagePage } from "src/pages/Lineage/LineagePage";
 import { ModelPage } from "src/pages/Models/ModelPage";
 import { ModelsPage } from "src/pages/Models/ModelsPage";
+import { OverviewPage } from "src/pages/Overview/OverviewPage";
 import { PipelinesPage } from "src/pages/Pipelines/PipelinesPage";
 import { RunsPage } from "src/pages/Runs/RunsPage";
 import { SchemaPage } from "src/pages/Schema/SchemaPage";
@@ -53,6 +54,7 @@ function Pages() {
       <Route element={<Shell />}>
         <Route index element={<PipelinesPage />} />
         <Route element={<OfPipeline />}>
+          <Route path="overview" element={<OverviewPage />} />
           <Route path="data" element={<DataPage />} />
           <Route path="schema" element={<SchemaPage />} />
           <Route path="runs" element={<RunsPage />} />

@@ -34,6 +34,7 @@ export const isSameTask = (one: TaskRef, other: TaskRef): boolean =>
 
 /** Pages of a pipeline, in the order of the navigation. */
 export const PAGES = [
+  { path: "overview", label: "Overview" },
   { path: "data", label: "Data" },
   { path: "schema", label: "Schema" },
   { path: "runs", label: "Runs" },
@@ -81,6 +82,9 @@ export const pipelinesPath = (): string => ROOT;
 export const pagePath = (page: PagePath, dagId: string, query: Query = {}): string =>
   withQuery(`${ROOT}/${page}`, { dag: dagId, ...query });
 
+/** A pipeline at a glance. */
+export const overviewPath = (dagId: string): string => pagePath("overview", dagId);
+
 /** Data: statistics, one or several overlaid, of a split (and with a feature opened); or Dive, of examples. */
 export const dataPath = (
   dagId: string,
@@ -108,11 +112,15 @@ export const runsPath = (
   to: { run?: string; compare?: readonly string[]; filter?: string } = {},
 ): string => pagePath("runs", dagId, { run: to.run, compare: to.compare, filter: to.filter });
 
-/** A model, or all of a pipeline's; with one version opened. */
-export const modelsPath = (dagId: string, to: { model?: string; version?: string | number } = {}): string =>
+/** A model, or all of a pipeline's; with one version opened, or a tab. */
+export const modelsPath = (
+  dagId: string,
+  to: { model?: string; version?: string | number; tab?: "evaluation" | "decisions" } = {},
+): string =>
   withQuery(to.model ? `${ROOT}/models/${encodeURIComponent(to.model)}` : `${ROOT}/models`, {
     dag: dagId,
     version: to.version,
+    tab: to.tab,
   });
 
 /** Skew; of one feature, at one comparison, where named. */
@@ -160,3 +168,6 @@ export const airflowRunPath = (dagId: string, runId: string): string =>
 export const airflowTaskPath = (ref: TaskRef): string =>
   `${airflowRunPath(ref.dag_id, ref.run_id)}/tasks/${encodeURIComponent(ref.task_id)}` +
   (ref.map_index >= 0 ? `/mapped/${ref.map_index}` : "");
+
+/** Our tab on a task instance. */
+export const resultPath = (ref: TaskRef): string => `${airflowTaskPath(ref)}/plugin/hops-task`;

@@ -86,7 +86,8 @@ def last_returned(session: Session, dag_ids: Collection[str], kind: str, last: i
         last: How many of each task.
     """
     pipelines = definitions.pipelines(session, list(dag_ids)).values()
-    tasks = {(pipeline.dag_id, task.task_id) for pipeline in pipelines for task in pipeline.tasks if task.kind == kind}
+    kinds = (kind, None)  # none: only the task knows
+    tasks = {(pipeline.dag_id, task.task_id) for pipeline in pipelines for task in pipeline.tasks if task.kind in kinds}
     rank = func.row_number().over(
         partition_by=(XComModel.dag_id, XComModel.task_id), order_by=XComModel.timestamp.desc()
     )

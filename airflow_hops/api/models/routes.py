@@ -18,6 +18,7 @@ from airflow_hops.api.inspection.client import ask
 from airflow_hops.api.models.history import Decision, Rollout, decisions_of, rollout_of
 from airflow_hops.api.models.lookup import Served, ServedModelOf
 from airflow_hops.api.models.records import HeadlineMetric, VersionShare, headline_of, read_model_record, shares_of
+from airflow_hops.api.models.refused import RefusedCandidate, refused_candidates
 from airflow_hops.api.types import Model, Number, Page, RunAddress, Time
 from airflow_hops.contract.model_record import ModelRecord
 
@@ -35,6 +36,8 @@ class ModelSummary(Model):
     metric: HeadlineMetric | None
     rollout: Rollout | None
     last_decision: Decision | None
+    last_refused: RefusedCandidate | None
+    """The newest candidate that was not deployed."""
     versions: int
     """Versions that were deployed."""
     problem: str | None
@@ -81,6 +84,8 @@ class ModelDetail(Model):
     """Versions that were ever deployed, the newest first."""
     decisions: list[Decision]
     """The newest first."""
+    refused: list[RefusedCandidate]
+    """Candidates that were not deployed, the newest first."""
     may_change: bool
     """Whether the user may promote, set traffic and roll back: here, where the pipeline itself deploys the model."""
 
@@ -107,6 +112,8 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
     """A model and the decisions on it, by its record alone."""
     record = read_model_record(served.hook.store, served.name)
     champion, challenger = shares_of(record)
+    with create_session() as session:
+        refused = refused_candidates(session, user, served.hops_conn_id, served.name)
     return ModelDetail(
         name=served.name,
         champion=champion,
@@ -115,6 +122,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
         rollout=rollout_of(record),
         deployed=sorted({event.version for event in record.history}, reverse=True),
         decisions=decisions_of(record, readable_makers(user, record)),
+        refused=refused,
         may_change=served.is_decided_here and may_change(user, served.dag_id),
     )
 
@@ -173,6 +181,7 @@ def _summary(session: Session, user: GetUserDep, hops_conn_id: str, name: str) -
         metric=metric,
         rollout=rollout_of(record),
         last_decision=decisions[0] if decisions else None,
+        last_refused=next(iter(refused_candidates(session, user, hops_conn_id, name)), None),
         versions=len({event.version for event in record.history}),
         problem=problem,
     )

@@ -14,7 +14,7 @@ from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
 from airflow_hops.api.artifacts.from_tasks import returned_by_runs
 from airflow_hops.api.artifacts.lookup import pipeline_of, run_of
 from airflow_hops.api.artifacts.routes import ArtifactEntry, list_run_artifacts
-from airflow_hops.api.runs.states import Refusal, duration_of, refusal_in, told_by
+from airflow_hops.api.runs.states import Refusal, duration_of, refusal_in, skip_reasons, told_by
 from airflow_hops.api.types import Model, Number, Time
 from airflow_hops.contract.artifacts import Producer
 
@@ -49,6 +49,8 @@ class StageRun(Model):
     progress: StageProgress | None
     error: str | None
     """Why its last try failed, in its own words."""
+    skipped: str | None
+    """Why it was skipped, in its own words; null where it does not say, as where a task before it was."""
     artifacts: list[ArtifactEntry]
 
 
@@ -76,6 +78,7 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
         run = run_of(session, dag_id, run_id)
         refusal = refusal_in(returned_by_runs(session, dag_id, [run_id]))
         instances = _instances(session, dag_id, run_id, [task.task_id for task in pipeline.tasks])
+        skipped = skip_reasons(session, dag_id, run_id)
     made: dict[tuple[str, int], list[ArtifactEntry]] = {}
     for entry in list_run_artifacts(dag_id, run_id).artifacts:
         made.setdefault((entry.task_id, entry.map_index), []).append(entry)
@@ -103,6 +106,7 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
                     duration_s=each.duration,
                     progress=StageProgress(share=last.progress, text=last.text) if last else None,
                     error=told.error if told else None,
+                    skipped=skipped.get((each.task_id, each.map_index)) if str(each.state) == "skipped" else None,
                     artifacts=made.get((each.task_id, each.map_index), []),
                 )
             )

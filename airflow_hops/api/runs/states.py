@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
 from fastapi import HTTPException
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
@@ -17,7 +18,9 @@ from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact, returned_by_
 from airflow_hops.api.artifacts.lookup import hook_of, reaching
 from airflow_hops.api.pipelines.definitions import PipelineDag
 from airflow_hops.api.types import Model, Number, Time
-from airflow_hops.contract.artifacts import Producer
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.contract.evaluation import EvaluationProperties
+from airflow_hops.contract.web import REFUSED_KEY
 from airflow_hops.hooks.progress import TaskProgress
 
 _READERS = 8
@@ -39,6 +42,7 @@ class _Refused(NamedTuple):
 
 _REFUSING = {
     "evaluation": _Refused("blessed", False, "not blessed"),
+    "infra_blessing": _Refused("blessed", False, "not blessed"),
     "rollout": _Refused("decision", "rolled_back", "rolled back"),
 }
 """By kind of artifact."""
@@ -74,7 +78,7 @@ class Refusal(Model):
 
 
 class LastRun(Model):
-    """The newest run of a DAG."""
+    """One of the newest runs of a DAG."""
 
     run_id: str
     state: str
@@ -90,51 +94,98 @@ class LastRun(Model):
     refusal: Refusal | None
 
 
-def last_runs(session: Session, pipelines: Collection[PipelineDag]) -> dict[str, LastRun]:
-    """The newest run of each pipeline that has one, by DAG."""
+def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 1) -> dict[str, list[LastRun]]:
+    """The newest runs of each pipeline that has any, by DAG; the newest first.
+
+    Args:
+        session: Of Airflow's database.
+        pipelines: The pipelines.
+        last: How many of each.
+    """
     by_dag = {pipeline.dag_id: pipeline for pipeline in pipelines}
     rank = func.row_number().over(partition_by=DagRun.dag_id, order_by=(DagRun.run_after.desc(), DagRun.id.desc()))
     ranked = select(DagRun.id, rank.label("rank")).where(DagRun.dag_id.in_(by_dag)).subquery()
-    newest = select(DagRun).join(ranked, DagRun.id == ranked.c.id).where(ranked.c.rank == 1)
-    runs = {run.dag_id: run for run in session.scalars(newest)}
-    stages = _stages(session, runs.values(), by_dag)
-    failures = _failures(session, [run for run in runs.values() if str(run.state) == "failed"], by_dag)
+    newest = select(DagRun).join(ranked, DagRun.id == ranked.c.id).where(ranked.c.rank <= last).order_by(ranked.c.rank)
+    runs = session.scalars(newest).all()
+    stages = _stages(session, runs, by_dag)
+    failures = _failures(session, [run for run in runs if str(run.state) == "failed"], by_dag)
     judged = returned_by_tasks(
         session,
         [
-            (dag_id, run.run_id, task.task_id)
-            for dag_id, run in runs.items()
-            for task in by_dag[dag_id].tasks
+            (run.dag_id, run.run_id, task.task_id)
+            for run in runs
+            for task in by_dag[run.dag_id].tasks
             if task.kind is None or task.kind in _REFUSING  # none: only the task knows
         ],
     )
-    refusals = {dag_id: refusal_in(each for each in judged if each.dag_id == dag_id) for dag_id in runs}
-    return {
-        dag_id: LastRun(
-            run_id=run.run_id,
-            state=str(run.state),
-            run_type=str(run.run_type),
-            run_after=run.run_after,
-            started_at=run.start_date,
-            ended_at=run.end_date,
-            duration_s=duration_of(run),
-            stages=stages.get(dag_id, []),
-            failure=failures.get(dag_id),
-            refusal=refusals.get(dag_id),
+    by_run: dict[tuple[str, str], list[ReturnedArtifact]] = {}
+    for each in judged:
+        by_run.setdefault((each.dag_id, each.run_id), []).append(each)
+    found: dict[str, list[LastRun]] = {}
+    for run in runs:
+        named = (run.dag_id, run.run_id)
+        found.setdefault(run.dag_id, []).append(
+            LastRun(
+                run_id=run.run_id,
+                state=str(run.state),
+                run_type=str(run.run_type),
+                run_after=run.run_after,
+                started_at=run.start_date,
+                ended_at=run.end_date,
+                duration_s=duration_of(run),
+                stages=stages.get(named, []),
+                failure=failures.get(named),
+                refusal=refusal_in(by_run.get(named, [])),
+            )
         )
-        for dag_id, run in runs.items()
-    }
+    return found
 
 
 def refusal_in(returned: Iterable[ReturnedArtifact]) -> Refusal | None:
     """The first refusal among what the tasks of a run returned, in the order in which they did."""
     for each in returned:
-        facts = each.artifact.properties
-        refused = _REFUSING.get(each.artifact.kind)
-        if refused is not None and facts.get(refused.name) == refused.value:
-            why = "; ".join(str(reason) for reason in facts.get("reasons") or [])
-            return Refusal(task_id=each.task_id, map_index=each.map_index, verdict=refused.verdict, why=why)
+        verdict = verdict_against(each.artifact)
+        if verdict is not None:
+            return Refusal(
+                task_id=each.task_id, map_index=each.map_index, verdict=verdict, why=why_refused(each.artifact)
+            )
     return None
+
+
+def verdict_against(artifact: Artifact) -> Literal["not blessed", "rolled back"] | None:
+    """The verdict of an artifact that refuses a model; None of others, and of a candidate that is the champion."""
+    refused = _REFUSING.get(artifact.kind)
+    if refused is None or artifact.properties.get(refused.name) != refused.value:
+        return None
+    return None if artifact.kind == "evaluation" and _is_of_champion(artifact) else refused.verdict
+
+
+def why_refused(artifact: Artifact) -> str:
+    """The reasons of an artifact that refuses a model."""
+    return "; ".join(str(reason) for reason in artifact.properties.get("reasons") or [])
+
+
+def _is_of_champion(evaluation: Artifact) -> bool:
+    try:
+        of = EvaluationProperties.of(evaluation)
+    except BadInput:  # of a task of the user's own
+        return False
+    return of.champion is not None and of.champion.fingerprint == of.candidate.fingerprint
+
+
+def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, int], str]:
+    """Why tasks of a run were skipped, of those that said so, by task and map index."""
+    left = session.execute(
+        select(XComModel.task_id, XComModel.map_index, XComModel.value).where(
+            XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == REFUSED_KEY
+        )
+    )
+    said = ((row.task_id, row.map_index, XComModel.deserialize_value(row)) for row in left)
+    return {
+        (task_id, map_index): str(value["reason"])
+        for task_id, map_index, value in said
+        if isinstance(value, Mapping) and value.get("reason")
+    }
 
 
 def duration_of(run: DagRun) -> float | None:
@@ -158,24 +209,24 @@ def told_by(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskP
 
 def _stages(
     session: Session, runs: Iterable[DagRun], pipelines: Mapping[str, PipelineDag]
-) -> dict[str, list[StageState]]:
+) -> dict[tuple[str, str], list[StageState]]:
     named = [(run.dag_id, run.run_id) for run in runs]
-    states: dict[tuple[str, str], dict[str, int]] = {}
-    columns = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.state)
+    states: dict[tuple[str, str, str], dict[str, int]] = {}
+    columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.state)
     counted = (
         select(*columns, func.count())
         .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).in_(named))
         .group_by(*columns)
     )
-    for dag_id, task_id, state, count in session.execute(counted):
-        states.setdefault((dag_id, task_id), {})[str(state or "none")] = count
+    for dag_id, run_id, task_id, state, count in session.execute(counted):
+        states.setdefault((dag_id, run_id, task_id), {})[str(state or "none")] = count
     return {
-        dag_id: [
-            _stage(task.task_id, task.stage, states[dag_id, task.task_id])
+        (dag_id, run_id): [
+            _stage(task.task_id, task.stage, states[dag_id, run_id, task.task_id])
             for task in pipelines[dag_id].tasks
-            if (dag_id, task.task_id) in states
+            if (dag_id, run_id, task.task_id) in states
         ]
-        for dag_id, _ in named
+        for dag_id, run_id in named
     }
 
 
@@ -188,7 +239,7 @@ def _stage(task_id: str, stage: str | None, counts: Mapping[str, int]) -> StageS
 
 def _failures(
     session: Session, runs: Collection[DagRun], pipelines: Mapping[str, PipelineDag]
-) -> dict[str, RunFailure]:
+) -> dict[tuple[str, str], RunFailure]:
     named = [(run.dag_id, run.run_id) for run in runs]
     failed = session.execute(
         select(
@@ -198,16 +249,16 @@ def _failures(
         .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).in_(named), TaskInstance.state == "failed")
         .order_by(TaskInstance.end_date)
     )  # fmt: skip
-    first = {row.dag_id: row for row in reversed(failed.all())}
+    first = {(row.dag_id, row.run_id): row for row in reversed(failed.all())}
 
-    def why(dag_id: str) -> str | None:
-        row = first[dag_id]
-        told = told_by(pipelines[dag_id], Producer(dag_id, row.run_id, row.task_id, row.map_index), row.try_number)
+    def why(row: Any) -> str | None:
+        producer = Producer(row.dag_id, row.run_id, row.task_id, row.map_index)
+        told = told_by(pipelines[row.dag_id], producer, row.try_number)
         return told.error if told else None
 
     with ThreadPoolExecutor(_READERS) as readers:
-        reasons = dict(zip(first, readers.map(why, first), strict=True))
+        reasons = list(readers.map(why, first.values()))
     return {
-        dag_id: RunFailure(task_id=row.task_id, map_index=row.map_index, why=reasons[dag_id])
-        for dag_id, row in first.items()
+        run: RunFailure(task_id=row.task_id, map_index=row.map_index, why=reason)
+        for (run, row), reason in zip(first.items(), reasons, strict=True)
     }

@@ -15,6 +15,7 @@ from airflow_hops.api.access import READS_ARTIFACTS, READS_TASKS
 from airflow_hops.api.artifacts.lookup import MapIndex, TaskArtifact, hook_of, pipeline_of, reaching, run_of
 from airflow_hops.api.artifacts.routes import ArtifactEntry, list_run_artifacts
 from airflow_hops.api.caching import cached_answer
+from airflow_hops.api.runs.states import skip_reasons
 from airflow_hops.api.types import Model, Number, Time
 from airflow_hops.contract.artifacts import Producer
 from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport, Figures
@@ -61,6 +62,8 @@ class TaskResult(Model):
     """Of its last try, unless that succeeded."""
     error: str | None
     """Why its last try failed, in words."""
+    skipped: str | None
+    """Why it was skipped, in its own words; null where it does not say."""
     artifacts: list[ArtifactEntry]
 
 
@@ -115,6 +118,7 @@ def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex)
         run_of(session, dag_id, run_id)
         task = pipeline.task(task_id)
         instances = _instances(session, dag_id, run_id, task_id)
+        skipped = skip_reasons(session, dag_id, run_id).get((task_id, map_index))
     if not instances:
         raise HTTPException(404, f"run {run_id!r} of DAG {dag_id!r} has no task instance {task_id!r}")
     one = next((each for each in instances if each.map_index == map_index), None)
@@ -141,6 +145,7 @@ def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex)
         ],
         progress=[ProgressReport(**vars(point)) for point in told.points] if told else [],
         error=told.error if told else None,
+        skipped=skipped if one is not None and str(one.state) == "skipped" else None,
         artifacts=[each for each in made if (each.task_id, each.map_index) == (task_id, map_index)],
     )
 

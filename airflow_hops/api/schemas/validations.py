@@ -157,7 +157,7 @@ def _entry(
         artifact = returned or published(store, producer, KIND)
         if artifact is not None:
             artifact, manifest = open_artifact(store, artifact)
-            state, features = "present", _features(store, artifact)
+            state, features = "present", anomalous_features(store, artifact)
             changed = asked is not None and asked.responded_at is None and has_changed(store, schema_of(manifest))
     except HTTPException as error:
         state, detail = ("deleted" if error.status_code == 410 else "unreachable"), str(error.detail)
@@ -183,7 +183,12 @@ def _entry(
     )
 
 
-def _features(store: ArtifactStore, artifact: Artifact) -> list[AnomalousFeature]:
+def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[AnomalousFeature]:
+    """The features that a validation found anomalous, errors first.
+
+    Raises:
+        HTTPException: 410, its report was deleted; 502, the store cannot be read.
+    """
     if not any(artifact.metrics.get(name) for name in ("errors", "warnings")):
         return []
 

@@ -9,6 +9,7 @@ const UNFINISHED = new Set(["running", "queued"]);
 
 export type Pipeline = Schemas["PipelineSummary"];
 export type Activity = Schemas["Activity"];
+export type Overview = Schemas["PipelineOverview"];
 
 /** Whether a run of the pipeline, or of a DAG that watches it, goes on. */
 function isBusy({ last_run, monitors }: Pipeline): boolean {
@@ -24,6 +25,19 @@ export function usePipelines({ live = false }: { live?: boolean } = {}) {
     {
       staleTime: live ? BUSY_MS : IDLE_MS,
       refetchInterval: ({ state }) => (live ? (state.data?.pipelines.some(isBusy) ? BUSY_MS : IDLE_MS) : false),
+    },
+  );
+}
+
+/** A pipeline at a glance; asked again for as long as it is shown. */
+export function useOverview(dagId: string) {
+  return api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/overview",
+    { params: { path: { dag_id: dagId } } },
+    {
+      staleTime: BUSY_MS,
+      refetchInterval: ({ state }) => (state.data && isBusy(state.data.pipeline) ? BUSY_MS : IDLE_MS),
     },
   );
 }

@@ -2,7 +2,8 @@ import { Button, Menu, Portal } from "@chakra-ui/react";
 import { LuChevronDown } from "react-icons/lu";
 import { useNavigate } from "react-router-dom";
 import { usePipelines } from "src/api/pipelines";
-import { type PagePath, pagePath } from "src/routes";
+import { AppLink } from "src/components/AppLink";
+import { overviewPath, type PagePath, pagePath } from "src/routes";
 
 /** The choice of the pipeline, in the breadcrumbs; the page stays. */
 export function PipelineMenu({ dagId, page }: { dagId: string | null; page: PagePath }) {
@@ -12,15 +13,17 @@ export function PipelineMenu({ dagId, page }: { dagId: string | null; page: Page
   const current = dagId ?? (ids.length === 1 ? ids[0] : undefined);
   return (
     <Menu.Root>
+      {current !== undefined && <AppLink to={overviewPath(current)}>{current}</AppLink>}
       <Menu.Trigger asChild>
         <Button
           size="xs"
           variant="ghost"
           colorPalette="gray"
           fontSize="sm"
+          px={1}
           aria-label={current ? `${current}: choose a pipeline` : "Choose a pipeline"}
         >
-          {current ?? "Choose a pipeline"}
+          {current === undefined && "Choose a pipeline"}
           <LuChevronDown />
         </Button>
       </Menu.Trigger>

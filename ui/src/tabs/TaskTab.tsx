@@ -103,13 +103,16 @@ function Failure({ task, error }: { task: TaskRef; error: string | null }) {
 
 const NOTHING: Record<string, [string, string]> = {
   success: ["This task has left no artifact", "What it returned is under XCom."],
-  skipped: ["This task was skipped", "Its log says why."],
+  skipped: ["This task was skipped", "A task before it was skipped, or its log says why."],
   upstream_failed: ["A task before this one failed", "This one has not run."],
 };
 
 function Nothing({ result }: { result: Result }) {
   if (result.state === "running" || result.state === "failed" || result.state === "up_for_retry") {
     return null;
+  }
+  if (result.state === "skipped" && result.skipped !== null) {
+    return <Empty title="This task was skipped">{result.skipped}</Empty>;
   }
   const [title, text] = NOTHING[result.state ?? ""] ?? [
     "This task has not begun",

@@ -1,10 +1,11 @@
-import { Button, HStack, Text } from "@chakra-ui/react";
+import { Button, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
+import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { LuArrowUpToLine, LuSplit, LuUndo2 } from "react-icons/lu";
 import { Tooltip } from "src/components/Tooltip";
 import { formerChampions } from "src/pages/Models/champions";
 import { PromoteDialog } from "src/pages/Models/PromoteDialog";
-import type { ModelDetail } from "src/pages/Models/queries";
+import { liveOptions, type ModelDetail, useMinutes } from "src/pages/Models/queries";
 import { RollBackDialog } from "src/pages/Models/RollBackDialog";
 import { TrafficDialog } from "src/pages/Models/TrafficDialog";
 
@@ -14,9 +15,11 @@ const ACTIONS = [
   { name: "rollBack", label: "Roll back", icon: LuUndo2, Dialog: RollBackDialog },
 ] as const;
 
-/** What may be decided about a model, by those who may start the pipeline's runs. */
+/** What may be decided about a model, by those who may start the pipeline's runs. What cannot be done now says why. */
 export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [open, setOpen] = useState<string | null>(null);
+  const [minutes] = useMinutes();
+  const live = useQuery(liveOptions(dagId, detail.name, minutes));
   if (!detail.may_change) {
     return (
       <Text fontSize="sm" color="fg.muted">
@@ -25,34 +28,51 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
     );
   }
   return (
-    <HStack gap={2}>
-      {ACTIONS.map(({ name, label, icon: Icon, Dialog }) => {
-        const why = impossible(name, detail);
-        const button = (
-          <Button size="sm" variant="outline" disabled={why !== null} onClick={() => setOpen(name)}>
-            <Icon />
-            {label}
-          </Button>
-        );
-        return (
-          <span key={name}>
-            {why === null ? (
-              button
-            ) : (
-              <Tooltip content={why}>
-                <span>{button}</span>
-              </Tooltip>
-            )}
-            {open === name && <Dialog dagId={dagId} detail={detail} onClose={() => setOpen(null)} />}
-          </span>
-        );
-      })}
+    <HStack gap={2} wrap="wrap">
+      {ACTIONS.map(({ name, label, icon, Dialog }) => (
+        <span key={name}>
+          <Action
+            label={label}
+            icon={icon}
+            impossible={impossible(name, detail, live.data?.problem != null)}
+            onClick={() => setOpen(name)}
+          />
+          {open === name && <Dialog dagId={dagId} detail={detail} onClose={() => setOpen(null)} />}
+        </span>
+      ))}
     </HStack>
   );
 }
 
+function Action({
+  label,
+  icon: Icon,
+  impossible: why,
+  onClick,
+}: {
+  label: string;
+  icon: (typeof ACTIONS)[number]["icon"];
+  /** Why it cannot be done; null where it can. */
+  impossible: string | null;
+  onClick: () => void;
+}) {
+  const button = (
+    // Not `disabled`: what cannot be focused says nothing to the keyboard and to screen readers.
+    <Button size="sm" variant="outline" aria-disabled={why !== null} onClick={why === null ? onClick : undefined}>
+      <Icon />
+      {label}
+      {why !== null && <VisuallyHidden>: {why}</VisuallyHidden>}
+    </Button>
+  );
+  return why === null ? button : <Tooltip content={why}>{button}</Tooltip>;
+}
+
 /** Why something cannot be decided now; null where it can. */
-function impossible(action: string, { champion, challenger, deployed, decisions }: ModelDetail): string | null {
+export function impossible(action: string, detail: ModelDetail, isAway: boolean): string | null {
+  const { champion, challenger, deployed, decisions } = detail;
+  if (isAway) {
+    return "The model server does not answer, and could not follow the decision.";
+  }
   if (!champion) {
     return "No version serves; a run of the pipeline deploys one.";
   }

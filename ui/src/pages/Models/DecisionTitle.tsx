@@ -2,25 +2,25 @@ import { HStack, Text, Timeline } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Time } from "src/components/Time";
-import type { Decision } from "src/pages/Models/queries";
-import { titleOf } from "src/pages/Models/words";
-import { airflowTaskPath } from "src/routes";
+import { airflowTaskPath, type TaskRef } from "src/routes";
 
-/** What was decided, when, and by whom. */
-export function DecisionTitle({ decision, title }: { decision: Decision; title?: string }) {
+type Person = Schemas["DecidedBy"];
+
+/** What was decided, when, and by which person or task. */
+export function DecisionTitle({ title, at, by }: { title: string; at: string; by: Person | TaskRef | null }) {
   return (
     <HStack gap={2} wrap="wrap">
-      <Timeline.Title fontWeight="semibold">{title ?? titleOf(decision)}</Timeline.Title>
+      <Timeline.Title fontWeight="semibold">{title}</Timeline.Title>
       <Text fontSize="sm" color="fg.muted">
-        <Time at={decision.at} />
-        {decision.by && <By by={decision.by} />}
+        <Time at={at} />
+        {by && <By by={by} />}
       </Text>
     </HStack>
   );
 }
 
-function By({ by }: { by: Schemas["DecidedBy"] }) {
-  if (by.user) {
+function By({ by }: { by: Person | TaskRef }) {
+  if ("user" in by && by.user) {
     return (
       <>
         {" by "}
@@ -30,13 +30,14 @@ function By({ by }: { by: Schemas["DecidedBy"] }) {
       </>
     );
   }
-  if (by.dag_id && by.run_id && by.task_id) {
-    const task = { dag_id: by.dag_id, run_id: by.run_id, task_id: by.task_id, map_index: -1 };
+  const { dag_id, run_id, task_id } = by;
+  if (dag_id && run_id && task_id) {
+    const map_index = "map_index" in by ? by.map_index : -1;
     return (
       <>
         {" by "}
-        <AppLink to={airflowTaskPath(task)} title={by.run_id}>
-          {by.dag_id}.{by.task_id}
+        <AppLink to={airflowTaskPath({ dag_id, run_id, task_id, map_index })} title={run_id}>
+          {dag_id}.{task_id}
         </AppLink>
       </>
     );

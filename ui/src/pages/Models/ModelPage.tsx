@@ -24,10 +24,13 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [tab, setTab] = useQueryParam("tab", "serving");
   if (detail.decisions.length === 0) {
     return (
-      <Empty title={`${detail.name} has not been deployed yet`}>
-        The first run of <Code>{dagId}</Code> that reaches its <Code>DeployModelOperator</Code> registers version 1 and
-        gives it all the traffic.
-      </Empty>
+      <>
+        <Empty title={`${detail.name} has not been deployed yet`}>
+          The first run of <Code>{dagId}</Code> that reaches its <Code>DeployModelOperator</Code> registers version 1
+          and gives it all the traffic.
+        </Empty>
+        {detail.refused.length > 0 && <DecisionsTab detail={detail} />}
+      </>
     );
   }
   return (

@@ -12,6 +12,7 @@ import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
 import type { Column } from "src/components/table";
 import { formatNumber, formatPercent } from "src/format";
+import { type Entry, historyOf } from "src/pages/Models/history";
 import { type LiveModel, liveOptions } from "src/pages/Models/queries";
 import { perSecond, type Rates, ratesOf } from "src/pages/Models/rates";
 import { TrafficBar } from "src/pages/Models/TrafficBar";
@@ -168,8 +169,8 @@ function columnsFor(dagId: string): Column<Row>[] {
       label: "Last decision",
       width: 240,
       descendingFirst: true,
-      value: ({ model }) => model.last_decision?.at,
-      render: ({ model }) => model.last_decision && <LastDecision decision={model.last_decision} />,
+      value: ({ model }) => lastOf(model)?.at,
+      render: ({ model }) => <LastDecision entry={lastOf(model)} />,
     },
   ];
 }
@@ -236,14 +237,24 @@ function Requests({ live, rates }: { live: LiveModel | undefined; rates: Rates |
   );
 }
 
-function LastDecision({ decision }: { decision: Schemas["Decision"] }) {
+const lastOf = ({ last_decision: decision, last_refused: refused }: Schemas["ModelSummary"]): Entry | undefined =>
+  historyOf(decision ? [decision] : [], refused ? [refused] : [])[0];
+
+function LastDecision({ entry }: { entry: Entry | undefined }) {
+  if (entry === undefined || entry.kind === "retraining") {
+    return "–";
+  }
+  const [title, why, by] =
+    entry.kind === "refused"
+      ? ["Candidate refused", entry.candidate.why, null]
+      : [titleOf(entry.group[0]), entry.group[0].why, entry.group[0].by?.user];
   return (
-    <Tooltip content={decision.why}>
+    <Tooltip content={why}>
       <Box lineHeight="short" tabIndex={0}>
-        <Text truncate>{titleOf(decision)}</Text>
+        <Text truncate>{title}</Text>
         <Text fontSize="xs" color="fg.muted">
-          <Time at={decision.at} />
-          {decision.by?.user && ` by ${decision.by.user}`}
+          <Time at={entry.at} />
+          {by && ` by ${by}`}
         </Text>
       </Box>
     </Tooltip>

@@ -6,27 +6,21 @@ import { Time } from "src/components/Time";
 import { formatCount, formatDuration, formatNumber, formatPValue } from "src/format";
 import { DecisionTitle } from "src/pages/Models/DecisionTitle";
 import type { Decision } from "src/pages/Models/queries";
-import { type Group, stepsOf } from "src/pages/Models/rollouts";
+import { type Group, OUTCOMES, stepsOf, titleOfGroup } from "src/pages/Models/rollouts";
 import { versionPalette } from "src/pages/Models/versions";
 import { askedInWords, titleOf } from "src/pages/Models/words";
 
 const STEP_PX = 72;
-const OUTCOMES: Record<string, string> = { promoted: "promoted", rolled_back: "rolled back", left: "left as it is" };
-
 /** A canary from its deployment to its end: each step with its share, what was counted, and how it was judged. */
 export function RolloutCard({ events }: { events: Group }) {
   const [newest] = events;
   const steps = stepsOf(events);
   const [chosen, setChosen] = useState<string | null>(null);
   const shown = steps.find(({ at }) => at === chosen) ?? steps.at(-1);
-  const outcome = OUTCOMES[newest.event];
   const others = events.filter((event) => event.canary === null && event !== newest);
   return (
     <Box borderWidth={1} borderRadius="md" p={3}>
-      <DecisionTitle
-        decision={newest}
-        title={outcome ? `Rollout of version ${newest.version}: ${outcome}` : undefined}
-      />
+      <DecisionTitle title={titleOfGroup(events)} at={newest.at} by={newest.by} />
       {steps.length === 0 && <Text fontSize="sm">{newest.why}</Text>}
       {steps.length > 0 && (
         <Flex gap={2} mt={3} align="stretch" overflowX="auto">

@@ -1,6 +1,6 @@
 /** What the API says of models; shared by the parts of the page that ask the same. */
 
-import { keepPreviousData } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { api, type Schemas } from "src/api/client";
 import { useQueryParam } from "src/hooks/useQueryState";
 
@@ -14,15 +14,18 @@ const RECORD_MS = 15_000;
 
 const path = (dagId: string, model: string) => ({ dag_id: dagId, model });
 
-/** What serves of a model, and the decisions on it. */
-export function useModel(dagId: string, model: string) {
-  return api.useQuery(
+/** How to ask what serves of a model, and for the decisions on it. */
+export function modelOptions(dagId: string, model: string) {
+  return api.queryOptions(
     "get",
     "/api/dags/{dag_id}/models/{model}",
     { params: { path: path(dagId, model) } },
     { refetchInterval: RECORD_MS },
   );
 }
+
+/** What serves of a model, and the decisions on it. */
+export const useModel = (dagId: string, model: string) => useQuery(modelOptions(dagId, model));
 
 /** A model's versions; the first look of a while waits some seconds for MLflow. */
 export function useVersions(dagId: string, model: string) {

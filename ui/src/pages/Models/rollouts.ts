@@ -1,12 +1,26 @@
 /** A model's history, told in rollouts. */
 
 import type { Decision } from "src/pages/Models/queries";
+import { titleOf } from "src/pages/Models/words";
 
 /** Events of one canary, the newest first; or a single event. */
 export type Group = [Decision, ...Decision[]];
 
 const ENDS = new Set(["promoted", "rolled_back", "left", "undeployed"]);
 const WITHIN = new Set(["step", "approved", "traffic"]);
+
+/** How a canary ends, in words. */
+export const OUTCOMES: Readonly<Record<string, string>> = {
+  promoted: "promoted",
+  rolled_back: "rolled back",
+  left: "left as it is",
+};
+
+/** What came of a rollout, or what was decided: `Rollout of version 2: promoted`. */
+export function titleOfGroup([newest, ...others]: Group): string {
+  const outcome = OUTCOMES[newest.event];
+  return others.length > 0 && outcome ? `Rollout of version ${newest.version}: ${outcome}` : titleOf(newest);
+}
 
 /** Puts the events of each canary together, from its deployment to its end; both lists have the newest first. */
 export function groupDecisions(decisions: readonly Decision[]): Group[] {

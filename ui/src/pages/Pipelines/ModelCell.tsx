@@ -51,7 +51,8 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
   );
 }
 
-function Headline({ metric }: { metric: Metric }) {
+/** The metric by which versions are compared, and the difference to the version before. */
+export function Headline({ metric }: { metric: Metric }) {
   const { name, split, value, difference, low, high, compared_with } = metric;
   const against = compared_with === null ? "no champion to compare with then" : `against version ${compared_with}`;
   const interval =

@@ -5,7 +5,7 @@ import { AppLink } from "src/components/AppLink";
 import { StateBadge } from "src/components/StateBadge";
 import { TwoLines } from "src/components/TwoLines";
 import { plural } from "src/format";
-import { airflowDagPath, airflowRunPath, dataPath } from "src/routes";
+import { airflowDagPath, airflowRunPath, overviewPath } from "src/routes";
 
 /** The pipeline, whether it is paused, and the DAGs that watch its model with how they are. */
 export function NameCell({ pipeline: { dag_id, display_name, is_paused, monitors, stages } }: { pipeline: Pipeline }) {
@@ -13,7 +13,7 @@ export function NameCell({ pipeline: { dag_id, display_name, is_paused, monitors
     <TwoLines
       first={
         <>
-          <AppLink to={dataPath(dag_id)} fontWeight="semibold" display="block" truncate title={dag_id}>
+          <AppLink to={overviewPath(dag_id)} fontWeight="semibold" display="block" truncate title={dag_id}>
             {display_name}
           </AppLink>
           {is_paused && <Paused />}
@@ -52,7 +52,8 @@ export function NameCell({ pipeline: { dag_id, display_name, is_paused, monitors
   );
 }
 
-function Paused() {
+/** That a DAG is paused. */
+export function Paused() {
   return (
     <Badge size="xs" variant="outline" colorPalette="gray" flexShrink={0}>
       <LuPause aria-hidden /> paused

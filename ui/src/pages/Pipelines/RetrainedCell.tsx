@@ -12,9 +12,12 @@ const WHY: Record<string, string> = {
   manual: "by hand",
 };
 
+/** Why a run was started, by its type. */
+export const startInWords = (runType: string): string => WHY[runType] ?? runType;
+
 /** Why the last training was made, in words. */
 function reasonOf({ reason, triggered_by, run_type }: Schemas["Retraining"]): string {
-  return reason ?? (triggered_by ? `started by ${triggered_by}` : (WHY[run_type] ?? run_type));
+  return reason ?? (triggered_by ? `started by ${triggered_by}` : startInWords(run_type));
 }
 
 /** When the model was last trained, and why. */

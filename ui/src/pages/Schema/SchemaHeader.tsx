@@ -75,11 +75,14 @@ export function SchemaHeader({
   );
 }
 
-/** How many errors and warnings a validation found. */
+/** How many features a validation found anomalous; where its report is gone, how many errors and warnings. */
 export function Verdict({ validation }: { validation: ValidationEntry }) {
-  const { errors, warnings } = validation;
+  const { errors, warnings, features_total: features } = validation;
   if (errors === null) {
     return null;
+  }
+  if (features > 0) {
+    return <StateBadge state={errors > 0 ? "error" : "warning"}>{plural(features, "anomalous feature")}</StateBadge>;
   }
   return (
     <>

@@ -62,7 +62,7 @@ function Content({
     return <NoSchema elsewhere={elsewhere} />;
   }
   const latest = found.find(({ errors }) => errors !== null);
-  const anomalies = (latest?.errors ?? 0) + (latest?.warnings ?? 0);
+  const anomalies = latest?.features_total ?? 0;
   const open = (artifact: string) => change({ tab: "anomalies", artifact, feature: null }, { push: true });
   return (
     <Box>

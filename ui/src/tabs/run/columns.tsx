@@ -168,8 +168,18 @@ function ArtifactCell({ row, artifact }: { row: StageRow; artifact: ArtifactEntr
 }
 
 function None({ row: { stage } }: { row: StageRow }) {
+  if (stage.state === "skipped") {
+    const why = stage.skipped ?? "A task before it was skipped, or nothing led here.";
+    return (
+      <Tooltip content={<Text whiteSpace="pre-wrap">{why}</Text>}>
+        <Text color="fg.muted" lineClamp={2} whiteSpace="normal" lineHeight="1.35" tabIndex={0}>
+          {why}
+        </Text>
+      </Tooltip>
+    );
+  }
   const makesOne = stage.stage !== "retraining" && stage.stage !== "serving";
-  const waits = stage.state !== "success" && stage.state !== "skipped" && stage.state !== "failed";
+  const waits = stage.state !== "success" && stage.state !== "failed";
   return <Text color="fg.muted">{makesOne && waits ? "not yet" : "–"}</Text>;
 }
 

@@ -1,0 +1,210 @@
+"""A pipeline at a glance: its last runs, its drift over time, what waits for a person, what starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from airflow.models.hitl import HITLDetail
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
+from fastapi import APIRouter, HTTPException
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
+from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact, last_returned
+from airflow_hops.api.artifacts.lookup import hook_of, open_artifact, pipeline_of
+from airflow_hops.api.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.api.pipelines.definitions import PipelineDag
+from airflow_hops.api.pipelines.routes import PipelineSummary, Seen, summaries_of
+from airflow_hops.api.pipelines.state import SkewPoint, skew_points
+from airflow_hops.api.runs.states import LastRun, last_runs
+from airflow_hops.api.schemas.questions import Question, make_question, may_see_questions
+from airflow_hops.api.schemas.validations import anomalous_features, has_changed, schema_of
+from airflow_hops.api.skew.retraining import RetrainingDecision, decisions
+from airflow_hops.api.types import Model, TaskAddress, Time
+from airflow_hops.contract.properties import AnomaliesProperties
+
+router = APIRouter(prefix="/api/dags/{dag_id}", tags=["pipelines"])
+_RUNS = 8
+_CHECKS = 30
+_QUESTIONS = 20
+_FEATURES = 200
+_NOTHING_TO_LEARN = "verdict"
+"""Why a retraining is refused where there is nothing to retrain for."""
+
+
+class StartingAsset(Model):
+    """An asset whose updates start a DAG."""
+
+    name: str
+    updated_by: list[str]
+    """Pipelines that update it, of those that the user may read."""
+
+
+class Schedule(Model):
+    """What starts a DAG."""
+
+    dag_id: str
+    is_paused: bool
+    summary: str | None
+    """Airflow's word for its timetable: a cron expression, for instance."""
+    description: str | None
+    next_run: Time | None
+    """Null where none is planned; it does not begin while the DAG is paused."""
+    assets: list[StartingAsset]
+
+
+class AskedQuestion(Model):
+    """A question of a task that waits for its answer."""
+
+    task: TaskAddress
+    stage: str | None
+    question: Question
+
+
+class ProposedSchema(Model):
+    """A change of the schema that the newest validation proposes, and that nobody was asked about."""
+
+    validation: ArtifactAddress
+    at: Time
+    features: list[str]
+    """Anomalous features, the gravest first; 200 at most."""
+
+
+class PipelineOverview(Model):
+    """A pipeline. The overview of a DAG that only watches a model is that of the pipeline that trains this model."""
+
+    pipeline: PipelineSummary
+    models: list[str]
+    """Names of the models that it works on, those that it deploys first."""
+    runs: list[LastRun]
+    """The newest first."""
+    skew: list[SkewPoint]
+    """Checks of its models, oldest first."""
+    retraining: list[RetrainingDecision]
+    """Decisions whether to ask for a retraining, the newest first; without those that had no reason to."""
+    waiting: list[AskedQuestion]
+    proposed: list[ProposedSchema]
+    schedules: list[Schedule]
+    """Of the pipeline, and of the DAGs that watch it."""
+
+
+@router.get("/overview", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
+def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str) -> PipelineOverview:
+    """What there is to know of a pipeline at a glance; its models have routes of their own."""
+    told = may_read_results(user)
+    with create_session() as session:
+        seen = Seen.by(session, readable)
+        pipeline = pipeline_of(session, dag_id)
+        if dag_id not in seen.pipelines:
+            raise HTTPException(
+                404, f"DAG {dag_id!r} is in no DAG file any more; its other pages show what it has made"
+            )
+        pipeline = _leader(seen, told, pipeline)
+        watchers = [each for each in seen.watchers(pipeline) if each.dag_id in told]
+        family = list({each.dag_id: each for each in (pipeline, *watchers)}.values())
+        reports = last_returned(session, [each.dag_id for each in watchers], "skew", last=_CHECKS)
+        return PipelineOverview(
+            pipeline=summaries_of(session, seen, [pipeline], told)[0],
+            models=[name for _, name in pipeline.models()],
+            runs=last_runs(session, [pipeline], _RUNS).get(pipeline.dag_id, []),
+            skew=skew_points(pipeline, reports)[-_CHECKS:],
+            retraining=_retraining(session, watchers, reports, told),
+            waiting=_questions(session, user, family),
+            proposed=_proposed(session, pipeline),
+            schedules=[_schedule(seen, seen.dags[each.dag_id], each) for each in family],
+        )
+
+
+def _leader(seen: Seen, told: Container[str], pipeline: PipelineDag) -> PipelineDag:
+    """The pipeline that trains what a DAG watches, where there is one such and its results may be read."""
+    leaders = seen.leaders()
+    if pipeline in leaders:
+        return pipeline
+    trained = [each for each in leaders if pipeline in seen.watchers(each) and each.dag_id in told]
+    return trained[0] if len(trained) == 1 else pipeline
+
+
+def _retraining(
+    session: Session, watchers: Iterable[PipelineDag], reports: Collection[ReturnedArtifact], told: Container[str]
+) -> list[RetrainingDecision]:
+    found = [
+        decision
+        for watcher in watchers
+        for decision in decisions(session, watcher, [r for r in reports if r.dag_id == watcher.dag_id], told).values()
+        if decision.outcome != "pending" and decision.why != _NOTHING_TO_LEARN
+    ]
+    return sorted(found, key=lambda decision: decision.at.timestamp() if decision.at else 0.0, reverse=True)
+
+
+def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag]) -> list[AskedQuestion]:
+    by_dag = {each.dag_id: each for each in pipelines if may_see_questions(user, each.dag_id)}
+    waiting = (
+        select(HITLDetail, TaskInstance)
+        .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
+        .where(TaskInstance.dag_id.in_(by_dag), TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
+        .order_by(HITLDetail.created_at)
+        .limit(_QUESTIONS)
+    )
+    found = []
+    for asked, instance in session.execute(waiting):
+        task = by_dag[instance.dag_id].task(instance.task_id)
+        found.append(
+            AskedQuestion(
+                task=TaskAddress(
+                    dag_id=instance.dag_id,
+                    run_id=instance.run_id,
+                    task_id=instance.task_id,
+                    map_index=instance.map_index,
+                ),
+                stage=task.stage if task else None,
+                question=make_question(user, instance, asked, schema_changed=False),
+            )
+        )
+    return found
+
+
+def _proposed(session: Session, pipeline: PipelineDag) -> list[ProposedSchema]:
+    """What the newest validation of each task proposes, as long as the schema is the one that it looked at."""
+    newest = {
+        (each.run_id, each.task_id, each.map_index): each
+        for each in last_returned(session, [pipeline.dag_id], "anomalies")
+        if AnomaliesProperties.of(each.artifact).proposed_features is not None
+    }
+    answered = select(TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index).join(
+        HITLDetail, HITLDetail.ti_id == TaskInstance.id
+    )
+    for row in session.execute(answered.where(TaskInstance.dag_id == pipeline.dag_id)):
+        newest.pop((row.run_id, row.task_id, row.map_index), None)
+    return [found for each in newest.values() if (found := _proposal(pipeline, each)) is not None]
+
+
+def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSchema | None:
+    store = hook_of(pipeline.conn_id(validation.task_id)).store
+    try:
+        artifact, manifest = open_artifact(store, validation.artifact)
+        features = [each.feature for each in anomalous_features(store, artifact)]
+        changed = has_changed(store, schema_of(manifest))
+    except HTTPException:  # it was deleted, or the store is away, which other parts of the page say
+        return None
+    proposed = ProposedSchema(validation=returned_address(validation), at=validation.at, features=features[:_FEATURES])
+    return None if changed else proposed
+
+
+def _schedule(seen: Seen, dag: DagModel, pipeline: PipelineDag) -> Schedule:
+    updating = {name: [] for name in sorted(pipeline.scheduled_on)}  # type: dict[str, list[str]]
+    for each in seen.pipelines.values():
+        for name in each.assets & pipeline.scheduled_on:
+            updating[name].append(each.dag_id)
+    return Schedule(
+        dag_id=dag.dag_id,
+        is_paused=bool(dag.is_paused),
+        summary=dag.timetable_summary,
+        description=dag.timetable_description,
+        next_run=dag.next_dagrun_create_after,
+        assets=[StartingAsset(name=name, updated_by=sorted(dag_ids)) for name, dag_ids in updating.items()],
+    )

@@ -1,0 +1,150 @@
+import { Box, Text, Timeline } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+import {
+  LuArrowUpToLine,
+  LuBan,
+  LuCheck,
+  LuCircleDot,
+  LuFlaskConical,
+  LuPackage,
+  LuPackageX,
+  LuRefreshCw,
+  LuSplit,
+  LuUndo2,
+} from "react-icons/lu";
+import { AppLink } from "src/components/AppLink";
+import { DecisionTitle } from "src/pages/Models/DecisionTitle";
+import { type Entry, keyOf, type RefusedCandidate } from "src/pages/Models/history";
+import type { Decision } from "src/pages/Models/queries";
+import { RolloutCard } from "src/pages/Models/RolloutCard";
+import { titleOfGroup } from "src/pages/Models/rollouts";
+import { TrafficBar } from "src/pages/Models/TrafficBar";
+import { decisionLabel } from "src/pages/Skew/words";
+import { airflowRunPath, resultPath } from "src/routes";
+
+const ICONS: Record<string, typeof LuCheck> = {
+  deployed: LuPackage,
+  canary: LuFlaskConical,
+  step: LuCircleDot,
+  approved: LuCheck,
+  traffic: LuSplit,
+  promoted: LuArrowUpToLine,
+  rolled_back: LuUndo2,
+  undeployed: LuPackageX,
+};
+
+const BRIEF_LINES = 3;
+
+/** What was decided, the newest first. `brief` tells a rollout in a sentence, without its steps. */
+export function HistoryList({ entries, brief = false }: { entries: readonly Entry[]; brief?: boolean }) {
+  return (
+    <Timeline.Root size="sm" maxW="6xl">
+      {entries.map((entry) => {
+        const Icon = iconOf(entry);
+        return (
+          <Timeline.Item key={keyOf(entry)}>
+            <Timeline.Connector>
+              <Timeline.Separator />
+              <Timeline.Indicator>
+                <Icon aria-hidden />
+              </Timeline.Indicator>
+            </Timeline.Connector>
+            <Timeline.Content pb={4} minW={0}>
+              <Content entry={entry} brief={brief} />
+            </Timeline.Content>
+          </Timeline.Item>
+        );
+      })}
+    </Timeline.Root>
+  );
+}
+
+function iconOf(entry: Entry): typeof LuCheck {
+  switch (entry.kind) {
+    case "decisions":
+      return ICONS[entry.group[0].event] ?? LuCircleDot;
+    case "refused":
+      return LuBan;
+    case "retraining":
+      return entry.retraining.outcome === "requested" ? LuRefreshCw : LuBan;
+  }
+}
+
+function Content({ entry, brief }: { entry: Entry; brief: boolean }) {
+  switch (entry.kind) {
+    case "refused":
+      return <Refused candidate={entry.candidate} />;
+    case "retraining": {
+      const { retraining } = entry;
+      const started = retraining.started[0];
+      return (
+        <Box>
+          <DecisionTitle title={decisionLabel(retraining)} at={entry.at} by={retraining.task} />
+          <Why>
+            {retraining.reason}
+            {started && (
+              <>
+                {" · "}
+                <AppLink to={airflowRunPath(started.dag_id, started.run_id)}>the run that it started</AppLink>
+              </>
+            )}
+          </Why>
+        </Box>
+      );
+    }
+    case "decisions": {
+      const [newest] = entry.group;
+      return entry.group.length > 1 && !brief ? (
+        <RolloutCard events={entry.group} />
+      ) : (
+        <Single decision={newest} title={titleOfGroup(entry.group)} brief={brief} />
+      );
+    }
+  }
+}
+
+/** A candidate that never became a version, and why. */
+function Refused({ candidate: { at, why, judged, champion_version } }: { candidate: RefusedCandidate }) {
+  return (
+    <Box>
+      <DecisionTitle title="Candidate refused, and not deployed" at={at} by={judged} />
+      <Why>
+        {why || "No reason was given."}{" "}
+        <AppLink to={resultPath(judged)}>
+          {champion_version === null ? "Its figures" : `Its figures beside those of version ${champion_version}`}
+        </AppLink>
+        {" · "}
+        <AppLink to={airflowRunPath(judged.dag_id, judged.run_id)}>its run</AppLink>
+      </Why>
+    </Box>
+  );
+}
+
+function Single({ decision, title, brief }: { decision: Decision; title: string; brief: boolean }) {
+  return (
+    <Box>
+      <DecisionTitle title={title} at={decision.at} by={decision.by} />
+      <Why lines={brief ? BRIEF_LINES : undefined}>{decision.why}</Why>
+      {decision.traffic && Object.keys(decision.traffic).length > 1 && (
+        <Box maxW="md" mt={1}>
+          <TrafficBar
+            size="compact"
+            shares={Object.entries(decision.traffic).map(([version, percent]) => ({
+              version: Number(version),
+              percent,
+            }))}
+          />
+        </Box>
+      )}
+    </Box>
+  );
+}
+
+function Why({ lines, children }: { lines?: number; children: ReactNode }) {
+  const title = lines !== undefined && typeof children === "string" ? children : undefined;
+  return (
+    <Text fontSize="sm" whiteSpace="pre-wrap" wordBreak="break-word" lineClamp={lines} title={title}>
+      {children}
+    </Text>
+  );
+}

@@ -1,0 +1,80 @@
+import { Alert, Button, Stack } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+import { Link } from "react-router-dom";
+import type { Schemas } from "src/api/client";
+import type { Overview } from "src/api/pipelines";
+import { Time } from "src/components/Time";
+import { formatList, plural } from "src/format";
+import { airflowTaskPath, formatArtifact, schemaPath } from "src/routes";
+
+/** What waits for a person: questions of tasks, and changes of the schema that are proposed. */
+export function Waiting({ overview: { waiting, proposed } }: { overview: Overview }) {
+  if (waiting.length + proposed.length === 0) {
+    return null;
+  }
+  return (
+    <Stack as="section" aria-label="Waits for a person" gap={2}>
+      {waiting.map((asked) => (
+        <Asked key={formatArtifact({ ...asked.task, kind: "question" })} asked={asked} />
+      ))}
+      {proposed.map(({ validation, at, features }) => (
+        <Item
+          key={formatArtifact(validation)}
+          status="info"
+          title="A change of the schema is proposed"
+          to={schemaPath(validation.dag_id, { artifact: validation })}
+          action="Look at it"
+        >
+          Task {validation.task_id} found {plural(features.length, "anomalous feature")} <Time at={at} />:{" "}
+          {formatList(features)}.
+        </Item>
+      ))}
+    </Stack>
+  );
+}
+
+function Asked({ asked: { task, stage, question } }: { asked: Schemas["AskedQuestion"] }) {
+  const validates = stage === "validation";
+  const to = validates
+    ? schemaPath(task.dag_id, { artifact: { ...task, kind: "anomalies" } })
+    : `${airflowTaskPath(task)}/required_actions`;
+  return (
+    <Item status="warning" title={question.subject} to={to} action={question.may_answer ? "Answer" : "Look at it"}>
+      Task {task.task_id} asked <Time at={question.asked_at} />
+      {question.deadline && (
+        <>
+          {"; without an answer it is "}
+          {question.default} <Time at={question.deadline} />
+        </>
+      )}
+      .{question.assigned_to.length > 0 && ` To be answered by ${question.assigned_to.join(", ")}.`}
+    </Item>
+  );
+}
+
+function Item({
+  status,
+  title,
+  to,
+  action,
+  children,
+}: {
+  status: "warning" | "info";
+  title: string;
+  to: string;
+  action: string;
+  children: ReactNode;
+}) {
+  return (
+    <Alert.Root status={status} alignItems="center" flexWrap={{ base: "wrap", md: "nowrap" }}>
+      <Alert.Indicator />
+      <Alert.Content>
+        <Alert.Title>{title}</Alert.Title>
+        <Alert.Description wordBreak="break-word">{children}</Alert.Description>
+      </Alert.Content>
+      <Button size="sm" asChild>
+        <Link to={to}>{action}</Link>
+      </Button>
+    </Alert.Root>
+  );
+}
