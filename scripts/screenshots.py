@@ -63,6 +63,7 @@ def views_of(runs: Mapping[str, str], training_runs: list[str]) -> dict[str, Vie
     skew = f"skew/{MONITOR}/skew/-1/{runs[MONITOR]}"
     return {
         "pages/pipelines": View(_page(""), "table a"),
+        "pages/overview": View(_page("overview", dag=DAG), "section[aria-label=Decisions] a"),
         "pages/data": View(_page("data", dag=DAG), "[data-feature]"),
         "pages/data-feature": View(_page("data", dag=DAG, artifact=skew, feature="origin"), "[data-feature]"),
         "pages/dive": View(

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -260,7 +261,7 @@ def test_model_that_was_not_blessed_is_skipped_with_the_reason(role: str, tmp_pa
             **{role: {**verdict, "properties": {"blessed": False, "reasons": ["auc 0.5 is below 0.6"]}}},
         )
     with pytest.raises(AirflowSkipException, match=rf"{role}: not blessed: auc 0.5 is below 0.6"):
-        operator.execute({})
+        operator.execute({"ti": SimpleNamespace(xcom_push=lambda key, value: None)})
 
 
 def test_operators_deploy_what_is_blessed_and_skip_what_is_not(

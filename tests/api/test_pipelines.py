@@ -63,6 +63,20 @@ def test_a_dag_that_watches_a_model_belongs_to_the_one_that_deploys_it(api: Api)
     assert _pipelines(api, "only:pages_training")["pages_training"]["monitors"] == []
 
 
+def test_the_overview_of_a_dag_that_watches_a_model_is_that_of_the_pipeline_which_trains_it(api: Api) -> None:
+    def overview(user: str) -> Any:
+        return api.get("/api/dags/pages_monitoring/overview", user).json()
+
+    found = overview("viewer")
+    assert (found["pipeline"]["dag_id"], found["models"]) == ("pages_training", ["pages_model"])
+    training, monitoring = found["schedules"]
+    assert training["assets"] == [{"name": "pages.drifted", "updated_by": ["pages_monitoring"]}]
+    assert (monitoring["dag_id"], monitoring["next_run"]) == ("pages_monitoring", None)
+    alone = overview("only:pages_monitoring")
+    assert (alone["pipeline"]["dag_id"], len(alone["schedules"])) == ("pages_monitoring", 1)
+    assert "'no_such'" in api.get("/api/dags/no_such/overview").json()["detail"]
+
+
 def test_what_serves_is_what_was_decided(api: Api, canary: ModelRecord) -> None:
     model = _pipelines(api, "viewer")["pages_training"]["model"]
     shares = {role: (model[role]["version"], model[role]["traffic_percent"]) for role in ("champion", "challenger")}

@@ -84,6 +84,19 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
     (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["pipelines"]
     assert pipeline["last_run"]["run_id"] != refused.run_id
     assert pipeline["last_run"]["refusal"] == said, "of an artifact that was taken from the cache, too"
+    deploy = _stages(api, "pages_refused", refused.run_id)["stages"][1]
+    assert (deploy["state"], deploy["skipped"]) == ("skipped", f"evaluation: not blessed: {said['why']}")
+    task = f"/api/dags/pages_refused/runs/{quote(refused.run_id, safe='')}/tasks"
+    assert api.get(f"{task}/deploy/-1").json()["skipped"] == deploy["skipped"]
+    assert api.get(f"{task}/evaluate/-1").json()["skipped"] is None
+    candidates = api.get("/api/dags/pages_refused/models/pages_candidate").json()["refused"]
+    assert [candidate["why"] for candidate in candidates] == [said["why"]] * 2
+    assert (candidates[1]["judged"]["run_id"], candidates[1]["judged"]["task_id"]) == (refused.run_id, "evaluate")
+    (model,) = api.get("/api/dags/pages_refused/models").json()["models"]
+    assert (model["last_decision"], model["last_refused"]) == (None, candidates[0])
+    runs = api.get("/api/dags/pages_refused/overview").json()["runs"]
+    assert [run["refusal"] for run in runs] == [said, said]
+    assert [len(run["stages"]) for run in runs] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +106,10 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
         ("rollout", {"decision": "promoted", "reasons": []}, None),
         ("rollout", {"decision": "rolled_back", "reasons": ["errors: 5 of 100"]}, "rolled back"),
         ("skew", {"decision": "rolled_back"}, None),
+        ("infra_blessing", {"blessed": False}, "not blessed"),
+        # A run that made the champion once more refuses nothing.
+        ("evaluation", {"blessed": False, "candidate": {"fingerprint": "c"}, "champion": {"fingerprint": "c"}}, None),
+        ("evaluation", {"blessed": False, "candidate": {"fingerprint": "c"}, "champion": None}, "not blessed"),
     ],
 )
 def test_only_what_judges_a_model_refuses_it(kind: str, properties: dict[str, Any], verdict: str | None) -> None:

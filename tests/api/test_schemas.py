@@ -224,6 +224,9 @@ def test_a_question_that_cannot_be_answered_any_more_says_so(asking: Asking) -> 
         assert (closed["state"], closed["may_answer"]) == ("closed", False)
         # The schema is another one by now than that which the proposal was made for.
         stale = change("awaiting_input")
+        (waiting,) = asking.api.get("/api/dags/pages_schema/overview", "viewer").json()["waiting"]
+        assert (waiting["task"]["task_id"], waiting["stage"]) == ("validate", "validation")
+        assert (waiting["question"]["subject"], waiting["question"]["may_answer"]) == (stale["subject"], False)
         assert (stale["state"], stale["schema_changed"]) == ("waiting", True)
     finally:
         change("success", **kept)

@@ -1,7 +1,7 @@
 """Small pipelines whose artifacts the web API shows.
 
-``pages`` and ``pages_other`` make rows with awkward names and values, their statistics and a schema. Nobody runs the
-others: one watches the model that the other deploys.
+``pages`` and ``pages_other`` make rows with awkward names and values, their statistics and a schema; ``pages_refused``
+refuses its model. Nobody runs the others: one watches the model that the other deploys.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def refuse(context) -> Any:
 
 
 with DAG("pages_refused", schedule=None):
-    task.hops(refuse, task_id="evaluate", output_kind="evaluation")()
+    evaluation = task.hops(refuse, task_id="evaluate", output_kind="evaluation")()
+    DeployModelOperator(task_id="deploy", model=None, evaluation=evaluation, model_name="pages_candidate")
 
 with DAG("pages_training", schedule=[Asset("pages.drifted")]):
     train = HorovodTrainOperator(task_id="train", script="train.py")

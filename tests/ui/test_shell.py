@@ -15,7 +15,7 @@ from ui.conftest import OpenPage, Site
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
 DAG = "flights_training"
-PAGES = ["Data", "Schema", "Runs", "Models", "Skew", "Lineage"]
+PAGES = ["Overview", "Data", "Schema", "Runs", "Models", "Skew", "Lineage"]
 
 
 def test_the_navigation_leads_to_the_pipelines_and_on_to_the_pages_of_one(open_page: OpenPage) -> None:

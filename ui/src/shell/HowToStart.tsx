@@ -40,8 +40,8 @@ export function HowToStart() {
       </List.Root>
       <Text color="fg.muted" mt={5} fontSize="sm">
         A whole loop, with training, canary, skew and retraining on real flights, is started by <Code>make demo</Code>{" "}
-        in a checkout; <Code>docs/start/quickstart.md</Code> goes through it, <Code>docs/howto</Code> has a page for each
-        operator. Is there a pipeline that is not listed? <Code>airflow dags list-import-errors</Code> says why.
+        in a checkout; <Code>docs/start/quickstart.md</Code> goes through it, <Code>docs/howto</Code> has a page for
+        each operator. Is there a pipeline that is not listed? <Code>airflow dags list-import-errors</Code> says why.
       </Text>
     </Box>
   );

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { LuArrowUpToLine, LuSplit, LuUndo2 } from "react-icons/lu";
 import { Tooltip } from "src/components/Tooltip";
-import { formerChampions } from "src/pages/Models/champions";
+import { impossible } from "src/pages/Models/impossible";
 import { PromoteDialog } from "src/pages/Models/PromoteDialog";
 import { liveOptions, type ModelDetail, useMinutes } from "src/pages/Models/queries";
 import { RollBackDialog } from "src/pages/Models/RollBackDialog";
@@ -65,25 +65,4 @@ function Action({
     </Button>
   );
   return why === null ? button : <Tooltip content={why}>{button}</Tooltip>;
-}
-
-/** Why something cannot be decided now; null where it can. */
-export function impossible(action: string, detail: ModelDetail, isAway: boolean): string | null {
-  const { champion, challenger, deployed, decisions } = detail;
-  if (isAway) {
-    return "The model server does not answer, and could not follow the decision.";
-  }
-  if (!champion) {
-    return "No version serves; a run of the pipeline deploys one.";
-  }
-  if (action === "promote" && !deployed.some((version) => version !== champion.version)) {
-    return "There is no other version.";
-  }
-  if (action === "traffic" && !challenger) {
-    return "Traffic is shared between champion and challenger, and there is no challenger: a run of the pipeline deploys one.";
-  }
-  if (action === "rollBack" && !challenger && formerChampions(decisions, champion.version).length === 0) {
-    return "There was no champion before this one.";
-  }
-  return null;
 }

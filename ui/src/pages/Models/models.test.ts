@@ -7,7 +7,9 @@ import {
   namesOf,
   residualsOf,
 } from "src/pages/Models/figures";
-import type { Decision } from "src/pages/Models/queries";
+import { historyOf, keyOf, type RefusedCandidate } from "src/pages/Models/history";
+import { impossible } from "src/pages/Models/impossible";
+import type { Decision, ModelDetail } from "src/pages/Models/queries";
 import { perSecond, ratesOf } from "src/pages/Models/rates";
 import { groupDecisions, stepsOf } from "src/pages/Models/rollouts";
 import { askedInWords, metricLabel, sharesInWords, titleOf } from "src/pages/Models/words";
@@ -127,4 +129,50 @@ test("the most frequent mistakes come first, with their share of the class", () 
     [95, 2],
   ]);
   expect([calibrationOf({ auc: 0.7 }), calibrationOf(null), residualsOf({})]).toEqual([[], [], []]);
+});
+
+describe("the history", () => {
+  const at = (minute: number) => new Date(minute * 60_000).toISOString();
+  const refused = (minute: number) => ({ at: at(minute), why: "AUC 0.51" }) as RefusedCandidate;
+  const retraining = { at: at(4), outcome: "requested" } as Parameters<typeof historyOf>[2] extends
+    | readonly (infer Word)[]
+    | undefined
+    ? Word
+    : never;
+
+  test("has rollouts, refused candidates and words about a retraining by their time", () => {
+    const decisions = [
+      decision("promoted", 2, { at: at(6) }),
+      decision("canary", 2, { at: at(5) }),
+      decision("deployed", 1, { at: at(1) }),
+    ];
+    const entries = historyOf(decisions, [refused(7), refused(3)], [retraining, { ...retraining, at: null }]);
+    expect(entries.map(({ kind, at: time }) => [kind, Date.parse(time) / 60_000])).toEqual([
+      ["refused", 7],
+      ["decisions", 6],
+      ["retraining", 4],
+      ["refused", 3],
+      ["decisions", 1],
+    ]);
+    expect(new Set(entries.map(keyOf)).size).toBe(entries.length);
+  });
+});
+
+describe("what cannot be decided", () => {
+  const champion = { version: 2 } as ModelDetail["champion"];
+  const served = { champion, challenger: null, deployed: [2, 1], decisions: [] } as unknown as ModelDetail;
+  const first = { ...served, deployed: [2] };
+
+  test.each([
+    ["promote", served, false, null],
+    ["promote", first, false, "There is no other version."],
+    ["traffic", served, false, /there is no challenger/],
+    ["traffic", { ...served, challenger: champion }, false, null],
+    ["rollBack", first, false, /no champion before/],
+    ["rollBack", { ...first, challenger: champion }, true, /server does not answer/],
+    ["promote", { ...served, champion: null }, false, /No version serves/],
+  ])("%s says why", (action, detail, isAway, why) => {
+    const said = impossible(action, detail as ModelDetail, isAway);
+    why === null ? expect(said).toBeNull() : expect(said).toMatch(why);
+  });
 });

@@ -68,7 +68,7 @@ function Item({
   return (
     <Alert.Root status={status} alignItems="center" flexWrap={{ base: "wrap", md: "nowrap" }}>
       <Alert.Indicator />
-      <Alert.Content>
+      <Alert.Content flexBasis={{ base: "calc(100% - 3rem)", md: "auto" }}>
         <Alert.Title>{title}</Alert.Title>
         <Alert.Description wordBreak="break-word">{children}</Alert.Description>
       </Alert.Content>

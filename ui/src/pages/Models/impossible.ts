@@ -1,0 +1,23 @@
+import { formerChampions } from "src/pages/Models/champions";
+import type { ModelDetail } from "src/pages/Models/queries";
+
+/** Why something cannot be decided now; null where it can. */
+export function impossible(action: string, detail: ModelDetail, isAway: boolean): string | null {
+  const { champion, challenger, deployed, decisions } = detail;
+  if (isAway) {
+    return "The model server does not answer, and could not follow the decision.";
+  }
+  if (!champion) {
+    return "No version serves; a run of the pipeline deploys one.";
+  }
+  if (action === "promote" && !deployed.some((version) => version !== champion.version)) {
+    return "There is no other version.";
+  }
+  if (action === "traffic" && !challenger) {
+    return "Traffic is shared between champion and challenger, and there is no challenger: a run of the pipeline deploys one.";
+  }
+  if (action === "rollBack" && !challenger && formerChampions(decisions, champion.version).length === 0) {
+    return "There was no champion before this one.";
+  }
+  return null;
+}
