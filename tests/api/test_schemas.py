@@ -262,17 +262,36 @@ def open_proposal(asking: Asking) -> Iterator[str]:
     publish_schema(store, uri, approved, approved_by="admin", note="again")
 
 
+@pytest.fixture
+def unasked(asking: Asking) -> Iterator[None]:
+    """The second run's validation has asked nobody."""
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        task = session.query(TaskInstance).filter_by(run_id=asking.run.run_id, task_id="validate").one()
+        asked = session.get(HITLDetail, task.id)
+        kept = {column.key: getattr(asked, column.key) for column in HITLDetail.__table__.columns}
+        session.delete(asked)
+    yield
+    with create_session() as session:
+        session.add(HITLDetail(**kept))
+
+
 def _body(choice: str, text: str | None = None, decisions: int = 0) -> dict[str, Any]:
     return {"choice": choice, "text": text, "reason": " seen <i>it</i> ", "decisions": decisions}
 
 
 def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
-    asking: Asking, open_proposal: str
+    asking: Asking, open_proposal: str, unasked: None
 ) -> None:
     api, uri = asking.api, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
     seen = api.get(f"{open_proposal}/review", "only:pages_schema").json()
     assert (seen["decisions"], seen["may_decide"], seen["closed"]) == ([], True, None)
     assert api.get(f"{open_proposal}/review", "viewer").json()["may_decide"] is False
+    (proposed,) = api.get("/api/dags/pages_schema/overview").json()["proposed"]
+    assert (proposed["validation"]["run_id"], proposed["features"][:2]) == (asking.run.run_id, [HOSTILE, "maybe"])
     for user in ("viewer", "only:pages"):
         assert api.request("POST", open_proposal, user, json=_body("approve")).status_code == 403
     rejected = api.request("POST", open_proposal, json=_body("reject")).json()
@@ -283,6 +302,7 @@ def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
         "seen <i>it</i>",
         None,
     )
+    assert api.get("/api/dags/pages_schema/overview").json()["proposed"] == []
     late = api.request("POST", open_proposal, "only:pages_schema", json=_body("approve"))
     assert (late.status_code, "admin has rejected it meanwhile" in late.json()["detail"]) == (409, True)
     before = schema_history(api.store, uri)

@@ -16,14 +16,15 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
 from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact, last_returned
-from airflow_hops.api.artifacts.lookup import hook_of, open_artifact, pipeline_of
+from airflow_hops.api.artifacts.lookup import FoundArtifact, hook_of, open_artifact, pipeline_of
 from airflow_hops.api.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.api.pipelines.definitions import PipelineDag
 from airflow_hops.api.pipelines.routes import PipelineSummary, Seen, summaries_of
 from airflow_hops.api.pipelines.state import SkewPoint, skew_points
 from airflow_hops.api.runs.states import LastRun, last_runs
+from airflow_hops.api.schemas.proposals import waits_for_decision
 from airflow_hops.api.schemas.questions import Question, make_question, may_see_questions
-from airflow_hops.api.schemas.validations import anomalous_features, has_changed, schema_of
+from airflow_hops.api.schemas.validations import anomalous_features
 from airflow_hops.api.skew.retraining import RetrainingDecision, decisions
 from airflow_hops.api.types import Model, TaskAddress, Time
 from airflow_hops.contract.properties import AnomaliesProperties
@@ -184,15 +185,15 @@ def _proposed(session: Session, pipeline: PipelineDag) -> list[ProposedSchema]:
 
 
 def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSchema | None:
-    store = hook_of(pipeline.conn_id(validation.task_id)).store
+    hook = hook_of(pipeline.conn_id(validation.task_id))
     try:
-        artifact, manifest = open_artifact(store, validation.artifact)
-        features = [each.feature for each in anomalous_features(store, artifact)]
-        changed = has_changed(store, schema_of(manifest))
+        found = FoundArtifact(hook, *open_artifact(hook.store, validation.artifact))
+        if not waits_for_decision(found):
+            return None
+        features = [each.feature for each in anomalous_features(hook.store, found.artifact)]
     except HTTPException:  # it was deleted, or the store is away, which other parts of the page say
         return None
-    proposed = ProposedSchema(validation=returned_address(validation), at=validation.at, features=features[:_FEATURES])
-    return None if changed else proposed
+    return ProposedSchema(validation=returned_address(validation), at=validation.at, features=features[:_FEATURES])
 
 
 def _schedule(seen: Seen, dag: DagModel, pipeline: PipelineDag) -> Schedule:

@@ -125,22 +125,16 @@ class Proposal:
     @property
     def folder(self) -> str:
         """Where decisions are kept."""
-        return f"{self.schema.uri.rpartition('/')[0]}/proposals"
+        return _folder(self.schema)
 
     @property
     def record(self) -> str:
         """The file with the decisions on this one."""
-        maker = self.found.manifest.producer
-        about = [maker.dag_id, maker.run_id, maker.task_id, maker.map_index, self.found.fingerprint]
-        return f"{self.folder}/{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
+        return _record(self.folder, self.found)
 
     def decisions(self) -> list[ProposalDecision]:
         """What was decided, the oldest first."""
-        try:
-            told = self.found.store.read_json(self.record)
-        except FileNotFoundError:
-            return []
-        return [ProposalDecision.model_validate(each) for each in told]
+        return _decisions(self.found, self.record)
 
     def closed(self) -> str | None:
         """Why it cannot be decided here, or no more."""
@@ -271,3 +265,34 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
         store.write_text(proposal.record, json.dumps([each.model_dump(mode="json") for each in decisions], indent=1))
     log.info("proposal of %s %s by %r", proposal.task, choice, by)
     return proposal.review(decisions)
+
+
+def waits_for_decision(found: FoundArtifact) -> bool:
+    """Whether a validation's proposal is for the schema in force, and nobody has decided on it.
+
+    Raises:
+        HTTPException: 502, the store cannot be read.
+    """
+    schema = schema_of(found.manifest)
+    if schema is None or has_changed(found.store, schema):
+        return False
+    with reaching(found.store):
+        return not _decisions(found, _record(_folder(schema), found))
+
+
+def _folder(schema: Artifact) -> str:
+    return f"{schema.uri.rpartition('/')[0]}/proposals"
+
+
+def _record(folder: str, found: FoundArtifact) -> str:
+    maker = found.manifest.producer
+    about = [maker.dag_id, maker.run_id, maker.task_id, maker.map_index, found.fingerprint]
+    return f"{folder}/{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
+
+
+def _decisions(found: FoundArtifact, record: str) -> list[ProposalDecision]:
+    try:
+        told = found.store.read_json(record)
+    except FileNotFoundError:
+        return []
+    return [ProposalDecision.model_validate(each) for each in told]
