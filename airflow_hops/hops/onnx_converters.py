@@ -7,9 +7,11 @@ import importlib
 import io
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import REGRESSION, Target
@@ -107,6 +109,8 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     options: dict[Any, Any] = {step: {"div": "div"} for step in _scalers()}
     if target.problem != REGRESSION:
         options[id(model)] = {"zipmap": False}
+    for _, step in _steps(model, ""):
+        _round_thresholds(step)
     try:
         with _numbered_features(step for _, step in _steps(model, "")):
             graph = skl2onnx.convert_sklearn(
@@ -116,7 +120,30 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
         raise NotConvertible(
             f"{_step_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
         ) from error
+    _rename_inputs(graph.graph, [name for name, _ in given])
     return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
+
+
+def _round_thresholds(model: Any) -> None:
+    """Moves the thresholds of scikit-learn's trees down to a float32: none lies between, so all rows go where they went.
+
+    The converter takes the nearest float32, which may be a row's own value, above the threshold.
+    """
+    trees = [getattr(each, "tree_", None) for each in np.ravel(getattr(model, "estimators_", [model]))]
+    found = [tree.threshold for tree in trees if tree is not None]
+    found += [tree.nodes["num_threshold"] for trees in getattr(model, "_predictors", ()) for tree in trees]
+    for thresholds in found:
+        nearest = thresholds.astype(np.float32)
+        thresholds[:] = np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)
+
+
+def _rename_inputs(graph: Any, names: Sequence[str]) -> None:
+    """Gives a graph's inputs their columns' names: the converter leaves only letters, digits and ``_`` of them."""
+    renamed = {given.name: name for given, name in zip(graph.input, names, strict=True) if given.name != name}
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+    for given in graph.input:
+        given.name = renamed.get(given.name, given.name)
 
 
 def _given(inputs: EstimatorInputs, types: Any) -> list[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, SplineTransformer, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.contract.artifacts import BadInput
@@ -261,3 +262,26 @@ def test_a_signature_that_does_not_go_with_its_graph_is_refused(
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ServingError, match=re.escape(message)):
         ask(tmp_path / "onnx", {name: np.zeros(1, np.float32) for name in NAMES})
+
+
+@pytest.mark.parametrize("trees", [HistGradientBoostingClassifier, RandomForestClassifier, DecisionTreeClassifier])
+def test_a_value_beside_a_threshold_goes_where_it_went(trees: Any, tmp_path: Path) -> None:
+    """Thresholds lie halfway between two values: 42.4, whose float32 is greater."""
+    learned = pd.DataFrame({"bill": np.repeat(np.array([42.3, 42.5], np.float32), 50)})
+    model = trees(random_state=0).fit(learned, np.repeat([0, 1], 50))
+    held_out = pd.DataFrame({"bill": np.array([42.3, 42.4, 42.5], np.float32)})
+    before = model.predict_proba(held_out)
+    exported = export_model(model, tmp_path, framework="sklearn", target=LATE, sample=held_out)
+    assert exported.largest_difference < 1e-6
+    np.testing.assert_array_equal(model.predict_proba(held_out), before)
+
+
+def test_columns_of_any_name_are_served_under_it(tmp_path: Path) -> None:
+    names = ["a b", "a_b", 'Größe in "cm"', "new\nline", "🦆`x`", "class"]
+    table = pd.DataFrame(np.random.default_rng(0).random((60, len(names)), np.float32), columns=names)
+    model = make_pipeline(ColumnTransformer([("all", "passthrough", names)]), LinearRegression())
+    model.fit(table, table @ np.arange(len(names)))
+    exported = export_model(model, tmp_path, framework="sklearn", target=PRICE, sample=table)
+    assert list(exported.inputs) == names
+    asked = ask(tmp_path / "onnx", as_request(table[:5]))
+    np.testing.assert_allclose(asked["prediction"], model.predict(table[:5]), rtol=1e-4)
