@@ -90,7 +90,7 @@ def test_the_doctor_fails_without_a_runtime_environment_and_says_how_to_make_one
     assert "checks failed: " in errors and "runtime environment" in errors
     table = " ".join(output.split())
     assert "airflow hops runtime create" in table
-    assert "connection spark_default warn" in table
+    assert "connection spark_default ok none: Spark runs on this machine" in table
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from test_cli import airflow
 
 from airflow_hops.cli.serve import server_flags, storage_variables
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.hooks.runtime import with_default_places
 from airflow_hops.store import ArtifactStore
 
 
@@ -108,7 +109,34 @@ def test_the_command_becomes_the_server(tmp_path: Path) -> None:
     assert "--port" in wrong.stderr
 
 
+@pytest.mark.runtime
+@pytest.mark.server
+def test_without_a_connection_all_is_below_airflow_home(tmp_path: Path) -> None:
+    server = airflow("hops", "serve", "--", "--version", AIRFLOW_HOME=str(tmp_path), AIRFLOW_CONN_HOPS_DEFAULT="")
+    assert server.returncode == 0, server.stderr
+    assert (tmp_path / "hops-serving" / "models.config").read_text() == "model_config_list {}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "has_defaults"),
+    [
+        ({"serving_port": "9500", "serving_rest_port": "9501"}, True),
+        ({"serving_host": "localhost"}, True),
+        ({"serving_host": "models.internal"}, False),
+        ({"serving_base_path": "/srv/models"}, False),
+        ({"serving_capture_path": "s3://captured"}, False),
+    ],
+)
+def test_places_have_defaults_where_a_connection_names_none(given: dict[str, str], has_defaults: bool) -> None:
+    services = {"serving_host": "127.0.0.1", "serving_port": "8500", **given}
+    found = with_default_places(services, Path("/home/airflow"))
+    added = {name: found[name] for name in found.keys() - given.keys()}
+    assert services.items() <= found.items()
+    assert ("/home/airflow/hops-serving/models" in added.values()) == has_defaults
+    assert found.get("serving_rest_port") == (given.get("serving_rest_port") or ("8501" if has_defaults else None))
+
+
 def test_without_anything_to_serve_the_command_says_so() -> None:
-    result = airflow("hops", "serve", AIRFLOW_CONN_HOPS_DEFAULT='{"conn_type": "hops"}')
+    result = airflow("hops", "serve", AIRFLOW_CONN_HOPS_DEFAULT='{"conn_type": "hops", "host": "192.0.2.1"}')
     assert result.returncode == 1
     assert "connection field 'config_file' is empty" in result.stderr

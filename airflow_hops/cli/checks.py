@@ -30,6 +30,7 @@ from airflow_hops.environments import (
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import step_environment
+from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
 from airflow_hops.overlays import installed_packages, list_overlays
 from airflow_hops.processes.programs import module_command
 
@@ -140,18 +141,24 @@ def check_plugin() -> Check:
 
 
 def check_spark_connection(conn_id: str) -> Check:
-    """Whether there is a Spark connection; Airflow's Spark hook silently takes YARN where there is none."""
+    """Whether there is a Spark connection; ``spark_default`` need not exist."""
     from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
 
     name = f"connection {conn_id}"
     try:
         connection = BaseHook.get_connection(conn_id)
     except Exception as error:
+        is_missing = isinstance(error, AirflowNotFoundException) and not os.environ.get(
+            f"AIRFLOW_CONN_{conn_id.upper()}"
+        )
+        if conn_id == DEFAULT_CONN_ID and is_missing:
+            return Check(name, "ok", f"none: Spark runs on this machine ({THIS_MACHINE})")
         advice = (
             f"for Spark on this machine: airflow connections add {conn_id} "
             """--conn-json '{"conn_type": "spark", "host": "local[*]"}'"""
         )
-        return Check(name, "warn", f"{error}; Spark's own default would be YARN", advice)
+        return Check(name, "warn", f"{error}; the operators that name it fail", advice)
     if connection.conn_type != "spark":
         return Check(name, "fail", f"its type is {connection.conn_type!r}", "make it one of type spark")
     return Check(name, "ok", f"master {connection.host or 'yarn'}")

@@ -178,13 +178,41 @@ _STORE_COMMANDS = (
 )
 
 
+_INIT_ARGUMENTS = (
+    Arg(("name",), help="Name of the project: its package, its model, and the beginning of its DAGs' ids"),
+    Arg(("--from",), dest="from_", required=True, metavar="FILE", help="CSV (also compressed) or Parquet: path or URI"),
+    Arg(("--label",), required=True, metavar="COLUMN", help="What is to be predicted"),
+    Arg(("--key",), metavar="COLUMN", help="What identifies a row (default: as guessed)"),
+    Arg(("--time",), metavar="COLUMN", help="A row's time (default: as guessed)"),
+    Arg(("--weight",), metavar="COLUMN", help="A row's weight in training (default: none)"),
+    Arg(
+        ("--problem",),
+        choices=("binary", "multiclass", "regression"),
+        help="What the label asks for (default: what its values tell)",
+    ),
+    Arg(("--drop",), metavar="COLUMN", action="append", default=[], help="A column to leave out (can be given again)"),
+    Arg(("--encoding",), default="utf8", help="Of CSV (default: utf8)"),
+    Arg(("-o", "--output"), metavar="FOLDER", help="Where the project's folder is made (default: [core] dags_folder)"),
+    Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops"),
+    ARG_VERBOSE,
+)
+
+
 def get_hops_cli_commands() -> list[CLICommand]:
     """The commands, for Airflow's provider manager."""
     return [
         GroupCommand(
             name="hops",
-            help="Machine-learning pipelines: runtime environment, checks, schemas, artifact store",
+            help="Machine-learning pipelines: new projects, runtime environment, checks, schemas, artifact store",
             subcommands=(
+                ActionCommand(
+                    name="init",
+                    help="Write a project that trains, serves and watches a model of your own file",
+                    description="Looks at the file, guesses key, time, features and problem, says so, and writes two "
+                    "DAGs, their functions and a test. Nothing is written where something cannot be used.",
+                    func=lazy_load_command("airflow_hops.cli.init.init"),
+                    args=_INIT_ARGUMENTS,
+                ),
                 GroupCommand(name="runtime", help="Manage the runtime environment", subcommands=_RUNTIME_COMMANDS),
                 GroupCommand(name="schema", help="Frozen schemas and their versions", subcommands=_SCHEMA_COMMANDS),
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),

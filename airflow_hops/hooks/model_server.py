@@ -86,12 +86,12 @@ class ModelServerHook(BaseHook):
         Raises:
             BadInput: there is no such connection, it is of another type, or its extra is no JSON object.
         """
-        connection = self._connection()
-        if connection.conn_type == "hops":
+        if self.is_hops:
             from airflow_hops.hooks.runtime import RuntimeHook
 
             found = RuntimeHook(self.model_server_conn_id).settings.services
             return {name: value for name, value in found.items() if name.startswith("serving_")}
+        connection = self._connection()
         if connection.conn_type != self.conn_type:
             raise BadInput(
                 f"connection {self.model_server_conn_id!r} is of type {connection.conn_type!r}; expected "
@@ -111,8 +111,11 @@ class ModelServerHook(BaseHook):
 
     @property
     def is_hops(self) -> bool:
-        """Whether the connection is one of type ``hops``."""
-        return bool(self._connection().conn_type == "hops")
+        """Whether the connection is one of type ``hops``; ``hops_default`` need not exist."""
+        from airflow_hops.hooks.runtime import RuntimeHook
+
+        is_default = self.model_server_conn_id == RuntimeHook.default_conn_name
+        return is_default or bool(self._connection().conn_type == "hops")
 
     @property
     def address(self) -> ServerAddress:

@@ -35,6 +35,12 @@ from airflow_hops.store import ArtifactStore
 from airflow_hops.store.step_cache import find_cached, record_cached
 
 _LAST_LINES = 20
+_PLACES = {
+    "serving_base_path": "models",
+    "serving_config_file": "models.config",
+    "serving_traffic_file": "traffic.json",
+    "serving_capture_path": "captured",
+}
 _PATIENCE_S = 10.0
 
 
@@ -132,7 +138,7 @@ class RuntimeHook(BaseHook):
             runtime=runtime,
             tracking_uri=tracking_uri,
             storage_options=opened.storage_options,
-            services={"tracking_uri": tracking_uri, **services},
+            services={"tracking_uri": tracking_uri, **with_default_places(services, home)},
         )
 
     def _runtime_folder(self, given: str, default: Path) -> Path:
@@ -329,6 +335,19 @@ class RuntimeHook(BaseHook):
         else:
             figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
             self.log.info("%3.0f%% %s%s", 100 * line.progress, line.text, figures)
+
+
+def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, str]:
+    """The model server of a connection that names none of its files: on this machine, with all below one folder.
+
+    Args:
+        services: The connection's ``serving_*`` entries.
+        home: ``AIRFLOW_HOME``.
+    """
+    if services["serving_host"] not in ("127.0.0.1", "localhost") or any(services.get(name) for name in _PLACES):
+        return dict(services)
+    places = {name: str(home / "hops-serving" / file) for name, file in _PLACES.items()}
+    return {"serving_rest_port": "8501", **places, **services}
 
 
 def _text(value: Any) -> str:

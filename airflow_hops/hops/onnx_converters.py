@@ -125,7 +125,7 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
 
 
 def _round_thresholds(model: Any) -> None:
-    """Moves the thresholds of scikit-learn's trees down to a float32: none lies between, so all rows go where they went.
+    """Moves thresholds of scikit-learn's trees down to a float32: none lies between, so all rows go where they went.
 
     The converter takes the nearest float32, which may be a row's own value, above the threshold.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,12 @@ from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CONN_ID = "spark_default"
+THIS_MACHINE = "local[*]"
+"""The master where there is no connection of that name."""
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -73,7 +81,7 @@ class SparkLauncher:
         """Starts the step of a spec; arguments as :meth:`airflow_hops.launchers.local.LocalLauncher.start`.
 
         Raises:
-            BadInput: there is no runtime environment, no Java that Spark runs on, or no such connection.
+            BadInput: there is no runtime environment, no Java that Spark runs on, or no connection of that name.
         """
         # Imported here, since it takes longer to import than all of this package, at every parsing of a DAG.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -88,7 +96,8 @@ class SparkLauncher:
                 f"'airflow hops runtime create {self.runtime}', which brings it along"
             )
         conf = dict(_DEFAULTS)
-        on_this_machine = self._master().startswith("local")
+        master = self._master()
+        on_this_machine = master.startswith("local")
         if on_this_machine:
             conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(base))}
         conf |= self.conf
@@ -109,6 +118,8 @@ class SparkLauncher:
             application_args=[str(spec_path)],
             env_vars={name: environment[name] for name in ("PATH", "PYSPARK_PYTHON")},
         )
+        if master == THIS_MACHINE:
+            hook._connection["master"] = master  # of a missing connection, the hook makes YARN
         command = hook._build_spark_submit_command(str(driver))
         if on_this_machine and self.warm is not None:
             arguments = shlex.join([*command[1 : command.index(str(driver))], "pyspark-shell"])
@@ -118,14 +129,17 @@ class SparkLauncher:
         return StepProcess.start(command, env=environment, cwd=folder, detached=detached)
 
     def _master(self) -> str:
-        """The master that the connection names."""
+        """The master that the connection names; this machine, where there is no ``spark_default``."""
         try:
             connection = BaseHook.get_connection(self.conn_id)
         except AirflowNotFoundException:
-            # The provider's hook by itself would take YARN.
+            variable = f"AIRFLOW_CONN_{self.conn_id.upper()}"
+            if self.conn_id == DEFAULT_CONN_ID and not os.environ.get(variable):
+                log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, THIS_MACHINE)
+                return THIS_MACHINE
             raise BadInput(
                 f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
-                f'AIRFLOW_CONN_{self.conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
+                f'{variable}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
             ) from None
         return str(connection.host or "")
 

@@ -178,13 +178,12 @@ def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
 
 
 def _code_paths(context: Context) -> tuple[str, ...]:
-    """The folders of user code: the DAG file's own, and its bundle's."""
-    fileloc = Path(context["dag"].fileloc).parent
+    """The folders of user code: the DAG file's own, the one that its package lies in, and its bundle's."""
+    own = top = Path(context["dag"].fileloc).parent
+    while (top / "__init__.py").exists():
+        top = top.parent
     bundle = getattr(context["ti"], "bundle_instance", None)
-    paths = [str(fileloc)]
-    if bundle is not None and str(bundle.path) not in paths:
-        paths.append(str(bundle.path))
-    return tuple(paths)
+    return tuple(dict.fromkeys([str(own), str(top), *([str(bundle.path)] if bundle is not None else [])]))
 
 
 def skipped(ti: Any, reason: str, **facts: Any) -> AirflowSkipException:

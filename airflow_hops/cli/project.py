@@ -1,0 +1,321 @@
+"""The files of a new project: a pipeline for one table, as a person would write it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Iterable
+from string import Template
+from typing import Any
+
+from airflow_hops.contract.table_columns import ColumnDescription, Role, TableDescription
+from airflow_hops.contract.target import MULTICLASS, REGRESSION
+
+_WIDTH = 110
+_LABEL_TYPES = {"text": "string", "integer": "int64", "boolean": "bool", "float": "float64"}
+_REJECTED_BY_DEFAULT = 0.1
+
+_PACKAGE = '"""The $name pipeline: from the rows of a file to a served model."""\n'
+
+_FEATURES = '''"""What the model is asked with: the columns of the file, by what they hold."""
+
+DATA = $data
+LABEL = $label
+
+NUMBERS = $numbers
+CATEGORIES = $categories
+'''
+
+_PREPARE = '''"""The rows to learn from."""
+
+def prepare(spark, tables):
+    """Returns one row for each row of the table; the place to derive columns, or to join other tables."""
+    return tables["$name"]
+'''
+
+_MODEL = '''"""The model: gradient-boosted trees, which need no scaling and take missing values."""
+
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoosting$estimator
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder
+from threadpoolctl import threadpool_limits
+
+from $name.features import CATEGORIES, NUMBERS
+
+
+def fit(rows, labels, weights=None):
+    """Trains on a data frame in which a missing number is NaN and a missing category is empty."""
+    encode = make_column_transformer(
+        ("passthrough", NUMBERS),
+        (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), CATEGORIES),
+    )
+    trees = HistGradientBoosting$estimator(random_state=0)
+    with threadpool_limits(1):  # small data is trained fastest by one thread, above all on a busy machine
+        return make_pipeline(encode, trees).fit(rows, labels, histgradientboosting${step}__sample_weight=weights)
+
+
+def train(context):
+    """Returns what the pipeline exports, evaluates and deploys."""
+    rows = context.table("train", columns=[*NUMBERS, *CATEGORIES])
+    return fit(rows.frame(), rows.labels, rows.weights)
+'''
+
+_TRAINING = '''"""Learns ``$label_text`` from a file, and serves the model if it is no worse than the one before."""
+
+from airflow.sdk import DAG, Asset
+
+from airflow_hops.operators import (
+    DeployModelOperator,
+    EvaluateOperator,
+    InfraValidateOperator,
+    IngestOperator,
+    PrepareOperator,
+    SchemaOperator,
+    Source,
+    StatisticsOperator,
+    TrainOperator,
+    ValidateExamplesOperator,
+)
+from $name.features import CATEGORIES, DATA, LABEL, NUMBERS
+
+TYPES = {
+    **dict.fromkeys(NUMBERS, "float64"),
+    **dict.fromkeys(CATEGORIES, "string"),
+$types}
+
+with DAG(
+    "${name}_training",
+    schedule=[Asset("${name}_drifted")],
+    is_paused_upon_creation=False,
+    max_active_runs=1,
+    doc_md=__doc__,
+    tags=["hops", "$name"],
+):
+    raw = IngestOperator(
+        task_id="ingest",
+        sources={"$name": Source(DATA, columns=$columns, schema=TYPES$source)},
+    )
+    examples = PrepareOperator(
+        task_id="prepare",
+        prepare="$name.prepare:prepare",
+        tables=raw.output,
+        label=LABEL,
+$prepare    )
+    statistics = StatisticsOperator(task_id="statistics", examples=examples.output)
+    schema = SchemaOperator(task_id="schema", statistics=statistics.output)
+    validation = ValidateExamplesOperator(task_id="validate", statistics=statistics.output, schema=schema.output)
+    model = TrainOperator(
+        task_id="train",
+        train="$name.model:train",
+        examples=examples.output,
+        statistics=statistics.output,
+        schema=schema.output,
+    )
+    evaluation = EvaluateOperator(
+        task_id="evaluate",
+        model=model.output,
+        examples=examples.output,
+        model_name="$name",
+$evaluate    )
+    infra = InfraValidateOperator(task_id="infra_validate", model=model.output, examples=examples.output)
+    DeployModelOperator(
+        task_id="deploy",
+        model=model.output,
+        model_name="$name",
+        evaluation=evaluation.output,
+        infra_blessing=infra.output,
+    )
+
+    validation >> model
+'''
+
+_MONITORING = '''"""Compares requests with what the model learnt from, and asks for a retraining when they differ."""
+
+from airflow.sdk import DAG, Asset
+
+from airflow_hops.operators import RequestRetrainingOperator, SkewOperator
+
+with DAG(
+    "${name}_monitoring",
+    schedule="@daily",
+    catchup=False,
+    is_paused_upon_creation=False,
+    max_active_runs=1,
+    doc_md=__doc__,
+    tags=["hops", "$name"],
+):
+    skew = SkewOperator(task_id="skew", model_name="$name", min_rows=$min_rows)
+    RequestRetrainingOperator(task_id="request_retraining", skew=skew.output, asset=Asset("${name}_drifted"))
+'''
+
+_TEST = '''"""The model, on rows of the file."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.dummy import Dummy$estimator
+
+from $name.features import CATEGORIES, DATA, LABEL, NUMBERS
+from $name.model import fit
+
+
+@pytest.fixture(scope="module")
+def rows():
+$read
+    found = found.dropna(subset=[LABEL]).head(10_000)
+    found[CATEGORIES] = found[CATEGORIES]$texts.fillna("")
+    return found.astype(dict.fromkeys(NUMBERS, float))
+
+
+@pytest.fixture(scope="module")
+def model(rows):
+    return fit(rows[[*NUMBERS, *CATEGORIES]], rows[LABEL])
+
+
+def test_it_learns_more_than_the_labels_alone_say(model, rows):
+    guess = Dummy$estimator().fit(rows, rows[LABEL])
+    assert model.score(rows, rows[LABEL]) >= guess.score(rows, rows[LABEL])
+
+
+def test_a_row_of_which_nothing_is_known_is_answered(model):
+    unknown = pd.DataFrame([{**dict.fromkeys(NUMBERS, np.nan), **dict.fromkeys(CATEGORIES, "")}])
+    assert len(model.predict(unknown)) == 1
+'''
+
+
+def project_files(name: str, uri: str, encoding: str, table: TableDescription) -> dict[str, str]:
+    """The sources of a project, by file name.
+
+    Args:
+        name: Its package: an identifier.
+        uri: Where the rows are: an absolute path, or a URI.
+        encoding: Of CSV.
+        table: The table's columns, whatever their names.
+
+    Raises:
+        SyntaxError: a source is no Python, which is an error of this module.
+    """
+    label = _label_of(table)
+    is_regression = table.problem == REGRESSION
+    values = {
+        "name": name,
+        "data": _literal(uri),
+        "label": _literal(label.name),
+        "label_text": _in_docstring(label.name),
+        "numbers": _literal(table.named("number")),
+        "categories": _literal(table.named("category")),
+        "estimator": "Regressor" if is_regression else "Classifier",
+        "step": "regressor" if is_regression else "classifier",
+        "types": _types(table),
+        "columns": f"(*TYPES, {', '.join(map(_literal, times))})" if (times := table.named("time")) else "tuple(TYPES)",
+        "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
+        "prepare": _arguments(_prepare(table)),
+        "evaluate": _arguments(_evaluate(table)),
+        "min_rows": min(1000, max(100, table.rows // 2)),
+        "read": _read_by_pandas(table, encoding),
+        "texts": "" if table.format == "csv" else ".astype(str).str.lower()" if _has_booleans(table) else "",
+    }
+    templates = {
+        "__init__.py": _PACKAGE,
+        "training.py": _TRAINING,
+        "monitoring.py": _MONITORING,
+        "features.py": _FEATURES,
+        "prepare.py": _PREPARE,
+        "model.py": _MODEL,
+        f"test_{name}.py": _TEST,
+    }
+    sources = {file: Template(template).substitute(values) for file, template in templates.items()}
+    for file, source in sources.items():
+        ast.parse(source, file)
+    return sources
+
+
+def _label_of(table: TableDescription) -> ColumnDescription:
+    label = table.only("label")
+    assert label is not None
+    return label
+
+
+def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, Any]]:
+    """What is said of a CSV file that is not as most are."""
+    if table.format == "csv":
+        if table.delimiter != ",":
+            yield "delimiter", table.delimiter
+        if tuple(table.null_values) != ("", "NA"):
+            yield "null_values", tuple(table.null_values)
+        if encoding != "utf8":
+            yield "encoding", encoding
+
+
+def _types(table: TableDescription) -> str:
+    """Entries of the columns that are no features; a time is read as it is."""
+    label, key, weight = _label_of(table), table.only("key"), table.only("weight")
+    entries = {"LABEL": "float64" if table.problem == REGRESSION else _LABEL_TYPES[label.type]}
+    entries |= {_literal(key.name): "string"} if key else {}
+    entries |= {_literal(weight.name): "float64"} if weight else {}
+    return "".join(f'    {name}: "{kind}",\n' for name, kind in entries.items())
+
+
+def _prepare(table: TableDescription) -> Iterable[tuple[str, Any]]:
+    roles: tuple[Role, ...] = ("key", "time", "weight")
+    yield from ((role, column.name) for role in roles if (column := table.only(role)) is not None)
+    yield "problem", table.problem
+    if table.classes is not None:
+        yield "classes", list(table.classes)
+    if (share := _label_of(table).missing / table.rows) > _REJECTED_BY_DEFAULT / 2:
+        yield "max_rejected", min(1.0, math.ceil(share * 20 + 1) / 20)
+
+
+def _evaluate(table: TableDescription) -> Iterable[tuple[str, Any]]:
+    if table.problem == MULTICLASS and table.largest_class is not None:
+        yield "minimum", {"accuracy": round(table.largest_class, 3)}
+
+
+def _has_booleans(table: TableDescription) -> bool:
+    return any(column.type == "boolean" and column.role == "category" for column in table.columns)
+
+
+def _read_by_pandas(table: TableDescription, encoding: str) -> str:
+    if table.format == "parquet":
+        return "    found = pd.read_parquet(DATA, columns=[LABEL, *NUMBERS, *CATEGORIES])"
+    given = dict(_csv_format(table, encoding))
+    missing = _literal(list(table.null_values))
+    lines = [
+        "found = pd.read_csv(",
+        "    DATA,",
+        *([f"    sep={_literal(given['delimiter'])},"] if "delimiter" in given else []),
+        *([f"    encoding={_literal(encoding)},"] if "encoding" in given else []),
+        "    dtype=dict.fromkeys(CATEGORIES, str),",
+        "    keep_default_na=False,",
+        f"    na_values={missing},",
+        ")",
+    ]
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _arguments(given: Iterable[tuple[str, Any]]) -> str:
+    return "".join(f"        {name}={_literal(value, '        ')},\n" for name, value in given)
+
+
+def _literal(value: Any, indent: str = "") -> str:
+    """A value in Python, as the formatters write it."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if value.isprintable() else repr(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_literal(name)}: {_literal(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        opening, closing = "[]" if isinstance(value, list) else "()"
+        items = [_literal(item) for item in value]
+        line = opening + ", ".join(items) + ("," if len(items) == 1 and isinstance(value, tuple) else "") + closing
+        if len(line) + len(indent) <= _WIDTH:
+            return line
+        return f"{opening}\n" + "".join(f"{indent}    {item},\n" for item in items) + f"{indent}{closing}"
+    return repr(value)
+
+
+def _in_docstring(text: str) -> str:
+    """Text within a docstring: on one line, without what would end it or be read as an escape."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return line.translate({ord('"'): "'", ord("\\"): "/", ord("`"): "'"})

@@ -1,0 +1,366 @@
+"""Looks at a file for ``airflow hops init``: what its columns hold, and what a pipeline can do with them."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.prepare import PrepareOptions
+from airflow_hops.contract.sources import Source
+from airflow_hops.contract.splits import TRAIN
+from airflow_hops.contract.table_columns import ColumnDescription, Role, TableDescription
+from airflow_hops.contract.target import MULTICLASS, REGRESSION, Problem, Target
+from airflow_hops.data.readers import infer_types, read
+from airflow_hops.data.readers.raw_file import RawFile, explained, identify
+from airflow_hops.data.readers.types import unify
+from airflow_hops.runtime.prepare.label import find_target
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.store.source_files import list_files
+
+_MOST_ROWS = 1_000_000
+_FEW_ROWS = 100
+_FEW_ROWS_OF_A_CLASS = 10
+_HEAD_BYTES = 1 << 16
+_DELIMITERS = ",;\t|"
+_MISSING_TEXTS = frozenset({"?", "-", ".", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none"})
+_DECIMAL_COMMA = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*$"
+_NAME_OF_A_KEY = re.compile(r"(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$|[a-z](?:Id|ID)$", re.IGNORECASE)
+_SO_LIKE_THE_LABEL = 1 - 1e-9
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the user says of a file's columns; None of what is to be guessed.
+
+    Attributes:
+        label: Column to predict.
+        key: Column that identifies a row.
+        time: Column of the row's time.
+        weight: Column of the row's weight in training.
+        problem: What the label asks for.
+        drop: Columns to leave out.
+    """
+
+    label: str
+    key: str | None = None
+    time: str | None = None
+    weight: str | None = None
+    problem: Problem | None = None
+    drop: Sequence[str] = ()
+
+    def role(self, name: str) -> Role | None:
+        """The role that a column is told to have."""
+        for role in ("label", "key", "time", "weight"):
+            if getattr(self, role) == name:
+                return role  # type: ignore[return-value]
+        return None
+
+    def check(self, names: Sequence[str], where: str) -> None:
+        """Compares the names with the file's.
+
+        Raises:
+            BadInput: a column is not in the file, or has two roles.
+        """
+        given = [("label", self.label), ("key", self.key), ("time", self.time), ("weight", self.weight)]
+        options = [(option, name) for option, name in given if name is not None]
+        for option, name in [*options, *(("drop", name) for name in self.drop)]:
+            if name not in names:
+                raise BadInput(f"{where}: --{option} is {name!r}, which is no column; there are {_named(names)}")
+        counts = Counter([name for _, name in options] + list(dict.fromkeys(self.drop)))
+        if twice := [name for name, number in counts.items() if number > 1]:
+            raise BadInput(f"{where}: column {twice[0]!r} is named by two options; expected one role for a column")
+
+
+def describe(
+    context: StepContext, *, uri: str, encoding: str = "utf8", package: str | None = None, **told: Any
+) -> dict[str, Any]:
+    """The step of ``airflow hops init``.
+
+    Args:
+        context: The step's context.
+        uri: The file: a path, or a URI that fsspec opens.
+        encoding: Of CSV.
+        package: Name of the Python package to be; None for none.
+        **told: As :class:`Told`.
+
+    Raises:
+        BadInput: the file cannot be read, what was told does not go with it, or the package is installed already.
+    """
+    if package is not None and importlib.util.find_spec(package) is not None:
+        raise BadInput(f"name {package!r} is that of a module of the runtime environment; choose another one")
+    return describe_table(Source(uri, encoding=encoding), Told(**told)).to_dict()
+
+
+def describe_table(source: Source, told: Told) -> TableDescription:
+    """Says what the columns of a table hold, and gives each a role.
+
+    Raises:
+        BadInput: the table cannot be read, or what was told does not go with it.
+    """
+    fs, listed = list_files(source)
+    files = [identify(fs, file, source) for file in listed]
+    if other := [file.name for file in files if file.format not in ("csv", "parquet")]:
+        raise BadInput(f"{other[0]}: the file is neither CSV nor Parquet; write it as one of these")
+    if files[0].format == "csv":
+        source = replace(source, delimiter=_delimiter(files[0]))
+    table, whole = _read(files, source, told.label)
+    told.check(table.column_names, source.uri)
+    if files[0].format == "csv":
+        _check_decimal_commas(table, source)
+        if more := _missing_texts(table, told):
+            source = replace(source, null_values=(*source.null_values, *more))
+            table, whole = _read(files, source, told.label)
+    label, target = _label(table.column(told.label), told, source.uri)
+    columns = _columns(table, told, target)
+    features = [column for column in columns if column.role in ("number", "category")]
+    if not features:
+        unused = ", ".join(f"{column.name!r} ({column.why})" for column in columns if column.role == "unused")
+        raise BadInput(f"{source.uri}: no column is left to predict {told.label!r} from; left out are {unused or '-'}")
+    counts = None if target.problem == REGRESSION else Counter(label.to_pylist())
+    return TableDescription(
+        rows=table.num_rows,
+        whole=whole,
+        columns=columns,
+        problem=target.problem,
+        classes=target.classes,
+        largest_class=max(counts.values()) / len(label) if counts else None,
+        request=_request(table, features),
+        format=files[0].format,
+        delimiter=source.delimiter,
+        null_values=source.null_values,
+        notes=_notes(table.num_rows, counts, told.label),
+    )
+
+
+def _read(files: Sequence[RawFile], source: Source, label: str) -> tuple[pa.Table, bool]:
+    """The first rows of a table, with types that hold all of them, and whether these are all rows."""
+    files = [replace(file, source=source) for file in files]
+    types = unify({file.name: infer_types(file) for file in files})
+    if files[0].format == "csv":  # categories are read as they stand there: TRUE is not True
+        types = {n: pa.string() if pa.types.is_boolean(t) and n != label else t for n, t in types.items()}
+    batches, rows, whole = [], 0, True
+    for batch in (batch for file in files for batch, _ in read(file, types)):
+        if rows == _MOST_ROWS:
+            whole = False
+            break
+        batches.append(batch.slice(0, _MOST_ROWS - rows))
+        whole = batches[-1].num_rows == batch.num_rows
+        rows += batches[-1].num_rows
+        if not whole:
+            break
+    if not rows:
+        raise BadInput(f"{source.uri}: the file has no rows; expected a header and rows below it")
+    return pa.Table.from_batches(batches), whole
+
+
+def _delimiter(file: RawFile) -> str:
+    """The one of the usual delimiters that the header has most of, outside quotes."""
+    with file.stream() as (stream, _), explained(file.name):
+        head = bytes(stream.read(_HEAD_BYTES)).decode(file.source.encoding, "replace")
+    header = (re.sub(r'"[^"]*"', "", head).lstrip("\ufeff\r\n").splitlines() or [""])[0]
+    return max(_DELIMITERS, key=header.count)
+
+
+def _check_decimal_commas(table: pa.Table, source: Source) -> None:
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not pa.types.is_string(column.type):
+            continue
+        values = column.drop_null()
+        if len(values) and pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
+            raise BadInput(
+                f"{source.uri}: column {name!r} has decimal commas ({values[0].as_py()!r}); expected points. Write the "
+                f"file anew: pandas.read_csv(FILE, sep={source.delimiter!r}, decimal=',').to_csv(NEW, index=False)"
+            )
+
+
+def _missing_texts(table: pa.Table, told: Told) -> list[str]:
+    """Texts that stand for a missing value in columns whose other values are all numbers."""
+    found: set[str] = set()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not pa.types.is_string(column.type) or name in told.drop:
+            continue
+        values = pc.unique(column.drop_null())
+        is_text = pc.is_in(values, value_set=pa.array(sorted(_MISSING_TEXTS)))
+        numbers = values.filter(pc.invert(is_text))
+        if len(numbers) and len(numbers) < len(values) and _are_numbers(numbers):
+            found |= set(values.filter(is_text).to_pylist())
+    return sorted(found)
+
+
+def _are_numbers(texts: pa.Array) -> bool:
+    try:
+        texts.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _label(column: pa.ChunkedArray, told: Told, where: str) -> tuple[pa.Array, Target]:
+    """The values of the label that are not missing, as ``prepare`` has them, and what they ask for.
+
+    Raises:
+        BadInput: they ask for nothing, or for something else than was told.
+    """
+    values = column.combine_chunks().drop_null()
+    kind = values.type
+    if pa.types.is_string(kind):
+        values = values.filter(pc.not_equal(values, ""))
+    elif pa.types.is_boolean(kind):
+        values = values.cast(pa.string() if told.problem == MULTICLASS else pa.int64())
+    elif pa.types.is_integer(kind):
+        values = values.cast(pa.int64())
+    elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        values = values.cast(pa.float64())
+        values = values.filter(pc.is_finite(values))
+    else:
+        raise BadInput(f"{where}: --label is {told.label!r}, a column of {_type(kind)}; expected text or numbers")
+    if told.problem == REGRESSION and not pa.types.is_string(kind):
+        values = values.cast(pa.float64())
+    different = pc.unique(values)
+    if len(different) < 2:
+        what = f"is {different[0].as_py()!r} in every row" if len(different) else "has no value"
+        raise BadInput(f"{where}: --label is {told.label!r}, which {what}; expected values that differ")
+    if told.problem == REGRESSION and pa.types.is_string(kind):
+        raise BadInput(f"{where}: --problem is 'regression', but {told.label!r} holds text; expected numbers")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "label.parquet"
+        pq.write_table(pa.table({told.label: values}), file)
+        try:
+            return values, find_target({TRAIN: [file]}, PrepareOptions("", told.label, problem=told.problem))
+        except BadInput as error:
+            raise BadInput(f"{where}: {str(error).replace('problem=', '--problem ')}") from None
+
+
+def _columns(table: pa.Table, told: Told, target: Target) -> list[ColumnDescription]:
+    found: list[ColumnDescription] = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        values = column.drop_null()
+        role, why = told.role(name), "as told"
+        if role is None:
+            taken = {each.role for each in found} | {each for each in ("key", "time") if getattr(told, each)}
+            role, why = _role(name, column, told, taken)
+            if role in ("number", "category"):
+                role, why = _unless_it_tells_the_label(column, table.column(told.label), target, role, why)
+        example = "" if not len(values) else str(values[0].as_py())
+        found.append(ColumnDescription(name, _type(column.type), column.null_count, example, role, why))
+    return found
+
+
+def _role(name: str, column: pa.ChunkedArray, told: Told, taken: set[Any]) -> tuple[Role, str]:
+    """The role of a column by its own values, and why."""
+    rows, kind = len(column), column.type
+    if not name or "\0" in name:
+        return "unused", "it has no name that a column can have"
+    if name in told.drop:
+        return "unused", "dropped, as told"
+    if column.null_count == rows:
+        return "unused", "it has no value"
+    if not _is_plain(kind):
+        return "unused", f"{_type(kind)} is no feature by itself; prepare() can make some of it"
+    distinct = len(pc.unique(column.drop_null()))
+    if distinct == 1 and not column.null_count:
+        return "unused", "it is the same in every row"
+    if _is_time(kind):
+        if "time" in taken or column.null_count:
+            return "unused", "a time is no feature by itself; prepare() can make some of it"
+        return "time", "the first column of times"
+    if distinct == rows and (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+        if _NAME_OF_A_KEY.search(name):
+            return ("unused", "it identifies a row") if "key" in taken else ("key", "its name, and no value twice")
+        if pa.types.is_string(kind):
+            return "unused", "every value differs: nothing can be learnt from it"
+        if pc.max(column).as_py() - pc.min(column).as_py() == rows - 1 and rows >= _FEW_ROWS:
+            return "unused", "it numbers the rows"
+    if pa.types.is_string(kind) and distinct > max(20, rows / 2):
+        return "unused", f"text: {distinct} different values"
+    if pa.types.is_string(kind) or pa.types.is_boolean(kind):
+        return "category", f"{distinct} values"
+    return "number", ""
+
+
+def _unless_it_tells_the_label(
+    column: pa.ChunkedArray, label: pa.ChunkedArray, target: Target, role: Role, why: str
+) -> tuple[Role, str]:
+    """Leaves out a column that is the label in other words: whoever asks the model does not know it."""
+    both = pc.and_(pc.is_valid(column), pc.is_valid(label))
+    mine, its = column.filter(both).combine_chunks(), label.filter(both).combine_chunks()
+    if target.problem == REGRESSION:
+        if role == "number" and len(mine) > 2:
+            x, y = (array.cast(pa.float64()).to_numpy(zero_copy_only=False) for array in (mine, its))
+            with np.errstate(all="ignore"):
+                if abs(np.corrcoef(x, y)[0, 1]) > _SO_LIKE_THE_LABEL:
+                    return "unused", f"it is {target.label!r} on another scale"
+        return role, why
+    codes, classes = (array.dictionary_encode() for array in (mine, its))
+    values, labels = len(codes.dictionary), len(classes.dictionary)
+    pairs = len(np.unique(codes.indices.to_numpy().astype(np.int64) * labels + classes.indices.to_numpy()))
+    if pairs == values == labels and labels <= len(mine) / 2:
+        return "unused", f"it is {target.label!r} in other words: each value goes with one of its"
+    if pairs == values and labels < values <= len(mine) / 10:
+        return role, f"each value goes with one of {target.label!r}: is it known when the model is asked?"
+    return role, why
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_string(kind) or _is_time(kind))
+
+
+def _type(kind: pa.DataType) -> str:
+    names = {
+        "text": pa.types.is_string,
+        "integer": pa.types.is_integer,
+        "boolean": pa.types.is_boolean,
+        "time": _is_time,
+    }
+    is_float = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return "float" if is_float else next((name for name, is_of in names.items() if is_of(kind)), str(kind))
+
+
+def _request(table: pa.Table, features: Sequence[ColumnDescription]) -> dict[str, Any]:
+    """The features of the first of the rows that lack the least of them."""
+    head = table.select([column.name for column in features]).slice(0, 1000).to_pylist()
+    row = min(head, key=lambda row: sum(value is None or value != value for value in row.values()))
+    return {column.name: _sent(row[column.name], column.role) for column in features}
+
+
+def _sent(value: Any, role: Role) -> Any:
+    if role == "category":
+        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    number = math.nan if value is None else float(value)
+    return number if math.isfinite(number) else 0.0
+
+
+def _notes(rows: int, classes: Counter[Any] | None, label: str) -> list[str]:
+    notes = []
+    if rows < _FEW_ROWS:
+        notes.append(f"{rows} rows are few: figures of a fifth of them, which are held out, mean little")
+    few = [f"{name!r} in {count}" for name, count in (classes or Counter()).items() if count < _FEW_ROWS_OF_A_CLASS]
+    if few:
+        notes.append(
+            f"few rows have some of the values of {label!r} ({', '.join(few)}): a run fails where all of one are held "
+            "out; reject them in prepare(), or name the others in classes"
+        )
+    return notes
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(map(repr, names[:20])) + more

@@ -1,0 +1,170 @@
+"""What ``airflow hops init`` reads out of a file."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.sources import Source
+from airflow_hops.contract.table_columns import TableDescription
+from airflow_hops.runtime.table_columns import Told, describe_table
+
+ROWS = 200
+
+
+def text(delimiter: str = ",", **columns: Any) -> str:
+    """A CSV file: by column a function of the row's number."""
+    lines = [delimiter.join(f'"{name}"' for name in columns)]
+    lines += [delimiter.join(str(value(row)) for value in columns.values()) for row in range(ROWS)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def described(tmp_path: Path) -> Callable[..., TableDescription]:
+    def describe(content: str | bytes, name: str = "rows.csv", encoding: str = "utf8", **told: Any) -> TableDescription:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return describe_table(Source(str(tmp_path / name), encoding=encoding), Told(**{"label": "bought", **told}))
+
+    return describe
+
+
+def is_even(row: int) -> str:
+    return "yes" if row % 2 else "no"
+
+
+COLUMNS: dict[str, Callable[[int], Any]] = {
+    "customer_id": lambda row: f"C{row}",
+    "name": lambda row: f"Jane {row} Doe",
+    "at": lambda row: f"2026-01-01T{row % 24:02}:00:00",
+    "until": lambda row: f"2026-02-{row % 28 + 1:02}",
+    "line": lambda row: row,
+    "age": lambda row: "" if row % 10 == 0 else row % 60,
+    "income": lambda row: "?" if row % 7 == 0 else row * 1.5,
+    "member": lambda row: ["TRUE", "FALSE"][row % 3 == 0],
+    "city": lambda row: ["Oslo", "Bergen", "NA"][row % 3],
+    "comment": lambda row: f"text {row % 150}",
+    "currency": lambda row: "NOK",
+    "nothing": lambda row: "",
+    "paid": lambda row: row % 2,
+    "street": lambda row: f"{row % 2} {row % 8}",
+    "bought": is_even,
+}
+ROLES = {
+    "customer_id": ("key", "its name, and no value twice"),
+    "name": ("unused", "every value differs: nothing can be learnt from it"),
+    "at": ("time", "the first column of times"),
+    "until": ("unused", "a time is no feature by itself; prepare() can make some of it"),
+    "line": ("unused", "it numbers the rows"),
+    "age": ("number", ""),
+    "income": ("number", ""),
+    "member": ("category", "2 values"),
+    "city": ("category", "2 values"),
+    "comment": ("unused", "text: 150 different values"),
+    "currency": ("unused", "it is the same in every row"),
+    "nothing": ("unused", "it has no value"),
+    "paid": ("unused", "it is 'bought' in other words: each value goes with one of its"),
+    "street": ("category", "each value goes with one of 'bought': is it known when the model is asked?"),
+    "bought": ("label", "as told"),
+}
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_columns_get_roles_and_every_guess_its_reason(
+    described: Callable[..., TableDescription], delimiter: str
+) -> None:
+    found = described("\ufeff" + text(delimiter, **COLUMNS))
+    assert {column.name: (column.role, column.why) for column in found.columns} == ROLES
+    assert (found.rows, found.whole, found.delimiter) == (ROWS, True, delimiter)
+    assert (found.problem, found.classes, found.largest_class) == ("binary", ("no", "yes"), 0.5)
+    assert found.null_values == ("", "NA", "?")
+    missing = {column.name: column.missing for column in found.columns if column.missing}
+    assert missing == {"age": 20, "income": 29, "city": 66, "nothing": 200}
+    assert found.request == {"age": 1.0, "income": 1.5, "member": "TRUE", "city": "Bergen", "street": "1 1"}
+    assert TableDescription.from_dict(found.to_dict()).columns == found.columns
+
+
+def test_what_is_told_wins(described: Callable[..., TableDescription]) -> None:
+    found = described(text(**COLUMNS), key="line", time="until", weight="income", drop=["city", "street"])
+    roles = {column.name: column.role for column in found.columns}
+    told = {"line": "key", "until": "time", "income": "weight", "city": "unused", "customer_id": "unused"}
+    assert told.items() <= roles.items() and roles["at"] == "unused"
+
+
+@pytest.mark.parametrize(
+    ("label", "told", "problem", "classes"),
+    [
+        (lambda row: row % 2, None, "binary", None),
+        (lambda row: ["False", "True"][row % 2], None, "binary", None),
+        (lambda row: "abc"[row % 3], None, "multiclass", ("a", "b", "c")),
+        (lambda row: row % 3, "multiclass", "multiclass", ("0", "1", "2")),
+        (lambda row: row / 4, None, "regression", None),
+        (lambda row: row, "regression", "regression", None),
+    ],
+)
+def test_the_label_tells_the_problem_as_in_prepare(
+    described: Callable[..., TableDescription], label: Any, told: str | None, problem: str, classes: Any
+) -> None:
+    found = described(text(a=lambda row: row * row % 17, bought=label), problem=told)
+    assert (found.problem, found.classes) == (problem, classes)
+
+
+def test_a_number_that_is_the_label_on_another_scale_is_left_out(described: Callable[..., TableDescription]) -> None:
+    found = described(text(a=lambda row: row % 17, cents=lambda row: row * 150, bought=lambda row: row * 1.5))
+    assert [(column.role, column.why) for column in found.columns][1] == (
+        "unused", "it is 'bought' on another scale",
+    )  # fmt: skip
+
+
+def test_parquet_and_compressed_files(described: Callable[..., TableDescription], tmp_path: Path) -> None:
+    assert described(gzip.compress(text(**COLUMNS).encode()), "rows.csv.gz").named("number") == ["age", "income"]
+    table = pa.table(
+        {
+            "a": pa.array([row * row % 17 for row in range(ROWS)], pa.int32()),
+            "b": pa.array([row % 3 == 0 for row in range(ROWS)]),
+            "c": [[1.0, 2.0]] * ROWS,
+            "bought": [is_even(row) for row in range(ROWS)],
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    found = described((tmp_path / "rows.parquet").read_bytes(), "rows.parquet")
+    assert [column.role for column in found.columns] == ["number", "category", "unused", "label"]
+    assert found.columns[2].why.startswith("list<") and found.request["b"] == "true"
+
+
+def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescription]) -> None:
+    found = described("a,bought\n" + "1,x\n2,y\n1,y\n2,x\n" * 10 + "3,z\n")
+    few, rare = found.notes
+    assert few.startswith("41 rows are few") and "('z' in 1)" in rare
+
+
+@pytest.mark.parametrize(
+    ("content", "told", "words"),
+    [
+        (text(a=int), {}, "--label is 'bought', which is no column; there are 'a'"),
+        (text(a=int, bought=is_even), {"key": "b"}, "--key is 'b', which is no column"),
+        (text(a=int, bought=is_even), {"key": "bought"}, "column 'bought' is named by two options"),
+        (text(a=int, bought=is_even), {"drop": ["a"]}, "no column is left to predict 'bought' from; left out are 'a'"),
+        (text(a=int, bought=lambda row: 1), {}, "--label is 'bought', which is 1 in every row"),
+        (text(a=int, bought=lambda row: row % 5), {}, r"may be classes or amounts; say --problem 'multiclass'"),
+        (text(a=int, bought=is_even), {"problem": "regression"}, "'bought' holds text; expected numbers"),
+        (text(a=int, bought=lambda row: f"2026-01-{row % 9 + 1:02}"), {}, "a column of time; expected text or numbers"),
+        (text(";", a=lambda row: f"{row},5", bought=is_even), {}, r"'a' has decimal commas \('0,5'\); expected points"),
+        ("a,bought,a\n1,2,3\n", {}, "the header names column 'a' more than once"),
+        ("a,bought\n", {}, "has no rows"),
+        ("", {}, "the file is empty"),
+        ("a,bought\n1\n", {}, "Expected 2 columns, got 1"),
+        (text(a=int, bought=lambda row: "gr\xfcn").encode("latin-1"), {}, "name its encoding"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    described: Callable[..., TableDescription], content: str | bytes, told: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        described(content, **told)

@@ -1,0 +1,179 @@
+"""``airflow hops init``: what it writes for a file, whatever its columns are called, and that it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from served_models import Pipeline
+
+from airflow_hops.cli.init import report
+from airflow_hops.cli.project import project_files
+from airflow_hops.contract.sources import Source
+from airflow_hops.contract.table_columns import ColumnDescription, TableDescription
+from airflow_hops.operators import IngestOperator, PrepareOperator, SkewOperator
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+HOSTILE = ["a b", 'Größe in "cm"', "it's\\n", "new\nline", '"""', "${name}", "$", "{x} %s", "class", "\u202eevil", "🦆"]
+
+
+def table(names: list[str], **told: Any) -> TableDescription:
+    """A table whose columns of these names have every role, in turn; the first is the label."""
+    roles = ["label", "key", "time", "weight", *["number", "category"] * len(names)]
+    columns = [ColumnDescription(name, "text", 0, "x", role) for name, role in zip(names, roles, strict=False)]  # type: ignore[arg-type]
+    given = {"problem": "binary", "classes": names[:2], "largest_class": 0.5, "request": {}, "format": "csv", **told}
+    return TableDescription(rows=100, whole=True, columns=columns, **given)
+
+
+def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What ``features.py`` defines, and the tasks of both DAGs by id."""
+    features = ModuleType("rows.features")
+    exec(sources["features.py"], features.__dict__)
+    monkeypatch.setitem(sys.modules, "rows", ModuleType("rows"))
+    monkeypatch.setitem(sys.modules, "rows.features", features)
+    tasks: dict[str, Any] = {}
+    for file in ("training.py", "monitoring.py"):
+        defined: dict[str, Any] = {}
+        exec(compile(sources[file].replace("\n):\n", "\n) as dag:\n"), file, "exec"), defined)
+        tasks |= defined["dag"].task_dict
+    return vars(features), tasks
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(NAMES | st.sampled_from(HOSTILE), min_size=5, max_size=12, unique=True),
+    st.text(st.characters(exclude_categories=["Cs"])).map("/data/{}".format),
+    st.sampled_from([",", ";", "\t"]),
+)
+def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], uri: str, delimiter: str) -> None:
+    described = table(names, delimiter=delimiter, null_values=("", "NA", *names[:2]))
+    with pytest.MonkeyPatch.context() as patch:
+        features, tasks = load(project_files("rows", uri, "latin-1", described), patch)
+    assert features["NUMBERS"] == described.named("number")
+    assert features["CATEGORIES"] == described.named("category")
+    ingest, prepare, skew = tasks["ingest"], tasks["prepare"], tasks["skew"]
+    assert isinstance(ingest, IngestOperator) and isinstance(prepare, PrepareOperator)
+    assert isinstance(skew, SkewOperator) and skew.min_rows == 100
+    source = Source.from_value("rows", ingest.sources["rows"])
+    assert (source.uri, source.delimiter, source.encoding) == (uri, delimiter, "latin-1")
+    assert set(source.columns or ()) == set(names) and set(source.schema) == set(names) - {names[2]}
+    assert source.null_values == ("", "NA", *names[:2])
+    columns = prepare.label_column, prepare.key_column, prepare.time_column, prepare.weight
+    assert (*columns, prepare.classes) == (*names[:4], names[:2])
+
+
+def test_a_label_that_is_often_missing_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [
+        ColumnDescription("y", "integer", 22, "1", "label"),
+        ColumnDescription("x", "float", 0, "1.0", "number"),
+    ]
+    found = TableDescription(100, True, columns, "multiclass", ["1", "2", "3"], 0.4444, {"x": 1.0}, "parquet")
+    _, tasks = load(project_files("rows", "s3://rows.parquet", "utf8", found), monkeypatch)
+    assert tasks["prepare"].max_rejected == pytest.approx(0.3)
+    assert tasks["evaluate"].minimum == {"accuracy": 0.444}
+
+
+def test_the_report_shows_each_column_on_one_line_and_a_request_that_the_shell_takes() -> None:
+    found = table(HOSTILE, notes=["few"], request=dict.fromkeys(HOSTILE, "it's"))
+    lines = list(report("rows", "rows.csv", found, Path("/dags/rows"), {"serving_host": "h", "serving_rest_port": "1"}))
+    assert len([line for line in lines if " category" in line or " number" in line]) == len(HOSTILE) - 4
+    assert "new\\nline" in "\n".join(lines) and "note: few" in lines
+    (curl,) = (line for line in lines if line.strip().startswith("curl"))
+    shown = subprocess.run(["bash", "-c", curl.replace("curl -d", "printf %s", 1)], capture_output=True, text=True)
+    body, _, url = shown.stdout.rpartition("http://")
+    assert json.loads(body) == {"instances": [dict.fromkeys(HOSTILE, "it's")]} and url == "h:1/v1/models/rows:predict"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("class", "expected a Python identifier"),
+        ("my-model", "expected a Python identifier"),
+        ("../up", "expected a Python identifier"),
+        ("größe", "expected a Python identifier"),
+        ("json", "module that is installed beside Airflow"),
+        ("taken", "is there already"),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_refused(hops: Callable[..., Any], tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    code, _, errors = hops("init", name, "--from", "rows.csv", "--label", "y", "--output", str(tmp_path))
+    assert code == 1 and words in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize(
+    ("name", "label", "words"),
+    [
+        ("rows", "none", "--label is 'none', which is no column; there are 'x', 'y'"),
+        ("sklearn", "y", "module of the runtime environment"),
+    ],
+)
+def test_nothing_is_written_for_what_cannot_be_used(
+    hops: Callable[..., Any], tmp_path: Path, name: str, label: str, words: str
+) -> None:
+    (tmp_path / "rows.csv").write_text("x,y\n1,2\n")
+    dags = tmp_path / "dags"
+    code, output, errors = hops("init", name, "--from", str(tmp_path / "rows.csv"), "--label", label, "-o", str(dags))
+    assert code == 1 and words in errors and not output and "Traceback" not in errors
+    assert not dags.exists()
+
+
+def hostile_csv(path: Path) -> None:
+    """A price by size and colour; columns of any name, semicolons, a byte order mark, cells of several lines."""
+    numbers = random.Random(1)
+    lines = ['"Größe in ""cm""";a b;class;"new\nline";;Kunden_ID;"""price"""']
+    for row in range(400):
+        size, colour = round(numbers.gauss(170, 10), 1), numbers.choice(["red", '"a; ""b"""', '"c\nd"', ""])
+        odd = numbers.choice(["?", "1", "3.5"])
+        price = round(2 * size + 20 * (colour == "red") + numbers.random(), 2)
+        lines.append(f"{size};{odd};{colour};{numbers.choice(['TRUE', 'FALSE'])};{row};K{row:04};{price}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+
+
+@pytest.mark.runtime
+@pytest.mark.spark
+def test_a_file_of_any_columns_becomes_a_served_model(
+    hops: Callable[..., Any],
+    pipeline: Pipeline,
+    run_dag: Callable[..., Any],
+    runtime_python: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extra = {**pipeline.server.services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
+    connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(extra.pop("serving_port")), "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
+    hostile_csv(tmp_path / "rows.csv")
+    code, output, errors = hops(
+        "init", "prices", "--from", str(tmp_path / "rows.csv"), "--label", '"price"', "-o", str(tmp_path / "dags")
+    )
+    assert code == 0, errors
+    assert '"price": regression' in output
+    monkeypatch.syspath_prepend(str(tmp_path / "dags"))
+
+    tests = [str(runtime_python), "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "dags" / "prices")]
+    ran = subprocess.run(tests, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""}, cwd=tmp_path)
+    assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
+
+    done = run_dag("prices_training", {}, str(tmp_path / "dags"))
+    states = {ti.task_id: str(ti.state) for ti in done.get_task_instances()}
+    assert set(states.values()) == {"success"}, states
+    (curl,) = (line for line in output.splitlines() if line.strip().startswith("curl"))
+    answer = subprocess.run(["bash", "-c", curl.replace("curl", "curl -sS")], capture_output=True, text=True)
+    (price,) = json.loads(answer.stdout)["predictions"]
+    evaluated = done.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")["metrics"]
+    assert evaluated["eval_r2"] > 0.9 and 250 < price < 450

@@ -1,0 +1,144 @@
+"""The tutorial, by its own text: from an empty folder to a served model and a monitor that notices bad data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from snippets import BLOCK, REPOSITORY
+from waiting import wait_for
+
+from demo.airflow_api import FINISHED, AirflowApi
+from demo.services import free_port
+
+pytestmark = [pytest.mark.runtime, pytest.mark.airflow, pytest.mark.server, pytest.mark.spark]
+
+TUTORIAL = (REPOSITORY / "docs" / "start" / "tutorial.md").read_text()
+INSTALLS = ("pip install ", "airflow hops runtime create")
+SERVICES = ("airflow standalone", "airflow hops serve")
+
+
+class Reader:
+    """Somebody who does what the tutorial says, at ports that are free.
+
+    Attributes:
+        folder: An empty folder.
+        text: The tutorial, with these ports.
+        api: Airflow's REST API.
+        said: What the commands have printed.
+    """
+
+    def __init__(self, folder: Path, runtime: Path) -> None:
+        airflow, grpc, rest = free_port(), free_port(), free_port()
+        self.folder, self.said, self.api = folder, "", AirflowApi(f"http://localhost:{airflow}")
+        self.text = TUTORIAL
+        for in_text, port in {"8080": airflow, "8090": airflow, "9500": grpc, "9501": rest, "8501": rest}.items():
+            self.text = re.sub(rf"\b{in_text}\b", str(port), self.text)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
+        self.environment = {
+            **kept,
+            "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
+            "AIRFLOW__HOPS__RUNTIME": str(runtime),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+            "NO_PROXY": "127.0.0.1,localhost",
+            **{name: value.strip("'") for name, value in re.findall(r"`(AIRFLOW_[A-Z_]+)=([^`\s]+)`", self.text)},
+        }
+        self.services: list[subprocess.Popen[bytes]] = []
+
+    def do(self, language: str, text: str) -> None:
+        """Follows one block of the text."""
+        if language == "python":
+            (name,) = re.findall(r"Save it as `(\S+)`", self.text)
+            (self.folder / name).write_text(text)
+            return
+        for command in re.findall(r"^\$ (.*)$", text, re.MULTILINE):
+            if command.startswith("export "):
+                assignments = re.findall(r"(\w+)=(\S+)", command)
+                self.environment |= {name: value.replace("$PWD", str(self.folder)) for name, value in assignments}
+            elif command in SERVICES:
+                log = (self.folder / f"{command.replace(' ', '-')}.log").open("wb")
+                self.services.append(self.start(command, stdout=log, stderr=subprocess.STDOUT))
+                wait_for(self.airflow_is_ready if command == SERVICES[0] else self.server_answers, command, 300)
+            elif not command.startswith(INSTALLS):
+                process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                said, errors = process.communicate(timeout=120)
+                assert process.returncode == 0, f"{command}: {errors.decode()}"
+                self.said += said.decode()
+                if triggered := re.search(r"airflow dags trigger (\w+)", command):
+                    self.wait_for_run(triggered[1])
+        for line in text.splitlines():
+            assert line.startswith("$ ") or line in self.said, f"the tutorial shows {line!r}; said was {self.said}"
+
+    def start(self, command: str, **streams: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            ["bash", "-c", command.replace("curl ", "curl -sS ")],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            **streams,
+        )
+
+    def airflow_is_ready(self) -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            for dag_id in ("penguins_training", "penguins_monitoring"):
+                self.api.wait_for_dag(dag_id)
+            return str((self.api.health().get("scheduler") or {}).get("status")) == "healthy"
+        return False
+
+    def server_answers(self) -> bool:
+        return "serving gRPC" in (self.folder / "airflow-hops-serve.log").read_text()
+
+    def wait_for_run(self, dag_id: str) -> None:
+        def is_over() -> bool:
+            return self.triggered(dag_id)["state"] in FINISHED
+
+        wait_for(is_over, lambda: str(self.states(dag_id)), 300, poll_s=0.5)
+
+    def triggered(self, dag_id: str) -> dict[str, Any]:
+        """The run that a command has triggered, rather than the clock."""
+        (run,) = (run for run in self.api.runs(dag_id) if run["run_type"] == "manual")
+        return run
+
+    def states(self, dag_id: str) -> dict[str, str]:
+        instances = self.api.task_instances(dag_id, self.triggered(dag_id)["dag_run_id"])
+        return {instance["task_id"]: instance["state"] for instance in instances}
+
+
+@pytest.fixture
+def reader(tmp_path: Path, runtime: Path) -> Iterator[Reader]:
+    reader = Reader(tmp_path, runtime)
+    yield reader
+    for service in reader.services:
+        os.killpg(service.pid, signal.SIGTERM)
+    end = time.monotonic() + 20
+    for service in reader.services:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            service.wait(max(end - time.monotonic(), 0.1))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(service.pid, signal.SIGKILL)
+        service.wait(30)
+
+
+def test_the_tutorial_leads_to_a_served_model_and_to_a_monitor_that_notices(reader: Reader) -> None:
+    for _, _, language, block in BLOCK.findall(reader.text):
+        reader.do(language, block)
+    assert set(reader.states("penguins_training").values()) == {"success"}
+    assert '"class":"Gentoo"' in reader.said and "333 penguins asked about" in reader.said
+    run_id = reader.triggered("penguins_monitoring")["dag_run_id"]
+    skew = reader.api.xcom("penguins_monitoring", run_id, "skew")["properties"]
+    assert (skew["verdict"], skew["causes"]) == ("pipeline_fault", {"bill_length_mm": "unit_change"})
+    assert reader.states("penguins_monitoring")["request_retraining"] == "skipped"
