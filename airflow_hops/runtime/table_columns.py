@@ -246,12 +246,15 @@ def _label(column: pa.ChunkedArray, told: Told, where: str) -> tuple[pa.Array, T
 
 def _columns(table: pa.Table, told: Told, target: Target) -> list[ColumnDescription]:
     found: list[ColumnDescription] = []
+    spelt = {name.lower(): name for name in (told.label, told.key, told.time, told.weight) if name is not None}
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = column.drop_null()
         role, why = told.role(name), "as told"
         if role is None:
             taken = {each.role for each in found} | {each for each in ("key", "time") if getattr(told, each)}
             role, why = _role(name, column, told, taken)
+            if (other := spelt.setdefault(name.lower(), name)) != name:
+                role, why = "unused", f"Spark takes its name for {other!r}"
             if role in ("number", "category"):
                 role, why = _unless_it_tells_the_label(column, table.column(told.label), target, role, why)
         example = "" if not len(values) else str(values[0].as_py())

@@ -138,6 +138,12 @@ def test_parquet_and_compressed_files(described: Callable[..., TableDescription]
     assert found.columns[2].why.startswith("list<") and found.request["b"] == "true"
 
 
+def test_a_name_that_spark_takes_for_another_is_left_out(described: Callable[..., TableDescription]) -> None:
+    found = described(text(Bought=lambda row: row % 7, a=lambda row: row % 5, A=lambda row: row % 3, bought=is_even))
+    unused = {column.name: column.why for column in found.columns if column.role == "unused"}
+    assert unused == {"Bought": "Spark takes its name for 'bought'", "A": "Spark takes its name for 'a'"}
+
+
 def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescription]) -> None:
     found = described("a,bought\n" + "1,x\n2,y\n1,y\n2,x\n" * 10 + "3,z\n")
     few, rare = found.notes
