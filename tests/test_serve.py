@@ -129,10 +129,10 @@ def test_without_a_connection_all_is_below_airflow_home(tmp_path: Path) -> None:
 )
 def test_places_have_defaults_where_a_connection_names_none(given: dict[str, str], has_defaults: bool) -> None:
     services = {"serving_host": "127.0.0.1", "serving_port": "8500", **given}
-    found = with_default_places(services, Path("/home/airflow"))
+    found = with_default_places(services, Path("/srv/airflow"))
     added = {name: found[name] for name in found.keys() - given.keys()}
     assert services.items() <= found.items()
-    assert ("/home/airflow/hops-serving/models" in added.values()) == has_defaults
+    assert ("/srv/airflow/hops-serving/models" in added.values()) == has_defaults
     assert found.get("serving_rest_port") == (given.get("serving_rest_port") or ("8501" if has_defaults else None))
 
 
