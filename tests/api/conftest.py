@@ -50,7 +50,9 @@ def bearer(user: str) -> dict[str, str]:
 def airflow_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
     """Settings of an API server, its store and its auth manager, for the tests of this folder."""
     home = tmp_path_factory.mktemp("api")
+    # A base path: without one, the connection would be that of a server at the default ports.
     extra = {"store": str(home / "store"), "tracking_uri": f"sqlite:///{home}/mlflow.db"}
+    extra["serving_base_path"] = str(home / "models")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
         patch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")

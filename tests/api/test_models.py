@@ -169,6 +169,6 @@ def test_a_server_that_is_away_is_an_answer(api: Api, canary: Pipeline, monkeypa
     assert refused.status_code in (422, 502)
     (listed,) = api.get("/api/dags/pages_training/models").json()["models"]
     assert (listed["name"], listed["problem"]) == (MODEL, None)
-    del connection["extra"]["serving_rest_port"]
+    connection["extra"] = {"store": api.store.root, "serving_base_path": "/srv/models"}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     assert "serving_rest_port" in api.get(f"{PATH}/live").json()["problem"]

@@ -79,6 +79,7 @@ def own_airflow(home: Path, runtime: Path, *dag_ids: str) -> Iterator[OwnAirflow
         shutil.copy(REPOSITORY / "tests" / "dags" / f"{dag_id}.py", home / "dags")
     url = f"http://127.0.0.1:{port}/behind/a-proxy"
     extra = {"store": str(home / "store"), "runtime": str(runtime), "tracking_uri": f"sqlite:///{home}/mlflow.db"}
+    extra["serving_base_path"] = str(home / "models")  # else it would be of a server at the default ports
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
         "AIRFLOW_HOME": str(home),
