@@ -13,7 +13,7 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header --python-version 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel ui demo demo-images check test test-faults quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs requirements clean
+.PHONY: help setup wheel ui demo demo-images check test test-faults quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ bench: setup ## run every benchmark; each prints a table, and a line of JSON las
 
 docs: setup ## build the documentation into docs/_build, warnings as errors
 	$(AIRFLOW_BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
+
+links: setup ## ask every address that the documentation links to (needs the network)
+	$(AIRFLOW_BIN)/sphinx-build --quiet --builder linkcheck docs docs/_build/links
 
 requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the newest that fit)
 	$(UV) $(COMPILE) --universal --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null

@@ -7,7 +7,7 @@ const TITLES: Record<number, string> = {
   409: "Something has changed meanwhile",
   410: "This has been deleted",
   422: "This cannot be answered",
-  502: "What lies behind this page does not answer",
+  502: "A service behind this page does not answer",
 };
 
 /** What went wrong, in the API's words, and a button to try again where that can help. */

@@ -116,7 +116,7 @@ function Nothing({ result }: { result: Result }) {
   }
   const [title, text] = NOTHING[result.state ?? ""] ?? [
     "This task has not begun",
-    "Its progress is shown here as soon as it does.",
+    "Its progress appears here as soon as it does.",
   ];
   return <Empty title={title}>{text}</Empty>;
 }

@@ -86,7 +86,7 @@ export function NodePanel({ lineage, node }: { lineage: Lineage; node: Node }) {
           ))}
       </Stack>
       {node.cached && (
-        <Text>Made by an earlier run: this run's task found that nothing had changed, and took it from the cache.</Text>
+        <Text>Made by an earlier run: nothing had changed, so this run's task took it from the cache.</Text>
       )}
       {node.runs.length > 1 && (
         <Box>

@@ -30,16 +30,14 @@ export function Reproduce({ address }: { address: ArtifactRef }) {
       <QueryView query={query}>
         {({ parts, cache_key: key, newest_run: newest }) => {
           if (key === null) {
-            return (
-              <Text color="fg.muted">Its task makes it anew each time: what it looks at is not among its inputs.</Text>
-            );
+            return <Text color="fg.muted">Its task always runs: it depends on more than its inputs.</Text>;
           }
           const changed = parts.filter((part) => part.newest !== null && part.newest !== part.value);
           return (
             <>
               <Text color="fg.muted">
                 {changed.length === 0
-                  ? "Nothing of it has changed up to the task's newest artifact: run again, the task takes what there is from the cache."
+                  ? "Nothing has changed since, up to the task's newest artifact: another run would take it from the cache."
                   : `Changed since, in run ${newest}: ${changed.map(({ name }) => name).join(", ")}.`}
               </Text>
               <Table.Root size="sm" aria-label="Parts of the cache key">

@@ -51,8 +51,8 @@ function columnsFor(hasChampion: boolean): Column<Row>[] {
       value: ({ rows }) => rows,
       render: ({ rows }) => formatNumber(rows),
     },
-    ...share("recall", "Recall", "Share of the rows of the class that is found"),
-    ...share("precision", "Precision", "Share of the rows said to be of the class that is"),
+    ...share("recall", "Recall", "Share of the rows of the class that are predicted as it"),
+    ...share("precision", "Precision", "Share of the rows predicted as the class that belong to it"),
     ...share("f1", "F1", "Harmonic mean of recall and precision"),
   ];
 }
@@ -66,7 +66,7 @@ export function ConfusionMatrix({ figures }: { figures: Figures }) {
   const names = classesOf(figures).map(({ name }) => name);
   const confusion = confusionOf(figures);
   if (confusion.length === 0) {
-    return <Text color="fg.muted">More than a hundred classes: there is no matrix of them.</Text>;
+    return <Text color="fg.muted">There is no confusion matrix for more than a hundred classes.</Text>;
   }
   return names.length > MATRIX_CLASSES ? (
     <Mistakes names={names} confusion={confusion} />

@@ -205,7 +205,7 @@ function Blessing({ evaluation, version }: { evaluation: Evaluation; version: nu
         <Text>
           {champion_version === null
             ? "there was no champion to compare it with"
-            : `compared with version ${champion_version}, the champion of then, on the same rows`}
+            : `compared with version ${champion_version}, the champion at the time, on the same rows`}
           {" · "}
           <AppLink to={airflowTaskPath(artifact)} title={artifact.run_id}>
             {artifact.dag_id}.{artifact.task_id}

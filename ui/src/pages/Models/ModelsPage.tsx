@@ -141,7 +141,7 @@ function columnsFor(dagId: string): Column<Row>[] {
       width: 90,
       align: "end",
       descendingFirst: true,
-      help: "Share of the requests that failed; those that were refused as the client's mistake are apart",
+      help: "Share of failed requests, without those refused as the client's mistake",
       value: ({ rates }) => rates?.errorShare,
       render: ({ rates }) => (
         <Box lineHeight="short">

@@ -122,7 +122,7 @@ function columnsFor(
             width: 90,
             align: "end" as const,
             descendingFirst: true,
-            help: "By how much the candidate is better than the champion, on the same rows",
+            help: "Difference between candidate and champion on the same rows; positive is better",
             value: (slice: Slice) => slice.gain?.difference,
             render: ({ gain }: Slice) => (
               <Text as="span" color={toneOf(Math.sign(gain?.difference ?? 0))}>

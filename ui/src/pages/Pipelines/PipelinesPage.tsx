@@ -66,7 +66,7 @@ function PipelineTable({ rows }: { rows: readonly Pipeline[] }) {
           </FilterBar>
         }
       />
-      {shown.length === 0 && <Empty title="No pipeline fits">Take away a filter, or search for less.</Empty>}
+      {shown.length === 0 && <Empty title="No pipeline matches">Remove a filter, or shorten the search.</Empty>}
     </>
   );
 }

@@ -37,7 +37,7 @@ export function CurveGrid({
     [axis, weight, log],
   );
   if (figures.length === 0) {
-    return <Empty title="No curves yet">A metric is drawn once it has been logged more than once.</Empty>;
+    return <Empty title="No curves yet">A metric needs at least two logged values.</Empty>;
   }
   return (
     <>

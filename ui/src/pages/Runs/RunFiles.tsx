@@ -23,7 +23,7 @@ export function RunFiles({ dagId, runId }: { dagId: string; runId: string }) {
         const file =
           files.find((each) => each.path === path) ?? files.find((each) => !each.path.includes("/")) ?? files[0];
         if (file === undefined) {
-          return <Empty title="No files">A training logs its code, libraries and record when it has finished.</Empty>;
+          return <Empty title="No files">A training logs its code, libraries and record when it finishes.</Empty>;
         }
         return (
           <Grid templateColumns="minmax(200px, 260px) minmax(0, 1fr)" gap={4}>

@@ -112,7 +112,7 @@ function makeColumns(report: ValidationReport): Column<Finding>[] {
       key: "values",
       label: "Such as",
       width: 230,
-      help: "Examples of the values that break the schema, the most frequent first",
+      help: "Values that break the schema, the most frequent first",
       render: ({ values, valuesCount }) => (
         <HStack gap={1} overflow="hidden">
           {values.slice(0, 8).map((value) => (

@@ -80,7 +80,7 @@ function Checked({ check: { changes, anomalies } }: { check: SchemaCheck }) {
       <Text fontWeight="medium">{texts.length === 0 ? "It changes nothing." : "It changes:"}</Text>
       <Listed lines={texts.map(({ name, text }) => (name ? `${name}: ${text}` : text))} />
       {anomalies === null ? (
-        <Text>The statistics of the data are gone, so that it could not be validated.</Text>
+        <Text>The statistics of the data are gone, so it could not be validated.</Text>
       ) : (
         <Text fontWeight="medium" color={anomalies.length === 0 ? "fg.success" : "fg.error"}>
           {anomalies.length === 0

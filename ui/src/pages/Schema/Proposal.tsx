@@ -93,7 +93,7 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
         </HStack>
       )}
       {review.closed === null && !review.may_decide && (
-        <Text color="fg.muted">To decide on it takes the right to start runs of this pipeline.</Text>
+        <Text color="fg.muted">Only users who may start runs of this pipeline can decide.</Text>
       )}
       {choice === "edit" && (
         <EditDialog
@@ -113,8 +113,8 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
         >
           <Text fontSize="sm">
             {choice === "approve"
-              ? "It becomes the schema of all later runs. The version before is kept, and this run stays as it is."
-              : "The schema stays as it is. That it was rejected, by whom and why, is shown here."}
+              ? "It becomes the schema of all later runs. The previous version is kept, and this run does not change."
+              : "The schema stays as it is. This page shows who rejected the proposal, and why."}
           </Text>
         </ConfirmDialog>
       )}

@@ -60,7 +60,7 @@ export function QuestionCard({
           {choice !== null && (
             <Alert.Root status="warning" size="sm" mb={2}>
               <Alert.Indicator />
-              <Alert.Title>Somebody has answered meanwhile, or the time was up: your answer was not taken.</Alert.Title>
+              <Alert.Title>Somebody else has answered, or the time is up: your answer was not used.</Alert.Title>
             </Alert.Root>
           )}
           <Outcome question={question} runState={validation.run_state} />
@@ -177,12 +177,12 @@ function Consequence({ dagId, choice }: { dagId: string; choice: string }) {
         The version before is kept.
       </>
     ),
-    [REJECT]: <>The task fails without another try, and so does what depends on it. The schema stays as it is.</>,
+    [REJECT]: <>The task fails without a retry, and so do the tasks that depend on it. The schema stays as it is.</>,
   };
   return (
     <Text fontSize="sm">
       {told[choice] ?? (
-        <>The run goes on with this data and the schema as it is. The next run that finds the like asks again.</>
+        <>The run continues with this data and the present schema. The next run with such data asks again.</>
       )}
     </Text>
   );

@@ -46,9 +46,7 @@ function NoReport({ validation: { artifact, detail, task_state } }: { validation
     const runs = task_state === "running" || task_state === "queued";
     return (
       <Text color="fg.muted">
-        {runs
-          ? "It runs; what it finds will be shown here."
-          : "The task ended before it had found anything; see its log."}
+        {runs ? "It is running; its findings will appear here." : "The task ended without a finding; see its log."}
       </Text>
     );
   }

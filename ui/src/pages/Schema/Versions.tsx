@@ -63,7 +63,7 @@ export function Versions({ dagId, schema }: { dagId: string; schema: SchemaSumma
             label: "Approved by",
             width: 140,
             value: ({ approved_by }) => approved_by,
-            render: ({ approved_by }) => approved_by || <Text color="fg.muted">nobody had to</Text>,
+            render: ({ approved_by }) => approved_by || <Text color="fg.muted">automatic</Text>,
           },
           {
             key: "note",

@@ -53,7 +53,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
     width: 160,
     align: "end",
     descendingFirst: true,
-    help: "Rows that the stage read and wrote; those between are rejected, each with its reason",
+    help: "Rows read and written; the difference is rejected, with reasons",
     value: (row) => row.artifact?.total_rows?.rows_out,
     render: (row) => row.artifact && <RowsCell artifact={row.artifact} />,
   },
@@ -79,7 +79,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
     key: "fingerprint",
     label: "Fingerprint",
     width: 130,
-    help: "Equal contents have equal fingerprints, wherever they lie",
+    help: "Equal contents have equal fingerprints, wherever they are stored",
     value: (row) => row.artifact?.fingerprint,
     render: ({ artifact }) =>
       artifact && (

@@ -137,7 +137,7 @@ export function Picture({
       <Flex ref={frame} style={{ height }}>
         <Box flex={1} minW={0} p={display === "table" ? 2 : 0}>
           {placed.shownCount === 0 ? (
-            <Empty title="No row passes the filters">Widen or remove one of the filters beside this.</Empty>
+            <Empty title="No row passes the filters">Widen or remove a filter.</Empty>
           ) : display === "table" ? (
             <RowTable
               rows={listed}

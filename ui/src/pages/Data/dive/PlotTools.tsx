@@ -11,13 +11,13 @@ const TOOLS: { tool: Tool; label: string; help: string; icon: ReactElement }[] =
   {
     tool: "pan",
     label: "Move",
-    help: "Drag to move, wheel to zoom (Shift: in X alone, Alt: in Y alone) · M",
+    help: "Drag to move, wheel to zoom (Shift: only X, Alt: only Y) · M",
     icon: <LuHand />,
   },
   {
     tool: "box",
     label: "Select a box",
-    help: "Drag to select; Shift and drag does it at any time · B",
+    help: "Drag to select; Shift and drag always selects · B",
     icon: <LuSquareDashed />,
   },
   { tool: "lasso", label: "Select by lasso", help: "Draw around the rows to select · L", icon: <LuLasso /> },

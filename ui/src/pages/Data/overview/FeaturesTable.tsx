@@ -157,7 +157,7 @@ function columnsOf({
       ),
     },
     number("count", "Count", { optional: !words, help: "Rows that have the feature" }),
-    share("missing", "Missing", missingShare, 0.5, { help: "Share of the rows that lack it, or have NaN" }),
+    share("missing", "Missing", missingShare, 0.5, { help: "Share of the rows that are missing or NaN" }),
     share("zeros", "Zeros", zeroShare, 0.95, { optional: words, help: "Share of the values that are zero" }),
     number("mean", "Mean", { optional: words }, format),
     number("std", "Std. dev.", { optional: words }, (row, value) =>
