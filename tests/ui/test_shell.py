@@ -51,6 +51,24 @@ def test_each_page_stands_for_itself_in_either_mode_and_follows_the_host(open_pa
     assert colors[0] != colors[1]
 
 
+def test_what_the_browser_has_lost_of_a_picture_is_drawn_again(open_page: OpenPage) -> None:
+    drawn = "canvases => canvases.map(canvas => canvas.toDataURL()).join()"
+    # As when the GPU's process ends: the picture goes, and the canvas is told when it can be drawn on again.
+    lose = "canvases => canvases.forEach(canvas => { canvas.width = canvas.width })"
+    restore = "canvases => canvases.forEach(canvas => canvas.dispatchEvent(new Event('contextrestored')))"
+    for path, found in (("runs?view=curves", "main [role=img] canvas"), ("data?tab=dive", "[data-ready=true] canvas")):
+        page = open_page(f"plugin/hops/{path}&dag={DAG}")
+        canvases = page.locator(found)
+        expect(canvases.first).to_be_visible()
+        page.wait_for_timeout(1_000)  # until what is drawn in steps is there
+        before = canvases.evaluate_all(drawn)
+        canvases.evaluate_all(lose)
+        assert canvases.evaluate_all(drawn) != before
+        canvases.evaluate_all(restore)
+        page.wait_for_timeout(300)
+        assert canvases.evaluate_all(drawn) == before, path
+
+
 def test_a_page_without_a_pipeline_asks_for_one_and_another_is_chosen_in_the_breadcrumbs(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/skew")
     page.get_by_role("link", name=DAG, exact=True).click()

@@ -51,7 +51,12 @@ async def show(
         address = await run_in_threadpool(_servers.address, program_of(logdir, runtime))
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
-    return await _pass_on(request, f"{address}/{path}")
+    answer = await _pass_on(request, f"{address}/{path}")
+    if path == "" and answer.status_code == 200:
+        # Its page asks for its fonts at the root of the host, where there is Airflow.
+        page = bytes(answer.body).replace(b"url(/font-roboto/", b"url(font-roboto/")
+        return Response(page, 200, {name: value for name, value in answer.headers.items() if name != "content-length"})
+    return answer
 
 
 def program_of(logdir: Path, runtime: Path) -> ServerProgram:

@@ -150,7 +150,9 @@ export function DataTable<Row>(props: Props<Row>) {
   return (
     <Box>
       <HStack mb={2} gap={2} align="flex-start">
-        <Box flex={1}>{props.toolbar}</Box>
+        <Box flex={1} minWidth={0}>
+          {props.toolbar}
+        </Box>
         {columns.length > 3 && <ColumnChoice columns={columns} shown={shown} onChange={setChosen} />}
       </HStack>
       <Box ref={scroller} maxHeight={maxHeight} overflow="auto" borderWidth={1} borderRadius="md" onKeyDown={onKeyDown}>
@@ -272,8 +274,9 @@ function Heading<Row>({
     <Table.ColumnHeader
       width={`${widthOf(column)}px`}
       textAlign={column.align}
-      title={column.help}
+      title={column.help ?? column.label}
       whiteSpace="nowrap"
+      overflow="hidden"
       aria-sort={current === null ? undefined : current.descending ? "descending" : "ascending"}
     >
       {column.value ? (
@@ -282,12 +285,13 @@ function Heading<Row>({
           display="inline-flex"
           alignItems="center"
           gap={1}
+          maxWidth="full"
           cursor="pointer"
           color={current ? "fg" : undefined}
           onClick={() => onSort(current !== null && current.descending !== first ? null : next)}
         >
-          {column.label}
-          <chakra.span color={current ? "fg" : "fg.subtle"} aria-hidden>
+          <chakra.span truncate>{column.label}</chakra.span>
+          <chakra.span color={current ? "fg" : "fg.subtle"} flexShrink={0} aria-hidden>
             <Arrow size={12} />
           </chakra.span>
         </chakra.button>

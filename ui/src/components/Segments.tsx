@@ -22,6 +22,8 @@ export function Segments({
       value={value}
       onValueChange={(change) => change.value !== null && onChange(change.value)}
       aria-label={label}
+      maxWidth="full"
+      overflowX="auto"
       {...props}
     >
       <SegmentGroup.Indicator />

@@ -24,7 +24,7 @@ export function Shell() {
   return (
     <Box as="main" height="full" overflowY="auto" px={{ base: 3, md: 6 }} py={3}>
       <Breadcrumb.Root mb={2} size="md">
-        <Breadcrumb.List>
+        <Breadcrumb.List flexWrap="wrap" whiteSpace="nowrap" wordBreak="normal" overflowWrap="normal">
           <Breadcrumb.Item>
             <Crumb label="ML Pipelines" to={page && pipelinesPath()} />
           </Breadcrumb.Item>
@@ -60,7 +60,7 @@ function Crumb({ label, to }: { label: string; to?: string }) {
   return to ? (
     <AppLink to={to}>{label}</AppLink>
   ) : (
-    <Text as="h1" aria-current="page" fontWeight="semibold">
+    <Text as="h1" aria-current="page" fontWeight="semibold" color="fg">
       {label}
     </Text>
   );

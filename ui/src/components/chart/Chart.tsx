@@ -1,6 +1,7 @@
 import { Box, type BoxProps } from "@chakra-ui/react";
 import { useEffect, useRef } from "react";
 import { type EChartsCoreOption, type EChartsType, init } from "src/components/chart/echarts";
+import { onRestored } from "src/components/chart/restored";
 import { toECharts, useChartTheme } from "src/components/chart/theme";
 
 type Handlers = Record<string, (event: unknown) => void>;
@@ -43,12 +44,14 @@ export function Chart({
     chart.current = made;
     const observer = new ResizeObserver(() => made.resize());
     observer.observe(element.current);
+    const forget = onRestored(element.current, () => made.getZr().painter.refresh({ paintAll: true }));
     for (const name of events ? events.split(" ") : []) {
       made.on(name, (event) => latest.current.handlers?.[name]?.(event));
     }
     latest.current.onReady?.(made);
     return () => {
       observer.disconnect();
+      forget();
       made.dispose();
       chart.current = null;
     };

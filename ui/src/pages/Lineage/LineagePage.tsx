@@ -1,4 +1,4 @@
-import { Box, Grid, HStack, NativeSelect, Stack, Text } from "@chakra-ui/react";
+import { Box, Grid, HStack, NativeSelect, Stack, Text, useBreakpointValue } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { LuListTree, LuWorkflow } from "react-icons/lu";
@@ -46,8 +46,14 @@ export function LineagePage() {
   );
 }
 
+/** Boxes cannot be read on a phone: there a list is shown unless the graph is asked for. */
+function useView() {
+  const isNarrow = useBreakpointValue({ base: true, md: false }, { ssr: false });
+  return useQueryParam("view", isNarrow ? "list" : "graph");
+}
+
 function Loaded({ begun, artifact }: { begun: Start; artifact: ArtifactRef }) {
-  const [view] = useQueryParam("view", "graph");
+  const [view] = useView();
   const query = api.useQuery(
     "get",
     "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/lineage",
@@ -85,7 +91,7 @@ function Graph({ lineage }: { lineage: Lineage }) {
 /** Which version's lineage it is, and how it is shown. */
 function Bar({ begun, artifact }: { begun: Start; artifact: ArtifactRef }) {
   const [, change] = useQuery();
-  const [view, setView] = useQueryParam("view", "graph");
+  const [view, setView] = useView();
   const shown = begun.versions.find(
     ({ deployment }) =>
       deployment !== null && deployment.run_id === artifact.run_id && deployment.task_id === artifact.task_id,

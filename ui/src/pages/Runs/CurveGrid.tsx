@@ -74,7 +74,7 @@ export function CurveGrid({
         </Text>
       </HStack>
       {legend}
-      <Grid templateColumns="repeat(auto-fill, minmax(340px, 1fr))" gap={3}>
+      <Grid templateColumns="repeat(auto-fill, minmax(min(340px, 100%), 1fr))" gap={3}>
         {figures.map((figure) => (
           <CurveChart
             key={figure.name}

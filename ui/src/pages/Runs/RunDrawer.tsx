@@ -27,7 +27,7 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
         <Drawer.Backdrop />
         <Drawer.Positioner>
           <Drawer.Content maxW="min(920px, 92vw)">
-            <Drawer.Header borderBottomWidth={1} py={3}>
+            <Drawer.Header borderBottomWidth={1} py={3} pe={14}>
               <HStack gap={3} minW={0}>
                 <Drawer.Title truncate title={run?.name}>
                   {run ? labelOf(run) : "Run"}

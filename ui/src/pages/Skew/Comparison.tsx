@@ -11,6 +11,7 @@ import { Histogram } from "src/pages/Skew/Histogram";
 import { RowExamples } from "src/pages/Skew/RowExamples";
 import { causeInWords, classesInWords, effectInWords, FAULTS, formatEffect } from "src/pages/Skew/words";
 import { type ArtifactRef, dataPath } from "src/routes";
+import { useDagId } from "src/shell/OfPipeline";
 
 /** A feature in one comparison: both histograms, figures, what it looks like and what it does. */
 export function Comparison({ check, feature }: { check: ArtifactRef; feature: string }) {
@@ -32,6 +33,7 @@ export function Comparison({ check, feature }: { check: ArtifactRef; feature: st
 }
 
 function Found({ check, found }: { check: ArtifactRef; found: Schemas["FeatureComparison"] }) {
+  const dagId = useDagId();
   const fault = found.cause !== null && FAULTS.has(found.cause);
   return (
     <Stack gap={3}>
@@ -39,7 +41,7 @@ function Found({ check, found }: { check: ArtifactRef; found: Schemas["FeatureCo
         <Heading as="h3" size="sm">
           Reference and window
         </Heading>
-        <AppLink to={dataPath(check.dag_id, { artifacts: [check], feature: found.name })} fontSize="sm">
+        <AppLink to={dataPath(dagId, { artifacts: [check], feature: found.name })} fontSize="sm">
           Overlay on the Data page
         </AppLink>
       </HStack>

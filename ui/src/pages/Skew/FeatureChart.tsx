@@ -93,7 +93,7 @@ export function FeatureChart({
           now {formatRatio(row.now)} its threshold
           {row.driftedCount > 0 && `, drifted in ${row.driftedCount} of ${checks.length}`}
         </Text>
-        <HStack marginInlineStart="auto" gap={2}>
+        <HStack marginInlineStart={{ md: "auto" }} gap={2} wrap="wrap">
           <Choice quiet width="40" label="What is shown" value={shown} onChange={setMeasured} values={MEASURED} />
           <Segments
             size="xs"

@@ -25,6 +25,9 @@ import type { Shown } from "src/pages/Data/dive/shown";
 import { useRestOfWindow } from "src/pages/Data/dive/useRestOfWindow";
 import type { Rows } from "src/pages/Data/dive/useRows";
 
+/** Height of the plot where what it says stands below it. */
+const PHONE_PX = 420;
+
 /** The rows of a split as plot or table, and what they say beside it. */
 export function Picture({
   placement,
@@ -134,8 +137,8 @@ export function Picture({
           />
         </HStack>
       </HStack>
-      <Flex ref={frame} style={{ height }}>
-        <Box flex={1} minW={0} p={display === "table" ? 2 : 0}>
+      <Flex ref={frame} direction={{ base: "column", md: "row" }} height={{ md: `${height}px` }}>
+        <Box flex={{ md: 1 }} height={{ base: `${PHONE_PX}px`, md: "full" }} minW={0} p={display === "table" ? 2 : 0}>
           {placed.shownCount === 0 ? (
             <Empty title="No row passes the filters">Widen or remove a filter.</Empty>
           ) : display === "table" ? (

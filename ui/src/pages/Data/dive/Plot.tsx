@@ -1,5 +1,6 @@
 import { Box, type BoxProps } from "@chakra-ui/react";
 import { type CSSProperties, type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { onRestored } from "src/components/chart/restored";
 import { PlotTools, type Tool } from "src/pages/Data/dive/PlotTools";
 import type { Place } from "src/pages/Data/dive/picking";
 import { Scene } from "src/pages/Data/dive/scene";
@@ -85,7 +86,9 @@ export function Plot({
       }
     });
     scene.current = made;
+    const forget = frame.current && onRestored(frame.current, () => made.redraw());
     return () => {
+      forget?.();
       made.end();
       window.clearTimeout(timer.current);
       scene.current = null;

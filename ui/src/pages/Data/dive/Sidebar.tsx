@@ -42,7 +42,14 @@ export function Sidebar({
     }
   };
   return (
-    <Box width="310px" flexShrink={0} borderInlineStartWidth={1} overflowY="auto" height="full">
+    <Box
+      width={{ md: "310px" }}
+      height={{ md: "full" }}
+      flexShrink={0}
+      borderInlineStartWidth={{ md: 1 }}
+      borderTopWidth={{ base: 1, md: 0 }}
+      overflowY="auto"
+    >
       {opened >= 0 && (
         <RowPanel
           row={opened}

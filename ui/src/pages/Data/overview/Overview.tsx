@@ -1,6 +1,7 @@
 import { Code } from "@chakra-ui/react";
 import { useEffect, useMemo } from "react";
 import { ApiError, api } from "src/api/client";
+import { usePipelines } from "src/api/pipelines";
 import { AppLink } from "src/components/AppLink";
 import { Empty } from "src/components/Empty";
 import { ErrorAlert } from "src/components/ErrorAlert";
@@ -10,7 +11,7 @@ import { useQueryList } from "src/hooks/useQueryState";
 import { expectedNames } from "src/pages/Data/overview/datasets";
 import { Overlay } from "src/pages/Data/overview/Overlay";
 import { prefetchTables } from "src/pages/Data/overview/queries";
-import { type ArtifactRef, airflowDagPath, parseArtifact, refOf } from "src/routes";
+import { type ArtifactRef, airflowDagPath, dataPath, parseArtifact, refOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 const KINDS = ["statistics", "skew"];
@@ -53,6 +54,19 @@ function Latest({ dagId, kinds }: { dagId: string; kinds: readonly string[] }) {
 }
 
 function NoStatistics({ dagId }: { dagId: string }) {
+  const { data, isPending } = usePipelines();
+  const stages = data?.pipelines.find(({ dag_id }) => dag_id === dagId)?.stages;
+  if (isPending) {
+    return <LoadingRows rows={12} />;
+  }
+  if (stages && !stages.some((stage) => KINDS.includes(stage))) {
+    return (
+      <Empty title="This pipeline computes no statistics">
+        {dagId} has no <Code>StatisticsOperator</Code>. Its rows are in{" "}
+        <AppLink to={dataPath(dagId, { tab: "dive" })}>Dive</AppLink>.
+      </Empty>
+    );
+  }
   return (
     <Empty title="No statistics yet">
       They are there as soon as a <Code>StatisticsOperator</Code> of this pipeline has finished, or a{" "}
