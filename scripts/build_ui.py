@@ -104,6 +104,8 @@ def _install(say: Callable[[str], object]) -> None:
     lock = hashlib.sha256((SOURCES / "package-lock.json").read_bytes()).hexdigest()
     if INSTALLED_FROM.exists() and INSTALLED_FROM.read_text() == lock:
         return
+    if MODULES.is_symlink():
+        MODULES.unlink()  # another checkout's, which npm would empty
     say("npm ci: what the pages are built with")
     _npm("ci")
     INSTALLED_FROM.write_text(lock)

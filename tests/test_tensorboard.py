@@ -100,6 +100,8 @@ def test_the_curves_of_a_finished_training_are_served_to_who_may_read_its_logs(
     page = client.get(_address(training), headers=_as("viewer"))
     assert page.status_code == 200, page.text
     assert "<title>TensorBoard</title>" in page.text
+    assert "url(font-roboto/" in page.text, "below the address of its link"
+    assert "url(/" not in page.text
     first, *others = page.headers.get_list("content-security-policy")
     assert "script-src" in first, "TensorBoard's own"
     assert "frame-ancestors 'self'" in others

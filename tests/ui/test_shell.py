@@ -10,11 +10,33 @@ import pytest
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import expect
 
+from ui.accessibility import grave_violations
 from ui.conftest import OpenPage, Site
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
 DAG = "flights_training"
+MONITOR = "flights_monitoring"
+FOLLOW = "url => { history.pushState(null, '', url); dispatchEvent(new PopStateEvent('popstate')) }"
+OF_A_PIPELINE = (
+    "overview?",
+    "data?",
+    "data?feature=origin",
+    "data?tab=dive",
+    "schema?",
+    "schema?feature=origin",
+    "schema?tab=anomalies",
+    "schema?tab=versions",
+    "runs?",
+    "runs?view=curves",
+    "models?",
+    "models/flights?",
+    "models/flights?tab=evaluation",
+    "models/flights?tab=decisions",
+    "skew?feature=origin",
+    "lineage?",
+    "lineage?view=list",
+)
 PAGES = ["Overview", "Data", "Schema", "Runs", "Models", "Skew", "Lineage"]
 
 
@@ -32,7 +54,7 @@ def test_the_navigation_leads_to_the_pipelines_and_on_to_the_pages_of_one(open_p
     expect(page.locator("h1")).to_have_text(PAGES[-1])
 
 
-def test_each_page_stands_for_itself_in_either_mode_and_follows_the_host(open_page: OpenPage) -> None:
+def test_the_pages_follow_the_mode_of_the_host(open_page: OpenPage) -> None:
     page = open_page(f"plugin/hops/lineage?dag={DAG}", theme="light")
     colors = []
     for theme in ("light", "dark"):
@@ -40,15 +62,33 @@ def test_each_page_stands_for_itself_in_either_mode_and_follows_the_host(open_pa
         changed = f"new StorageEvent('storage', {{key: 'theme', newValue: '{theme}'}})"
         page.evaluate(f"localStorage.theme = '{theme}'; dispatchEvent({changed})")
         expect(page.locator("html")).to_have_class(theme)
-        for label in PAGES:
-            page.get_by_role("navigation", name="Pages of the pipeline").get_by_role(
-                "link", name=label, exact=True
-            ).click()
-            expect(page.locator("h1")).to_have_text(label)
-            page.wait_for_load_state("networkidle")
-            expect(page.get_by_text("This part of the page failed")).to_have_count(0)
         colors.append(page.locator("h1").evaluate("element => getComputedStyle(element).color"))
     assert colors[0] != colors[1]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_any_page(site: Site, open_page: OpenPage, theme: str) -> None:
+    newest = {
+        dag: quote(site.get(f"/api/v2/dags/{dag}/dagRuns?order_by=-run_after&limit=1")["dag_runs"][0]["dag_run_id"], "")
+        for dag in (DAG, MONITOR)
+    }
+    training = site.get(f"/hops/api/dags/{DAG}/training-runs")["runs"][0]["run_id"]
+    paths = [f"plugin/hops/{path}&dag={DAG}" for path in (*OF_A_PIPELINE, f"runs?run={training}")]
+    paths += [
+        f"dags/{DAG}/runs/{newest[DAG]}/tasks/{task}/plugin/hops-task" for task in ("train", "evaluate", "validate")
+    ]
+    paths += [f"dags/{MONITOR}/runs/{newest[MONITOR]}/tasks/skew/plugin/hops-task"]
+    paths += [f"dags/{DAG}/runs/{newest[DAG]}/plugin/hops-run"]
+    page = open_page("plugin/hops", theme=theme)
+    found = []
+    for path in ["plugin/hops", *paths]:
+        page.evaluate(FOLLOW, f"/{path}")
+        page.wait_for_timeout(500)  # until the page before is gone
+        expect(page.locator("main h1")).to_be_attached()
+        expect(page.locator("[aria-busy=true]")).to_have_count(0)
+        expect(page.get_by_text("This part of the page failed")).to_have_count(0)
+        found += grave_violations(page, theme)
+    assert found == []
 
 
 def test_what_the_browser_has_lost_of_a_picture_is_drawn_again(open_page: OpenPage) -> None:

@@ -115,7 +115,8 @@ def test_what_is_measured_and_which_time_stay_in_the_address(open_page: OpenPage
     page.reload()
     expect(page.get_by_text("chance that is allowed")).to_be_visible()
     page.get_by_role("link", name="Overlay on the Data page").click()
-    expect(page).to_have_url(re.compile("/plugin/hops/data[?]dag=flights_monitoring&artifact=skew"))
+    expect(page).to_have_url(re.compile("/plugin/hops/data[?]dag=flights_training&artifact=skew"))
+    expect(page.get_by_role("button", name=f"{DAG}: choose a pipeline")).to_be_visible()
 
 
 DRAWN_DATES = """

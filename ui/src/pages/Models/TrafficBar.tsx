@@ -53,7 +53,7 @@ export function TrafficBar({
           align="center"
           justify="center"
           colorPalette={versionPalette(version)}
-          bg="colorPalette.solid"
+          bg="colorPalette.700"
           color="colorPalette.contrast"
           fontSize={fontSize}
           fontWeight="semibold"

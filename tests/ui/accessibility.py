@@ -1,0 +1,30 @@
+"""What axe-core (https://github.com/dequelabs/axe-core) finds on a page: the rules of WCAG that a program can judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import Page
+
+from build_ui import MODULES
+
+SCRIPT = MODULES / "axe-core" / "axe.min.js"
+GRAVE = ("serious", "critical")
+# Ours alone: the host has violations of its own. Menus and dialogs are beside the page, in portals.
+FIND = """async ([theme, grave]) => {
+    const ends = document.getAnimations().filter(({ effect }) => effect.getComputedTiming().endTime < Infinity);
+    await Promise.all(ends.map(({ finished }) => finished.catch(() => null)));
+    const include = [...document.querySelectorAll("main, .chakra-portal")];
+    const { violations } = await axe.run({ include }, { resultTypes: ["violations"] });
+    return violations.filter(({ impact }) => grave.includes(impact)).flatMap(({ id, help, nodes }) =>
+        nodes.map(({ html, failureSummary }) => `${theme} ${location}: ${help} (${id}): ${html}: ${failureSummary}`));
+}"""
+
+
+def grave_violations(page: Page, theme: str = "light") -> list[str]:
+    """What is serious or critical on a page as it is now; and its landmark and heading where there is not one each."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(SCRIPT.read_text())
+    found: list[Any] = page.evaluate(FIND, [theme, GRAVE])
+    counts = {tag: page.locator(tag).count() for tag in ("main", "main h1")}
+    return [str(each) for each in found] + [f"{page.url}: {n} {tag}" for tag, n in counts.items() if n != 1]
