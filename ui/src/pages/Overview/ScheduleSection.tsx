@@ -24,7 +24,7 @@ export function ScheduleSection({ overview: { pipeline, schedules } }: { overvie
                 {schedule.dag_id !== pipeline.dag_id && <Text color="fg.muted">watches the model</Text>}
                 {schedule.is_paused && <Paused />}
                 {run && (
-                  <AppLink to={airflowRunPath(schedule.dag_id, run.run_id)} aria-label={`Run ${run.run_id}`}>
+                  <AppLink to={airflowRunPath(schedule.dag_id, run.run_id)} title={run.run_id}>
                     <StateBadge state={run.state} size="xs" /> <Time at={run.ended_at ?? run.run_after} />
                   </AppLink>
                 )}

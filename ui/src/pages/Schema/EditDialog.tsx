@@ -1,6 +1,7 @@
 import { Box, Button, Field, HStack, List, Text, Textarea } from "@chakra-ui/react";
 import { useState } from "react";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { ERROR } from "src/components/colors";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { QueryView } from "src/components/QueryView";
 import { plural } from "src/format";
@@ -82,7 +83,7 @@ function Checked({ check: { changes, anomalies } }: { check: SchemaCheck }) {
       {anomalies === null ? (
         <Text>The statistics of the data are gone, so it could not be validated.</Text>
       ) : (
-        <Text fontWeight="medium" color={anomalies.length === 0 ? "fg.success" : "fg.error"}>
+        <Text fontWeight="medium" color={anomalies.length === 0 ? "fg.success" : ERROR}>
           {anomalies.length === 0
             ? "This data has no anomaly under it."
             : `This data still has ${plural(anomalies.length, "anomaly")} under it:`}
