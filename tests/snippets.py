@@ -1,6 +1,7 @@
 """The documentation's snippets.
 
-A snippet below the line ``<!-- fragment -->`` is a part of something: it is only compiled.
+A snippet below the line ``<!-- fragment -->`` is a part of something: it is only compiled. The tutorial's snippets are run
+in order, as a reader would, by ``test_tutorial.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [
-    *sorted((REPOSITORY / "docs").rglob("*.md")),
+    *sorted({*(REPOSITORY / "docs").rglob("*.md")} - {REPOSITORY / "docs" / "start" / "tutorial.md"}),
     *sorted(REPOSITORY.glob("*/README.md")),
     REPOSITORY / "README.md",
     REPOSITORY / "CONTRIBUTING.md",
