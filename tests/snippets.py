@@ -1,7 +1,7 @@
 """The documentation's snippets.
 
-A snippet below the line ``<!-- fragment -->`` is a part of something: it is only compiled. The tutorial's snippets are run
-in order, as a reader would, by ``test_tutorial.py``.
+A snippet below the line ``<!-- fragment -->`` is a part of something: it is only compiled. Those of the tutorial are
+run in order by ``test_tutorial.py``.
 """
 
 from __future__ import annotations
