@@ -68,6 +68,7 @@ LONG = (
     "demo",
     "rollouts",
     "tests/test_fashion_mnist.py",
+    "tests/test_tutorial.py",
     "demo ends",
     "wheel",
     "api",

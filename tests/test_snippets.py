@@ -52,12 +52,12 @@ def test_json_is_json(snippet: Snippet) -> None:
     assert json.loads(snippet.source)
 
 
-def commands_of(snippet: Snippet) -> Iterator[list[str]]:
-    """The commands of a shell snippet, word by word."""
+def commands_in(snippet: Snippet) -> str:
+    """A shell snippet without what its commands print."""
     text = snippet.source.replace("\\\n", " ")
     if snippet.language == "console":
         text = "\n".join(line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ "))
-    yield from (shlex.split(line, comments=True) for line in split_commands(text))
+    return text
 
 
 def split_commands(text: str) -> Iterator[str]:
@@ -76,10 +76,10 @@ def split_commands(text: str) -> Iterator[str]:
 
 @those("bash", "console")
 def test_a_command_exists_with_these_options_and_what_it_sends_is_json(snippet: Snippet) -> None:
-    assert subprocess.run(["bash", "-n"], input=snippet.source.replace("$ ", ""), text=True).returncode == 0
+    assert subprocess.run(["bash", "-n"], input=commands_in(snippet), text=True).returncode == 0
     targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     parser = hops_parser()
-    for words in commands_of(snippet):
+    for words in (shlex.split(line, comments=True) for line in split_commands(commands_in(snippet))):
         if words[:1] == ["make"]:
             assert {word for word in words[1:] if "=" not in word} <= targets
         elif words[:2] == ["airflow", "hops"]:
