@@ -16,7 +16,7 @@ from airflow_hops.api.artifacts.lookup import MapIndex, TaskArtifact, hook_of, p
 from airflow_hops.api.artifacts.routes import ArtifactEntry, list_run_artifacts
 from airflow_hops.api.caching import cached_answer
 from airflow_hops.api.runs.states import skip_reasons
-from airflow_hops.api.types import Model, Number, Time
+from airflow_hops.api.types import Json, Model, Number, Time
 from airflow_hops.contract.artifacts import Producer
 from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport, Figures
 from airflow_hops.hooks.progress import TaskProgress
@@ -75,8 +75,9 @@ class EvaluationRow(Model):
     """The feature by which it is sliced; null for the whole split."""
     value: str | None
     rows: int
-    candidate: dict[str, Number]
-    champion: dict[str, Number] | None
+    candidate: dict[str, Json]
+    """Of a whole split all figures, those by class included; of a slice the numbers."""
+    champion: dict[str, Json] | None
     difference: Number
     """By how much the candidate is better, by the rule's metric, with its 95% interval."""
     low: Number
@@ -194,14 +195,14 @@ def _evaluation(report: EvaluationReport) -> EvaluationTable:
 
 
 def _row(split: str, name: str | None, figures: Figures) -> EvaluationRow:
-    gain = figures.gain
+    gain, told = figures.gain, dict if name is None else _numbers
     return EvaluationRow(
         split=split,
         slice=name,
         value=None if name is None else str(figures.value),
         rows=figures.rows,
-        candidate=_numbers(figures.candidate),
-        champion=_numbers(figures.champion) if figures.champion else None,
+        candidate=told(figures.candidate),
+        champion=told(figures.champion) if figures.champion else None,
         difference=gain.difference if gain else None,
         low=gain.low if gain else None,
         high=gain.high if gain else None,

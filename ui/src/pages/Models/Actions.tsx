@@ -61,7 +61,7 @@ function Action({
     <Button size="sm" variant="outline" aria-disabled={why !== null} onClick={why === null ? onClick : undefined}>
       <Icon />
       {label}
-      {why !== null && <VisuallyHidden>: {why}</VisuallyHidden>}
+      {why !== null && <VisuallyHidden> ({why})</VisuallyHidden>}
     </Button>
   );
   return why === null ? button : <Tooltip content={why}>{button}</Tooltip>;

@@ -14,7 +14,16 @@ interface Row extends ClassRow {
 }
 
 /** Each class: how many of its rows are found, and how many of those said to be of it are. */
-export function ClassTable({ candidate, champion }: { candidate: Figures; champion: Figures | null }) {
+export function ClassTable({
+  candidate,
+  champion,
+  name = "class",
+}: {
+  candidate: Figures;
+  champion: Figures | null;
+  /** Of the table, in the address. */
+  name?: string;
+}) {
   const rows = useMemo(() => {
     const theirs = new Map(classesOf(champion).map((each) => [each.name, each]));
     return classesOf(candidate).map((each): Row => ({ ...each, champion: theirs.get(each.name) }));
@@ -23,7 +32,7 @@ export function ClassTable({ candidate, champion }: { candidate: Figures; champi
   return (
     <DataTable
       label="Figures by class"
-      name="class"
+      name={name}
       rows={rows}
       rowKey={({ name }) => name}
       initialSort={{ column: "rows", descending: true }}

@@ -6,7 +6,16 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import type { Column } from "src/components/table";
 import { formatDuration, formatNumber } from "src/format";
-import { durationOf, figureOf, isLive, labelOf, type Names, type Run, stateOf } from "src/pages/Runs/figures";
+import {
+  durationOf,
+  figureOf,
+  isLive,
+  labelOf,
+  type Names,
+  type Run,
+  shortened,
+  stateOf,
+} from "src/pages/Runs/figures";
 import { airflowRunPath, modelsPath } from "src/routes";
 
 const MOST_PARAMS = 4;
@@ -73,7 +82,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
         help: `Parameter ${name}`,
         optional: !names.varying.slice(0, MOST_PARAMS).includes(name),
         value: (run) => run.params[name],
-        render: (run) => <Text title={run.params[name]}>{figureOf(run, `params.${name}`) ?? "–"}</Text>,
+        render: (run) => <Text title={run.params[name]}>{shortened(figureOf(run, `params.${name}`) ?? "–")}</Text>,
       }),
     ),
     {

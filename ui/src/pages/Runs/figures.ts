@@ -15,6 +15,16 @@ export function figureOf(run: Run, key: string): string | number | null {
   return key === "duration" ? durationOf(run) : null;
 }
 
+const DIGEST = /^(?=.*\d)[0-9a-f]{16,}$/i;
+
+/** Whether a value is a checksum: what says that something differs, and not what. */
+export const isDigest = (value: string | number | null | undefined): boolean =>
+  typeof value === "string" && DIGEST.test(value);
+
+/** A value for a table; of a checksum its beginning. */
+export const shortened = (value: string | number): string =>
+  isDigest(value) ? `${String(value).slice(0, 8)}…` : String(value);
+
 /** The number in a value, where it is one. */
 export function asNumber(value: string | number | null): number | null {
   if (value === null || value === "") {
@@ -52,8 +62,9 @@ export const isLoss = (metric: string): boolean => SMALLER_IS_BETTER.test(metric
 
 export interface Names {
   metrics: string[];
+  /** Checksums last. */
   params: string[];
-  /** Parameters that are not the same in all runs. */
+  /** Parameters that are not the same in all runs; checksums left out. */
   varying: string[];
   /** Metrics that say most of a training, first. */
   headline: string[];
@@ -74,11 +85,14 @@ export function namesOf(runs: readonly Run[]): Names {
     }
   }
   const ordered = [...metrics].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
-  const named = [...params.keys()].sort((a, b) => a.localeCompare(b));
+  const digests = new Set([...params].filter(([, values]) => [...values].every(isDigest)).map(([name]) => name));
+  const named = [...params.keys()].sort(
+    (a, b) => Number(digests.has(a)) - Number(digests.has(b)) || a.localeCompare(b),
+  );
   return {
     metrics: ordered,
     params: named,
-    varying: named.filter((name) => (params.get(name)?.size ?? 0) > 1),
+    varying: named.filter((name) => !digests.has(name) && (params.get(name)?.size ?? 0) > 1),
     headline: ordered.slice(0, 4),
   };
 }

@@ -1,7 +1,17 @@
 import { axisOf } from "src/pages/Runs/axes";
 import { formatBrush, parseBrush, passes } from "src/pages/Runs/brushes";
 import { type Curve, figuresOf, pointsOf, smooth } from "src/pages/Runs/curves";
-import { asNumber, durationOf, figureOf, isLoss, labelOf, namesOf, type Run, stateOf } from "src/pages/Runs/figures";
+import {
+  asNumber,
+  durationOf,
+  figureOf,
+  isLoss,
+  labelOf,
+  namesOf,
+  type Run,
+  shortened,
+  stateOf,
+} from "src/pages/Runs/figures";
 import { complete, examplesOf } from "src/pages/Runs/search";
 import { describe, expect, test } from "vitest";
 
@@ -23,6 +33,19 @@ describe("figures of runs", () => {
     expect(NAMES.metrics).toEqual(["val_auc", "loss", "eval/f1 score", "model.size"]);
     expect(NAMES.params).toEqual(["layers", "lr", "opt"]);
     expect(NAMES.varying).toEqual(["lr", "opt"]);
+  });
+
+  test("checksums come last, are no columns of their own, and are shortened", () => {
+    const digests = ["3a53aa0f6e8573bf1739038b6302ab7e", "e6d8acf2f45e80bb81bcfbd8f5d5a1b2"];
+    const names = namesOf(digests.map((code, place) => runOf({ code, deadbeef: "no", lr: `0.${place}` }, {})));
+    expect(names.params).toEqual(["deadbeef", "lr", "code"]);
+    expect(names.varying).toEqual(["lr"]);
+    expect([digests[0] ?? "", "deadbeef", "feedfacefeedface", 7].map(shortened)).toEqual([
+      "3a53aa0f…",
+      "deadbeef",
+      "feedfacefeedface",
+      "7",
+    ]);
   });
 
   test("a value is found by its key, and is a number only if it is one", () => {

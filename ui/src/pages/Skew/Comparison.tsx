@@ -39,7 +39,7 @@ function Found({ check, found }: { check: ArtifactRef; found: Schemas["FeatureCo
     <Stack gap={3}>
       <HStack justify="space-between" align="baseline">
         <Heading as="h3" size="sm">
-          Reference and window
+          Reference and current
         </Heading>
         <AppLink to={dataPath(dagId, { artifacts: [check], feature: found.name })} fontSize="sm">
           Overlay on the Data page

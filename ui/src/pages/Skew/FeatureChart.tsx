@@ -123,7 +123,7 @@ export function FeatureChart({
       />
       <Text fontSize="xs" color="fg.muted">
         Dashed: {LIMITS[shown]}. Orange points were called drifted, hollow ones had too few rows. ▲ retraining
-        requested, ● refused, ◆ a version came or went. Bars: rows of the window.
+        requested, ● refused, ◆ a version came or went. Bars: current rows.
       </Text>
     </Box>
   );

@@ -16,7 +16,7 @@ export function Histogram({ found }: { found: Schemas["FeatureComparison"] }) {
     <Chart
       option={option}
       height="240px"
-      label={`Histograms of ${found.name}, reference and window, as shares of rows with a value`}
+      label={`Histograms of ${found.name}, reference and current, as shares of rows with a value`}
     />
   );
 }
@@ -32,7 +32,7 @@ function histogramOption(found: Schemas["FeatureComparison"], theme: ChartTheme)
   return {
     animation: false,
     grid: { left: 8, right: 8, top: 28, bottom: isVector ? 22 : 4, containLabel: true },
-    legend: { data: ["Reference", "Window"] },
+    legend: { data: ["Reference", "Current"] },
     tooltip: {
       trigger: "axis",
       axisPointer: { type: "shadow" },
@@ -43,7 +43,7 @@ function histogramOption(found: Schemas["FeatureComparison"], theme: ChartTheme)
         return tooltipLines(theme, [
           { label: labels[index] ?? "" },
           { label: "Reference", value: formatPercent(bucket?.reference) },
-          { label: "Window", value: formatPercent(bucket?.current) },
+          { label: "Current", value: formatPercent(bucket?.current) },
         ]);
       },
     },
@@ -63,7 +63,7 @@ function histogramOption(found: Schemas["FeatureComparison"], theme: ChartTheme)
         isNumeric,
       ),
       bars(
-        "Window",
+        "Current",
         buckets.map(({ current }) => current),
         theme.series[1] ?? "",
         isNumeric,

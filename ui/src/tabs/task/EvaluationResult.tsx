@@ -1,4 +1,4 @@
-import { Text } from "@chakra-ui/react";
+import { Heading, Stack, Text } from "@chakra-ui/react";
 import { api, type Schemas } from "src/api/client";
 import { ERROR } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
@@ -6,6 +6,8 @@ import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import type { Column } from "src/components/table";
 import { formatNumber } from "src/format";
+import { ClassTable, ConfusionMatrix } from "src/pages/Models/ClassTables";
+import { classesOf, namesOf, numberOf } from "src/pages/Models/figures";
 import { refOf } from "src/routes";
 import { Numbers, Reasons } from "src/tabs/task/parts";
 
@@ -29,13 +31,24 @@ export function EvaluationResult({ artifact }: { artifact: Schemas["ArtifactEntr
                 ["verdict", <StateBadge key="verdict" state={report.blessed ? "blessed" : "not blessed"} />],
                 ...whole.map(
                   ({ split, candidate }) =>
-                    [`${report.metric} of ${split}`, formatNumber(candidate[report.metric])] as const,
+                    [`${report.metric} of ${split}`, formatNumber(numberOf(candidate, report.metric))] as const,
                 ),
                 ["champion", report.champion_version === null ? "none" : `v${report.champion_version}`],
               ]}
             />
             <Reasons of={report.reasons} />
             <Slices report={report} />
+            {whole
+              .filter(({ candidate }) => classesOf(candidate).length > 0)
+              .map(({ split, candidate, champion }) => (
+                <Stack key={split} as="section" aria-label={`Classes on ${split}`} gap={3}>
+                  <Heading as="h3" size="sm">
+                    Classes, on {split}
+                  </Heading>
+                  <ConfusionMatrix figures={candidate} />
+                  <ClassTable candidate={candidate} champion={champion} name={`${split}class`} />
+                </Stack>
+              ))}
           </>
         );
       }}
@@ -46,7 +59,7 @@ export function EvaluationResult({ artifact }: { artifact: Schemas["ArtifactEntr
 function Slices({ report }: { report: Schemas["EvaluationTable"] }) {
   const { metric, rows } = report;
   const hasChampion = rows.some(({ champion }) => champion !== null);
-  const others = Object.keys(rows[0]?.candidate ?? {}).filter((name) => name !== metric && name !== "rows");
+  const others = namesOf(rows[0]?.candidate ?? {}).filter((name) => name !== metric);
   const columns: Column<Row>[] = [
     {
       key: "split",
@@ -78,8 +91,8 @@ function Slices({ report }: { report: Schemas["EvaluationTable"] }) {
       align: "end",
       width: 100,
       descendingFirst: true,
-      value: ({ candidate }) => candidate[metric],
-      render: ({ candidate }) => formatNumber(candidate[metric]),
+      value: ({ candidate }) => numberOf(candidate, metric),
+      render: ({ candidate }) => formatNumber(numberOf(candidate, metric)),
     },
     ...(hasChampion
       ? [
@@ -88,8 +101,8 @@ function Slices({ report }: { report: Schemas["EvaluationTable"] }) {
             label: "Champion's",
             align: "end",
             width: 110,
-            value: ({ champion }: Row) => champion?.[metric],
-            render: ({ champion }: Row) => formatNumber(champion?.[metric]),
+            value: ({ champion }: Row) => numberOf(champion, metric),
+            render: ({ champion }: Row) => formatNumber(numberOf(champion, metric)),
           } satisfies Column<Row>,
           {
             key: "difference",
@@ -107,8 +120,8 @@ function Slices({ report }: { report: Schemas["EvaluationTable"] }) {
         label: name,
         align: "end",
         optional: true,
-        value: ({ candidate }) => candidate[name],
-        render: ({ candidate }) => formatNumber(candidate[name]),
+        value: ({ candidate }) => numberOf(candidate, name),
+        render: ({ candidate }) => formatNumber(numberOf(candidate, name)),
       }),
     ),
   ];

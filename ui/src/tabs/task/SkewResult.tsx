@@ -29,8 +29,8 @@ export function SkewResult({ artifact }: { artifact: Schemas["ArtifactEntry"] })
         of={[
           ["verdict", <StateBadge key="verdict" state={textIn(properties, "verdict")} />],
           ["features that drifted", formatNumber(drifted.length)],
-          ["rows in the window", formatNumber(metrics.rows_current)],
-          ["rows of the reference", formatNumber(metrics.rows_reference)],
+          ["current rows", formatNumber(metrics.rows_current)],
+          ["reference rows", formatNumber(metrics.rows_reference)],
         ]}
       />
       {scores.length > 0 && (
