@@ -39,7 +39,7 @@ export function Endpoint({ dagId, detail }: { dagId: string; detail: ModelDetail
 
 function Server({ live }: { live: LiveModel }) {
   return (
-    <HStack gap={2} fontSize="sm" color="fg.muted">
+    <HStack gap={2} wrap="wrap" fontSize="sm" color="fg.muted">
       <StateBadge state={live.problem ? "error" : "ok"} size="sm">
         {live.problem ? "no answer" : "answers"}
       </StateBadge>
