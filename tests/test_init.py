@@ -134,12 +134,13 @@ def test_nothing_is_written_for_what_cannot_be_used(
 def hostile_csv(path: Path) -> None:
     """A price by size and colour; columns of any name, semicolons, a byte order mark, cells of several lines."""
     numbers = random.Random(1)
-    lines = ['"Größe in ""cm""";a b;class;"new\nline";;Kunden_ID;"""price"""']
+    lines = ['"Größe in ""cm""";a b;class;"new\nline";;Kunden_ID;am;"""price"""']
     for row in range(400):
         size, colour = round(numbers.gauss(170, 10), 1), numbers.choice(["red", '"a; ""b"""', '"c\nd"', ""])
         odd = numbers.choice(["?", "1", "3.5"])
         price = round(2 * size + 20 * (colour == "red") + numbers.random(), 2)
-        lines.append(f"{size};{odd};{colour};{numbers.choice(['TRUE', 'FALSE'])};{row};K{row:04};{price}")
+        is_new, at = numbers.choice(["TRUE", "FALSE"]), f"2026-01-{row % 28 + 1:02} 12:00"
+        lines.append(f"{size};{odd};{colour};{is_new};{row};K{row:04};{at};{price}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
 
 
@@ -162,7 +163,7 @@ def test_a_file_of_any_columns_becomes_a_served_model(
         "init", "prices", "--from", str(tmp_path / "rows.csv"), "--label", '"price"', "-o", str(tmp_path / "dags")
     )
     assert code == 0, errors
-    assert '"price": regression' in output
+    assert '"price": regression' in output and "the first column of times" in output
     monkeypatch.syspath_prepend(str(tmp_path / "dags"))
 
     tests = [str(runtime_python), "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "dags" / "prices")]
