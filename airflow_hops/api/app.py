@@ -27,9 +27,10 @@ from airflow_hops.api.models import routes as models
 from airflow_hops.api.pipelines import activity as pipeline_activity
 from airflow_hops.api.pipelines import overview as pipeline_overview
 from airflow_hops.api.pipelines import routes as pipelines
+from airflow_hops.api.reports import comparisons, model_card
+from airflow_hops.api.runs import notes, tensorboard
 from airflow_hops.api.runs import stages as run_stages
 from airflow_hops.api.runs import tasks as task_results
-from airflow_hops.api.runs import tensorboard
 from airflow_hops.api.runs import training_files as training_run_files
 from airflow_hops.api.runs import trainings as training_runs
 from airflow_hops.api.schemas import proposals, validation_report, validations
@@ -42,17 +43,20 @@ from airflow_hops.contract.redaction import redacted
 from airflow_hops.contract.web import URL_PREFIX
 
 _ROUTERS = (
+    notes.router,
     pipelines.router,
     pipeline_activity.router,
     pipeline_overview.router,
     proposals.router,
     artifacts.router,
     artifact_files.router,
+    comparisons.router,
     evaluations.router,
     lineage.router,
     lineage_starts.router,
     live.router,
     model_decisions.router,
+    model_card.router,
     models.router,
     rows.router,
     run_stages.router,

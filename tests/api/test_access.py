@@ -38,6 +38,7 @@ NAMES = {
     "mlflow_run_id": "0" * 32,
     "model": "pages_model",
     "version": "1",
+    "run": "0" * 32,
 }
 """Values of parameters, beside ``run_id``."""
 PUBLIC = {"/static/{name}"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from served_models import Pipeline, Processes
 from waiting import wait_for
 
 from airflow_hops.store.model_records import record_uri
-from api.conftest import Api
+from api.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime
 
@@ -94,6 +95,28 @@ def test_versions_are_mlflows_and_the_records(api: Api, canary: Pipeline) -> Non
     unknown = api.get(f"{PATH}/versions/1/evaluation")
     assert unknown.status_code == 404
     assert "evaluated no version 1" in unknown.json()["detail"]
+
+
+def test_a_version_has_a_note_and_a_card_with_all_that_is_known_of_it(api: Api, canary: Pipeline) -> None:
+    note = f"{PATH}/versions/2/note"
+    said = {"note": "For <b>demonstration</b> only.", "tags": {"risk": "low"}}
+    assert api.request("POST", note, "viewer", json=said).status_code == 403
+    assert api.request("POST", note.replace("pages_training", "pages_monitoring"), json=said).status_code == 403
+    assert api.request("POST", note, json=said).status_code == 204
+    versions = {each["version"]: each for each in api.get(f"{PATH}/versions").json()["versions"]}
+    assert (versions[2]["note"], versions[2]["tags"], versions[1]["tags"]) == (said["note"], {"risk": "low"}, {})
+    missing = api.request("POST", note.replace("/2/", "/9/"), json=said)
+    assert (missing.status_code, "has no version 9" in missing.json()["detail"]) == (422, True)
+
+    card = api.get(f"{PATH}/versions/2/card", "viewer")
+    assert card.headers["content-disposition"] == f"attachment; filename*=UTF-8''{MODEL}%20v2%20model%20card.html"
+    assert_runs_nothing(card.text)
+    assert "For &lt;b&gt;demonstration&lt;/b&gt; only." in card.text
+    titles = re.findall(r"<h2>(.*)</h2>", card.text)
+    assert titles[:2] == ["Model details", "Intended use"]
+    assert titles[-2:] == ["What was decided", "Caveats"]
+    assert "None of the newest 20 skew checks" in card.text
+    assert api.get(f"{PATH}/versions/9/card").status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from api.conftest import Api
+from api.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime
 
@@ -153,3 +156,16 @@ def test_a_pipeline_without_a_comparison_says_what_would_make_one(api: Api) -> N
     assert [(each["dag_id"], each["model"]) for each in watched["sources"]] == [("pages_monitoring", "pages_model")]
     assert api.get("/api/dags/pages_training/skew", "only:pages_training").json()["sources"] == []
     assert api.get("/api/dags/pages/skew").json()["sources"] == []
+
+
+def test_a_report_of_a_check_is_one_file_that_runs_nothing(api: Api, report_path: Any) -> None:
+    answer = api.get(f"{report_path(1)}/skew/report.html", "viewer")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert_runs_nothing(answer.text)
+    assert html.escape(HOSTILE) in answer.text
+    assert "covariate shift" in answer.text
+    (picture,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', answer.text)
+    assert base64.b64decode(picture).startswith(b"<svg")
+    wrong = api.get(api.artifact_path("statistics", "statistics") + "/skew/report.html")
+    assert (wrong.status_code, "expected 'skew'" in wrong.json()["detail"]) == (422, True)

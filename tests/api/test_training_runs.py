@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_hops.hooks.runtime import RuntimeHook
-from api.conftest import Api
+from api.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime
 STEPS = Path(__file__).parents[1] / "steps"
@@ -145,3 +146,39 @@ def test_a_run_of_another_dag_is_not_there(api: Api, runs: Any) -> None:
     assert (
         api.get("/api/dags/pages_other/training-runs", params={"search": f"run_id = '{run_id}'"}).json()["runs"] == []
     )
+
+
+def test_notes_and_tags_are_mlflows_own_and_found_by_its_search(api: Api, runs: Any) -> None:
+    path, note = f"{RUNS}/{runs[2]['run_id']}", f"{RUNS}/{runs[2]['run_id']}/note"
+    said = {"note": "  the <b>first</b> that converged\n", "tags": {"team": "pricing's", "checked by": ""}}
+    assert api.request("POST", note, "viewer", json=said).status_code == 403
+    assert api.request("POST", note, json=said).status_code == 204
+    found = api.get(path).json()
+    assert found["tags"]["mlflow.note.content"] == "the <b>first</b> that converged"
+    assert (found["tags"]["team"], found["tags"]["checked by"], found["may_annotate"]) == ("pricing's", "", True)
+    assert api.get(path, "viewer").json()["may_annotate"] is False
+    by_tag = api.get(RUNS, params={"search": "tags.team LIKE 'pricing%'"}).json()["runs"]
+    assert [run["run_id"] for run in by_tag] == [runs[2]["run_id"]]
+    assert api.request("POST", note, json={"note": None, "tags": {"team": None, "never": None}}).status_code == 204
+    tags = api.get(path).json()["tags"]
+    assert ("team" in tags, tags["mlflow.note.content"]) == (False, "the <b>first</b> that converged")
+    for tags in ({"hops.dag_id": "other"}, {"mlflow.user": "x"}, {"": "x"}, {"a`b": "x"}):
+        refused = api.request("POST", note, json={"note": None, "tags": tags})
+        assert (refused.status_code, "tags" in refused.text) == (422, True)
+    assert api.get(path).json()["tags"]["hops.dag_id"] == "pages_training"
+    unknown = api.request("POST", f"{RUNS}/{'0' * 32}/note", json=said)
+    assert unknown.status_code == 410
+
+
+def test_a_report_of_runs_is_one_file_that_runs_nothing(api: Api, runs: Any) -> None:
+    chosen = [runs[number]["run_id"] for number in (3, 4)]
+    answer = api.get("/api/dags/pages_training/reports/runs", "viewer", params={"run": chosen})
+    assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''pages_training%202%20runs")
+    assert all(run_id in answer.text for run_id in chosen)
+    assert_runs_nothing(answer.text)
+    assert html.escape(HOSTILE) in answer.text
+    assert answer.text.count("<polyline") == 4  # AUC and loss of each
+    assert "<td>8</td><td>16</td>" in answer.text.replace("\n", "")
+    assert "0.63" in answer.text
+    assert api.get("/api/dags/pages_training/reports/runs", params={"run": chosen * 5}).status_code == 422
+    assert api.get("/api/dags/pages_training/reports/runs", params={"run": "0" * 32}).status_code == 410

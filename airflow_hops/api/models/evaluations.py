@@ -89,9 +89,33 @@ def get_version_evaluation(
     request: Request, user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1)]
 ) -> Response:
     """The evaluation of a version, by the run that made it."""
+    artifact, found = _found(user, served, version)
+    return cached_answer(
+        request,
+        (artifact.fingerprint, found.dag_id, found.run_id, found.task_id, found.map_index),
+        lambda: _answer(artifact, found),
+    )
+
+
+def find_evaluation(user: GetUserDep, served: ServedModelOf, version: int) -> Evaluation:
+    """The evaluation of a version.
+
+    Raises:
+        HTTPException: 404, there is none, or not for the user; 410, it was deleted; 502, the store cannot be read.
+    """
+    return _answer(*_found(user, served, version))
+
+
+def registry_tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
+    """MLflow's tags of a version; none where it does not know it."""
+    found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]
+    return next((each["tags"] for each in found if each["version"] == version), {})
+
+
+def _found(user: GetUserDep, served: ServedModelOf, version: int) -> tuple[FoundArtifact, ReturnedArtifact]:
     record = read_model_record(served.hook.store, served.name)
     serving = record.served(version)
-    tags = _tags(served, version) if serving is None else {}
+    tags = registry_tags(served, version) if serving is None else {}
     maker = made_by(record, version, tags, readable_makers(user, record, [{"tags": tags}]))
     if maker is None:
         raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
@@ -100,18 +124,7 @@ def get_version_evaluation(
     if found is None:
         raise HTTPException(404, f"run {maker.run_id!r} of DAG {maker.dag_id!r} evaluated no version {version}")
     artifact, manifest = open_artifact(served.hook.store, found.artifact)
-    evaluation = FoundArtifact(served.hook, artifact, manifest)
-    return cached_answer(
-        request,
-        (artifact.fingerprint, found.dag_id, found.run_id, found.task_id, found.map_index),
-        lambda: _answer(EvaluationReport.from_dict(evaluation.read_json(REPORT_FILE)), found),
-    )
-
-
-def _tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
-    """MLflow's tags of a version; none where it does not know it."""
-    found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]
-    return next((each["tags"] for each in found if each["version"] == version), {})
+    return FoundArtifact(served.hook, artifact, manifest), found
 
 
 def _evaluation(session: Session, maker: RunAddress, fingerprint: str | None) -> ReturnedArtifact | None:
@@ -123,7 +136,8 @@ def _evaluation(session: Session, maker: RunAddress, fingerprint: str | None) ->
     return next((each for each in found if is_evaluation_of(each.artifact, fingerprint)), None)
 
 
-def _answer(report: EvaluationReport, found: ReturnedArtifact) -> Evaluation:
+def _answer(artifact: FoundArtifact, found: ReturnedArtifact) -> Evaluation:
+    report = EvaluationReport.from_dict(artifact.read_json(REPORT_FILE))
     return Evaluation(
         artifact=returned_address(found),
         blessed=report.blessed,

@@ -58,6 +58,7 @@ class PipelineDag:
         tasks: The tasks of this package, in the DAG file's order.
         assets: Names of the assets that its tasks write to, beside the artifacts' own.
         scheduled_on: Names of the assets that start it.
+        doc: What its file says of it (``doc_md``), or nothing.
     """
 
     dag_id: str
@@ -65,6 +66,7 @@ class PipelineDag:
     tasks: tuple[StageTask, ...]
     assets: frozenset[str] = frozenset()
     scheduled_on: frozenset[str] = frozenset()
+    doc: str = ""
 
     def task(self, task_id: str) -> StageTask | None:
         """One of the tasks, or None."""
@@ -161,7 +163,7 @@ def _read(dag_id: str, dag_hash: str, data: Mapping[str, Any]) -> PipelineDag | 
     outlets = [asset for task in serialized for asset in _assets(task.get("outlets") or [])]
     assets = frozenset(asset["name"] for asset in outlets if asset.get("group") != "hops")
     scheduled_on = frozenset(asset["name"] for asset in _assets(dag.get("timetable") or {}))
-    return PipelineDag(dag_id, dag_hash, tasks, assets, scheduled_on)
+    return PipelineDag(dag_id, dag_hash, tasks, assets, scheduled_on, str(dag.get("doc_md") or ""))
 
 
 def _stage_task(task: Mapping[str, Any]) -> StageTask | None:

@@ -6,13 +6,14 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.params import Path as PathParameter
 from sqlalchemy import select
 
-from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS
+from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, may_change
 from airflow_hops.api.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.api.inspection.client import ask
 from airflow_hops.api.types import Model, Number
@@ -100,6 +101,8 @@ class TrainingRunDetail(ListedRun):
 
     figures: dict[str, MetricFigures]
     datasets: list[RunDataset]
+    may_annotate: bool
+    """Whether the user may set its note and tags."""
     children: list[TrainingRun]
 
 
@@ -144,12 +147,12 @@ def list_training_runs(
 
 
 @router.get("/{mlflow_run_id}")
-def get_training_run(dag_id: str, mlflow_run_id: RunId) -> TrainingRunDetail:
+def get_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId) -> TrainingRunDetail:
     """One training run."""
     found = ask(tracking_hook(dag_id), "runs/get", {"experiment": dag_id, "run_id": mlflow_run_id})
     found["children"] = _with_dag_runs(dag_id, found["children"])
     (run,) = _with_dag_runs(dag_id, [found])
-    return TrainingRunDetail(**run)
+    return TrainingRunDetail(**run, may_annotate=may_change(user, dag_id))
 
 
 @router.get("/{mlflow_run_id}/curves")

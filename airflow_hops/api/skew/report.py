@@ -117,9 +117,10 @@ def get_skew_report(
     features: Annotated[bool, Query(description="Whether features are told one by one; there may be thousands")] = True,
 ) -> Response:
     """What a comparison says."""
-    _expect_skew(found)
+    expect_skew(found)
+    store, artifact = found.store, found.artifact
     return cached_answer(
-        request, (found.fingerprint, features), lambda: _report(digest(found.store, found.artifact), features)
+        request, (found.fingerprint, features), lambda: describe_comparison(digest(store, artifact), features)
     )
 
 
@@ -128,7 +129,7 @@ def get_skew_feature(
     request: Request, found: TaskArtifact, feature: Annotated[str, Query(min_length=1, max_length=4096)]
 ) -> Response:
     """A feature in one comparison."""
-    _expect_skew(found)
+    expect_skew(found)
     return cached_answer(
         request,
         (found.fingerprint, feature),
@@ -136,12 +137,18 @@ def get_skew_feature(
     )
 
 
-def _expect_skew(found: FoundArtifact) -> None:
+def expect_skew(found: FoundArtifact) -> None:
+    """Refuses an artifact of another kind.
+
+    Raises:
+        HTTPException: 422, it is no skew check.
+    """
     if found.artifact.kind != "skew":
         raise HTTPException(422, f"kind is {found.artifact.kind!r}, expected 'skew'")
 
 
-def _report(report: dict[str, Any], features: bool) -> SkewComparison:
+def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewComparison:
+    """What a report says, with its features one by one or without."""
     attribution, rows = report.get("attribution") or {}, report.get("row_skew")
     if not features:
         report = {**report, "features": {}}

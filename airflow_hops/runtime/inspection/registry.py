@@ -23,8 +23,9 @@ def versions(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         params: ``model_name``, and ``max_results``, 1 to 1000.
 
     Returns:
-        ``versions``, each with ``version``, ``created_ms`` (since the epoch), ``aliases``, ``tags``, ``run_id`` and
-        ``metrics`` (of the run, the last value of each). Empty where the model is not registered.
+        ``versions``, each with ``version``, ``created_ms`` (since the epoch), ``aliases``, ``tags``, ``note`` (its
+        description), ``run_id`` and ``metrics`` (of the run, the last value of each). Empty where the model is not
+        registered.
 
     Raises:
         HopsError: MLflow does not answer.
@@ -51,6 +52,7 @@ def versions(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
                 "created_ms": version.creation_timestamp,
                 "aliases": aliases.get(int(version.version), []),
                 "tags": dict(version.tags),
+                "note": version.description or "",
                 "run_id": version.run_id,
                 "metrics": metrics.get(version.run_id, {}),
             }

@@ -1,8 +1,10 @@
 import { Box, Flex, HStack, List, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
-import type { Schemas } from "src/api/client";
+import { client, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { DownloadReport } from "src/components/DownloadReport";
 import { Empty } from "src/components/Empty";
+import { Notes } from "src/components/Notes";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { StateBadge } from "src/components/StateBadge";
@@ -12,7 +14,7 @@ import { CalibrationChart } from "src/pages/Models/CalibrationChart";
 import { ClassTable, ConfusionMatrix } from "src/pages/Models/ClassTables";
 import { FiguresTable } from "src/pages/Models/FiguresTable";
 import { calibrationOf, classesOf, directionsOf, inUnits, namesOf, residualsOf } from "src/pages/Models/figures";
-import { type ModelDetail, useEvaluation } from "src/pages/Models/queries";
+import { cardAddress, type ModelDetail, useEvaluation, useVersions } from "src/pages/Models/queries";
 import { ResidualBars } from "src/pages/Models/ResidualBars";
 import { SliceTable } from "src/pages/Models/SliceTable";
 import { VersionBadge } from "src/pages/Models/versions";
@@ -46,10 +48,24 @@ export function EvaluationTab({ dagId, detail }: { dagId: string; detail: ModelD
           onChange={(value) => change({ version: value, by: null, slice: null })}
           items={detail.deployed.slice(0, CHOICES).map((each) => [String(each), `v${each}${roleOf(detail, each)}`])}
         />
+        <DownloadReport href={cardAddress(dagId, detail.name, version)} label="Download model card" />
       </HStack>
+      <VersionNotes key={`note of ${version}`} dagId={dagId} detail={detail} version={version} />
       <OfVersion key={version} dagId={dagId} model={detail.name} version={version} />
     </Stack>
   );
+}
+
+function VersionNotes({ dagId, detail, version }: { dagId: string; detail: ModelDetail; version: number }) {
+  const { data } = useVersions(dagId, detail.name);
+  const found = data?.versions.find((each) => each.version === version);
+  if (!found || data?.registry_problem) {
+    return null;
+  }
+  const path = { dag_id: dagId, model: detail.name, version };
+  const save = (body: Schemas["NoteRequest"]) =>
+    client.POST("/api/dags/{dag_id}/models/{model}/versions/{version}/note", { params: { path }, body });
+  return <Notes note={found.note} tags={found.tags} mayEdit={detail.may_change} onSave={save} />;
 }
 
 function roleOf({ champion, challenger }: ModelDetail, version: number): string {

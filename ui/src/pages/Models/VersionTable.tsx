@@ -1,4 +1,4 @@
-import { Box, Code, HStack, Text } from "@chakra-ui/react";
+import { Box, Code, chakra, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
@@ -9,9 +9,10 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
 import type { Column } from "src/components/table";
+import { writeTags } from "src/components/tags";
 import { formatNumber } from "src/format";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
-import { useVersions } from "src/pages/Models/queries";
+import { cardAddress, useVersions } from "src/pages/Models/queries";
 import { RoleBadge, VersionBadge } from "src/pages/Models/versions";
 import { metricLabel, titleOf } from "src/pages/Models/words";
 import { airflowRunPath, lineagePath, runsPath } from "src/routes";
@@ -142,13 +143,29 @@ function columnsFor(dagId: string, model: string, versions: readonly Version[]):
     {
       key: "links",
       label: "More",
-      width: 120,
+      width: 160,
       render: ({ version, mlflow_run_id }) => (
         <HStack gap={3} onClick={(event) => event.stopPropagation()}>
           {mlflow_run_id && <AppLink to={runsPath(dagId, { run: mlflow_run_id })}>Run</AppLink>}
           <AppLink to={lineagePath(dagId, { model, version })}>Lineage</AppLink>
+          <chakra.a
+            href={cardAddress(dagId, model, version)}
+            download
+            color="fg.info"
+            title="Model card, as one HTML file"
+          >
+            Card
+          </chakra.a>
         </HStack>
       ),
+    },
+    {
+      key: "note",
+      label: "Note and tags",
+      optional: true,
+      width: 240,
+      value: ({ note }) => note,
+      render: ({ note, tags }) => [note, writeTags(tags).replaceAll("\n", ", ")].filter(Boolean).join(" · ") || "–",
     },
     {
       key: "aliases",

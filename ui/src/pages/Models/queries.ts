@@ -1,7 +1,7 @@
 /** What the API says of models; shared by the parts of the page that ask the same. */
 
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { api, type Schemas } from "src/api/client";
+import { api, apiAddress, type Schemas } from "src/api/client";
 import { useQueryParam } from "src/hooks/useQueryState";
 
 export type LiveModel = Schemas["LiveModel"];
@@ -13,6 +13,10 @@ export const LIVE_MS = 5_000;
 const RECORD_MS = 15_000;
 
 const path = (dagId: string, model: string) => ({ dag_id: dagId, model });
+
+/** Where the model card of a version is downloaded. */
+export const cardAddress = (dagId: string, model: string, version: number): string =>
+  apiAddress("dags", dagId, "models", model, "versions", String(version), "card");
 
 /** How to ask what serves of a model, and for the decisions on it. */
 export function modelOptions(dagId: string, model: string) {

@@ -1,6 +1,7 @@
 import { CloseButton, Drawer, HStack, Portal, Tabs, Text } from "@chakra-ui/react";
 import { api } from "src/api/client";
 import { WARNING } from "src/components/colors";
+import { DownloadReport } from "src/components/DownloadReport";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { useQueryParam } from "src/hooks/useQueryState";
@@ -8,6 +9,7 @@ import { isLive, labelOf, stateOf } from "src/pages/Runs/figures";
 import { RunCurvesTab } from "src/pages/Runs/RunCurvesTab";
 import { RunFiles } from "src/pages/Runs/RunFiles";
 import { RunOverview } from "src/pages/Runs/RunOverview";
+import { runsReport } from "src/pages/Runs/report";
 
 const LIVE_MS = 2000;
 
@@ -33,6 +35,7 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
                   {run ? labelOf(run) : "Run"}
                 </Drawer.Title>
                 {run && <StateBadge state={stateOf(run)} />}
+                {run && <DownloadReport href={runsReport(dagId, [runId])} />}
               </HStack>
             </Drawer.Header>
             <Drawer.Body py={3}>

@@ -1,7 +1,8 @@
 import { Box, DataList, Grid, Heading, HStack, Table, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
-import type { Schemas } from "src/api/client";
+import { client, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { Notes } from "src/components/Notes";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatDuration, formatNumber } from "src/format";
@@ -13,10 +14,21 @@ type Detail = Schemas["TrainingRunDetail"];
 
 /** What a run was given, what came of it, where it leads. */
 export function RunOverview({ dagId, run }: { dagId: string; run: Detail }) {
-  const own = Object.entries(run.tags).filter(([name]) => !name.startsWith("mlflow.runName"));
+  const own = Object.entries(run.tags).filter(([name]) => !/^mlflow\.(runName|note)/.test(name));
+  const path = { dag_id: dagId, mlflow_run_id: run.run_id };
   return (
     <>
       <Facts dagId={dagId} run={run} />
+      <Box mt={3}>
+        <Notes
+          note={run.tags["mlflow.note.content"] ?? ""}
+          tags={run.tags}
+          mayEdit={run.may_annotate}
+          onSave={(body) =>
+            client.POST("/api/dags/{dag_id}/training-runs/{mlflow_run_id}/note", { params: { path }, body })
+          }
+        />
+      </Box>
       <Grid templateColumns={{ base: "1fr", lg: "3fr 2fr" }} gap={5} mt={4}>
         <Figures figures={run.figures} />
         <Box minW={0}>

@@ -3,6 +3,7 @@ import { useCallback, useMemo } from "react";
 import { ApiError, api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { DataTable } from "src/components/DataTable";
+import { DownloadReport } from "src/components/DownloadReport";
 import { Empty } from "src/components/Empty";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingRows } from "src/components/Loading";
@@ -13,6 +14,7 @@ import { columnsOf } from "src/pages/Runs/columns";
 import { namesOf, type Run } from "src/pages/Runs/figures";
 import { RunCharts } from "src/pages/Runs/RunCharts";
 import { RunDrawer } from "src/pages/Runs/RunDrawer";
+import { REPORTED, runsReport } from "src/pages/Runs/report";
 import { SearchBox } from "src/pages/Runs/SearchBox";
 import { useRuns } from "src/pages/Runs/useRuns";
 import { airflowDagPath } from "src/routes";
@@ -102,6 +104,7 @@ export function RunsPage() {
                 loaded={runs.length}
                 more={found.hasNextPage}
                 selected={compared.length}
+                report={runsReport(dagId, compared)}
                 view={view}
                 brushed={brushes.length > 0}
                 onCompare={() => setView("curves")}
@@ -147,6 +150,7 @@ function Summary(props: {
   loaded: number;
   more: boolean;
   selected: number;
+  report: string;
   view: string;
   brushed: boolean;
   onCompare: () => void;
@@ -174,6 +178,7 @@ function Summary(props: {
               Compare
             </Button>
           )}
+          {selected <= REPORTED && <DownloadReport href={props.report} />}
           <Button size="xs" variant="ghost" onClick={props.onClear}>
             Clear the selection
           </Button>

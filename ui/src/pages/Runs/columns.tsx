@@ -5,6 +5,7 @@ import { useChartTheme } from "src/components/chart/theme";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import type { Column } from "src/components/table";
+import { ownTags, writeTags } from "src/components/tags";
 import { formatDuration, formatNumber } from "src/format";
 import {
   durationOf,
@@ -85,6 +86,15 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
         render: (run) => <Text title={run.params[name]}>{shortened(figureOf(run, `params.${name}`) ?? "–")}</Text>,
       }),
     ),
+    {
+      key: "tags",
+      label: "Note and tags",
+      width: 240,
+      optional: true,
+      render: ({ tags }) =>
+        [tags["mlflow.note.content"], writeTags(ownTags(tags)).replaceAll("\n", ", ")].filter(Boolean).join(" · ") ||
+        "–",
+    },
     {
       key: "dag_run",
       label: "DAG run",

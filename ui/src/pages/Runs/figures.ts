@@ -1,6 +1,7 @@
 /** What runs have: names of parameters and metrics, which of them matter first, values by a column's key. */
 
 import type { Schemas } from "src/api/client";
+import { ownTags } from "src/components/tags";
 
 export type Run = Schemas["ListedRun"];
 
@@ -68,6 +69,8 @@ export interface Names {
   varying: string[];
   /** Metrics that say most of a training, first. */
   headline: string[];
+  /** People's own tags. */
+  tags: string[];
 }
 
 const FIRST = ["val_auc", "val_accuracy", "val_loss", "auc", "accuracy", "loss"];
@@ -76,9 +79,13 @@ const FIRST = ["val_auc", "val_accuracy", "val_loss", "auc", "accuracy", "loss"]
 export function namesOf(runs: readonly Run[]): Names {
   const metrics = new Set<string>();
   const params = new Map<string, Set<string>>();
+  const tags = new Set<string>();
   for (const run of runs) {
     for (const name of Object.keys(run.metrics)) {
       metrics.add(name);
+    }
+    for (const name of Object.keys(ownTags(run.tags))) {
+      tags.add(name);
     }
     for (const [name, value] of Object.entries(run.params)) {
       params.set(name, (params.get(name) ?? new Set()).add(value));
@@ -94,6 +101,7 @@ export function namesOf(runs: readonly Run[]): Names {
     params: named,
     varying: named.filter((name) => !digests.has(name) && (params.get(name)?.size ?? 0) > 1),
     headline: ordered.slice(0, 4),
+    tags: [...tags].sort((a, b) => a.localeCompare(b)),
   };
 }
 

@@ -18,7 +18,7 @@ import { describe, expect, test } from "vitest";
 function runOf(params: Record<string, string>, metrics: Record<string, number>): Run {
   return {
     run_id: "r", name: "flights.train", dag_run_id: "manual__1", dag_run_state: "success", map_index: -1,
-    status: "FINISHED", start_time: 1000, end_time: 3500, params, metrics,
+    status: "FINISHED", start_time: 1000, end_time: 3500, params, metrics, tags: {},
   } as unknown as Run; // biome-ignore format: as a row
 }
 
@@ -199,7 +199,7 @@ describe("what may come next in a search", () => {
 
   test("examples are made of names that there are", () => {
     expect(examplesOf(NAMES)[0]).toBe("metrics.val_auc > 0.7");
-    expect(examplesOf({ metrics: [], params: [], varying: [], headline: [] })).toEqual([
+    expect(examplesOf({ metrics: [], params: [], varying: [], headline: [], tags: [] })).toEqual([
       "status = 'FAILED'",
       "run_name LIKE '%manual%'",
     ]);

@@ -43,7 +43,7 @@ export function complete(filter: string, cursor: number, names: Names, runs: rea
 }
 
 /** A name as the syntax takes it: in backticks where it has other characters than letters, digits, `_` and dots. */
-function quoted(entity: "metrics" | "params", name: string): string {
+function quoted(entity: "metrics" | "params" | "tags", name: string): string {
   return /^[A-Za-z_]\w*(\.\w+)*$/.test(name) ? `${entity}.${name}` : `${entity}.\`${name}\``;
 }
 
@@ -91,6 +91,7 @@ function namesAsCandidates(names: Names): Omit<Completion, "from">[] {
     ...names.metrics.map((name) => ({ text: quoted("metrics", name), hint: "metric" })),
     ...names.params.map((name) => ({ text: quoted("params", name), hint: "parameter" })),
     ...Object.entries(ATTRIBUTES).map(([text, hint]) => ({ text, hint })),
+    ...names.tags.map((name) => ({ text: quoted("tags", name), hint: "tag" })),
     { text: "tags.`hops.run_id`", hint: "tag: the DAG run" },
     { text: "tags.`hops.task_id`", hint: "tag: the task" },
   ];
@@ -100,10 +101,12 @@ function valuesOf(name: string, runs: readonly Run[]): string[] {
   if (name === "status") {
     return STATES.map((state) => `'${state}'`);
   }
-  const [, param] = /^param(?:eter)?s?\.`?([^`]*)`?$/.exec(name) ?? [];
-  if (param === undefined) {
+  const [, kind, entry] = /^(param(?:eter)?|tag)s?\.`?([^`]*)`?$/.exec(name) ?? [];
+  if (entry === undefined) {
     return [];
   }
-  const values = new Set(runs.map((run) => run.params[param]).filter((value) => value !== undefined));
+  const values = new Set(
+    runs.map((run) => (kind === "tag" ? run.tags : run.params)[entry]).filter((value) => value !== undefined),
+  );
   return [...values].filter((value) => !value.includes("'")).map((value) => `'${value}'`);
 }

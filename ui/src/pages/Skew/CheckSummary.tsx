@@ -1,8 +1,9 @@
 import { Group, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
 import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
-import { api } from "src/api/client";
+import { api, apiAddress } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { ERROR, WARNING } from "src/components/colors";
+import { DownloadReport } from "src/components/DownloadReport";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatList, formatNumber, formatPercent } from "src/format";
@@ -64,6 +65,7 @@ export function CheckSummary({
               <LuChevronRight />
             </IconButton>
           </Group>
+          <DownloadReport href={reportAddress(check)} />
           <AppLink to={airflowRunPath(check.dag_id, check.run_id)}>DAG run</AppLink>
           <AppLink to={airflowTaskPath(check)}>Task</AppLink>
           <AppLink to={lineagePath(check.dag_id, { artifact: refOf(check) })}>Lineage</AppLink>
@@ -129,3 +131,6 @@ function Window({ check }: { check: Check }) {
     </>
   );
 }
+
+const reportAddress = ({ dag_id, run_id, task_id, map_index, kind }: Check): string =>
+  apiAddress("dags", dag_id, "runs", run_id, "artifacts", task_id, String(map_index), kind, "skew", "report.html");

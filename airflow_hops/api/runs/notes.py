@@ -1,0 +1,76 @@
+"""Notes and tags of training runs and of versions of models: MLflow's own, which its search and its pages know.
+
+A run's note is the tag ``mlflow.note.content``, a version's its description. Tags whose names begin with ``mlflow.`` or
+``hops.`` are not people's, and stay as they are. A decision on a model has its reason, which nobody changes afterwards;
+what is to be said later is said of the version.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, HTTPException
+from fastapi.params import Path as PathParameter
+from pydantic import Field, StringConstraints
+
+from airflow_hops.api.access import TRIGGERS_RUNS, name_of
+from airflow_hops.api.inspection.client import ask
+from airflow_hops.api.models.lookup import Served
+from airflow_hops.api.runs.trainings import RunId, tracking_hook
+from airflow_hops.api.types import Model
+
+router = APIRouter(prefix="/api/dags/{dag_id}", tags=["notes"], dependencies=[TRIGGERS_RUNS])
+log = logging.getLogger(__name__)
+_RESERVED = ("mlflow.", "hops.")
+
+TagName = Annotated[str, StringConstraints(pattern=r"^\w[\w ./:-]*$", max_length=250)]
+"""What MLflow takes as a name on any of its stores."""
+
+
+class NoteRequest(Model):
+    """What is to be said of a run or a version."""
+
+    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=5000)] | None
+    """Null leaves it as it is."""
+    tags: Annotated[dict[TagName, Annotated[str, Field(max_length=5000)] | None], Field(max_length=50)]
+    """Values by name; null removes a tag. Those that are not named stay."""
+
+
+def is_own_tag(name: str) -> bool:
+    """Whether a tag is people's, and not MLflow's or this package's."""
+    return not name.startswith(_RESERVED)
+
+
+@router.post("/training-runs/{mlflow_run_id}/note", status_code=204)
+def annotate_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, body: NoteRequest) -> None:
+    """Sets the note and tags of a training run."""
+    _check(body)
+    about = {"experiment": dag_id, "run_id": mlflow_run_id}
+    ask(tracking_hook(dag_id), "notes/annotate_run", {**about, **body.model_dump()})
+    log.info("note and tags %s of MLflow's run %s by %r", sorted(body.tags), mlflow_run_id, name_of(user))
+
+
+@router.post("/models/{model}/versions/{version}/note", status_code=204)
+def annotate_model_version(
+    user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1, lt=2**31)], body: NoteRequest
+) -> None:
+    """Sets the note and tags of a version.
+
+    Raises:
+        HTTPException: 403, the pipeline does not deploy the model; 422, a tag is not people's, or MLflow has no such
+            version.
+    """
+    if not served.is_decided_here:
+        raise HTTPException(403, f"DAG {served.dag_id!r} does not deploy model {served.name!r}")
+    _check(body)
+    about = {"model_name": served.name, "version": version}
+    ask(served.hook, "notes/annotate_version", {**about, **body.model_dump()})
+    log.info("note and tags %s of %s v%d by %r", sorted(body.tags), served.name, version, name_of(user))
+
+
+def _check(body: NoteRequest) -> None:
+    reserved = [name for name in body.tags if not is_own_tag(name)]
+    if reserved:
+        raise HTTPException(422, f"tags: {reserved[0]!r} begins as MLflow's or this package's do; choose another name")

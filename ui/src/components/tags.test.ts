@@ -1,0 +1,21 @@
+import { changedTags, ownTags, readTags, writeTags } from "src/components/tags";
+import { describe, expect, it } from "vitest";
+
+describe("tags", () => {
+  it("are read as they are written", () => {
+    const tags = { team: "pricing", "a:b": "c: d, e", checked: "" };
+    expect(readTags(`${writeTags(tags)}\n\n`)).toEqual(tags);
+  });
+
+  it("are sent as what has changed", () => {
+    expect(changedTags({ kept: "1", changed: "1", gone: "1" }, { kept: "1", changed: "2", added: "" })).toEqual({
+      changed: "2",
+      added: "",
+      gone: null,
+    });
+  });
+
+  it("are people's own", () => {
+    expect(ownTags({ "mlflow.note.content": "x", "hops.dag_id": "y", team: "z" })).toEqual({ team: "z" });
+  });
+});
