@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from airflow_hops import __version__
-from airflow_hops.api import static_files
+from airflow_hops.api import static_files, views
 from airflow_hops.api.access import check_origin
 from airflow_hops.api.artifacts import files as artifact_files
 from airflow_hops.api.artifacts import routes as artifacts
@@ -71,6 +71,7 @@ _ROUTERS = (
     task_results.router,
     validation_report.router,
     validations.router,
+    views.router,
 )
 
 

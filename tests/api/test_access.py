@@ -39,6 +39,7 @@ NAMES = {
     "model": "pages_model",
     "version": "1",
     "run": "0" * 32,
+    "view_id": "0" * 32,
 }
 """Values of parameters, beside ``run_id``."""
 PUBLIC = {"/static/{name}"}

@@ -21,5 +21,7 @@ def test_operations_are_named_once_and_answers_are_typed() -> None:
     names = [operation["operationId"] for operation in operations]
     assert sorted(set(names)) == sorted(names)
     for operation in operations:
+        if "204" in operation["responses"]:
+            continue  # what it says is that it is done
         (content,) = operation["responses"]["200"]["content"].values()
         assert content["schema"], operation["operationId"]

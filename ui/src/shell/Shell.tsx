@@ -4,6 +4,7 @@ import { Link, Outlet, useLocation, useParams, useSearchParams } from "react-rou
 import { AppLink } from "src/components/AppLink";
 import { PAGES, type PagePath, pagePath, pipelinesPath, ROOT } from "src/routes";
 import { PipelineMenu } from "src/shell/PipelineMenu";
+import { SavedViews } from "src/shell/SavedViews";
 
 /** What all pages have in common: where one is, the choice of the pipeline, and the way to its other pages. */
 export function Shell() {
@@ -23,33 +24,36 @@ export function Shell() {
   }, [model, page, dagId]);
   return (
     <Box as="main" height="full" overflowY="auto" px={{ base: 3, md: 6 }} py={3}>
-      <Breadcrumb.Root mb={2} size="md">
-        <Breadcrumb.List flexWrap="wrap" whiteSpace="nowrap" wordBreak="normal" overflowWrap="normal">
-          <Breadcrumb.Item>
-            <Crumb label="ML Pipelines" to={page && pipelinesPath()} />
-          </Breadcrumb.Item>
-          {page && (
-            <>
-              <Breadcrumb.Separator />
-              <Breadcrumb.Item>
-                <PipelineMenu dagId={dagId} page={page.path} />
-              </Breadcrumb.Item>
-              <Breadcrumb.Separator />
-              <Breadcrumb.Item>
-                <Crumb label={page.label} to={model && dagId ? pagePath(page.path, dagId) : undefined} />
-              </Breadcrumb.Item>
-            </>
-          )}
-          {model && (
-            <>
-              <Breadcrumb.Separator />
-              <Breadcrumb.Item>
-                <Crumb label={model} />
-              </Breadcrumb.Item>
-            </>
-          )}
-        </Breadcrumb.List>
-      </Breadcrumb.Root>
+      <HStack mb={2} justify="space-between" align="flex-start" wrap="wrap" gap={1}>
+        <Breadcrumb.Root size="md">
+          <Breadcrumb.List flexWrap="wrap" whiteSpace="nowrap" wordBreak="normal" overflowWrap="normal">
+            <Breadcrumb.Item>
+              <Crumb label="ML Pipelines" to={page && pipelinesPath()} />
+            </Breadcrumb.Item>
+            {page && (
+              <>
+                <Breadcrumb.Separator />
+                <Breadcrumb.Item>
+                  <PipelineMenu dagId={dagId} page={page.path} />
+                </Breadcrumb.Item>
+                <Breadcrumb.Separator />
+                <Breadcrumb.Item>
+                  <Crumb label={page.label} to={model && dagId ? pagePath(page.path, dagId) : undefined} />
+                </Breadcrumb.Item>
+              </>
+            )}
+            {model && (
+              <>
+                <Breadcrumb.Separator />
+                <Breadcrumb.Item>
+                  <Crumb label={model} />
+                </Breadcrumb.Item>
+              </>
+            )}
+          </Breadcrumb.List>
+        </Breadcrumb.Root>
+        {page && dagId && <SavedViews dagId={dagId} />}
+      </HStack>
       {page && <Navigation dagId={dagId} page={page.path} />}
       <Outlet />
     </Box>
