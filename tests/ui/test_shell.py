@@ -156,3 +156,46 @@ def test_the_first_change_of_the_address_leaves_the_page_as_it_is(open_page: Ope
     page.wait_for_load_state("networkidle")
     expect(search).to_be_focused()
     assert search.evaluate("input => input.sameAsBefore === true")
+
+
+def test_what_a_page_shows_is_saved_by_name_and_found_again(open_page: OpenPage) -> None:
+    page = open_page(f"plugin/hops/runs?dag={DAG}&filter=metrics.auc+%3E+0.1&sort=-metrics.auc")
+    page.get_by_role("button", name="Views").click()
+    views = page.get_by_role("dialog", name="Saved views of")
+    views.get_by_label("Save what this page shows now, as").fill("Best <img src=x>")
+    views.get_by_role("button", name="Save").click()
+    expect(views.get_by_text("runs · yours")).to_be_visible()
+    viewer = open_page(f"plugin/hops/skew?dag={DAG}", user="viewer")
+    viewer.get_by_role("button", name="Views").click()
+    expect(viewer.get_by_text("To save one takes the right")).to_be_visible()
+    expect(viewer.get_by_role("link", name="Best <img src=x>")).to_have_count(0)
+    views.get_by_role("button", name="Close").click()
+    page.get_by_role("link", name="Lineage", exact=True).click()
+    page.get_by_role("button", name="Views").click()
+    views.get_by_role("link", name="Best <img src=x>").click()
+    expect(page).to_have_url(
+        re.compile(f"/plugin/hops/runs[?].*filter=metrics.auc.*dag={DAG}|/runs[?]dag={DAG}&filter")
+    )
+    page.get_by_role("button", name="Views").click()
+    views.get_by_role("button", name="Delete Best <img src=x>").click()
+    expect(views.get_by_text("None yet.")).to_be_visible()
+
+
+def test_notes_and_reports_of_a_run(site: Site, open_page: OpenPage) -> None:
+    run = site.get(f"/hops/api/dags/{DAG}/training-runs")["runs"][0]
+    page = open_page(f"plugin/hops/runs?dag={DAG}&run={run['run_id']}")
+    page.get_by_role("button", name="Add a note or tags").click()
+    page.get_by_label("Note", exact=True).fill("seen <b>twice</b>")
+    page.get_by_label("Tags, one in a line").fill("team: delays")
+    page.get_by_role("button", name="Save").click()
+    notes = page.get_by_role("group", name="Note and tags")
+    expect(notes).to_contain_text("seen <b>twice</b>")
+    expect(notes).to_contain_text("team: delays")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download report").click()
+    assert "seen &lt;b&gt;twice&lt;/b&gt;" in download.value.path().read_text()
+    page.get_by_role("button", name="Edit note and tags").click()
+    page.get_by_label("Note", exact=True).fill("")
+    page.get_by_label("Tags, one in a line").fill("")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("button", name="Add a note or tags")).to_be_visible()
