@@ -201,7 +201,8 @@ class StepRunner:
         self.count += 1
         hook = RuntimeHook()
         settings = replace(hook.settings, store=self.store.root)
-        settings = replace(settings, services={**settings.services, **(services or {})})
+        own = {name: settings.services[name] for name in ("tracking_uri", "serving_host", "serving_port")}
+        settings = replace(settings, services={**own, **(services or {})})
         hook.__dict__["settings"] = settings
         run_id = run_id or f"run-{self.count}"
         producer = Producer("tests", run_id, task_id or entry.rpartition(".")[2].replace(":", "-"))
