@@ -101,7 +101,7 @@ class AirflowApi:
 
     def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
         """The value that a task returned, or None."""
-        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/xcomEntries/return_value"
+        path = f"{_task(dag_id, run_id, task_id)}/xcomEntries/return_value"
         try:
             return self._request("GET", path, params={"deserialize": "false", "stringify": "false"})["value"]
         except httpx.HTTPStatusError as error:
@@ -109,15 +109,38 @@ class AirflowApi:
                 return None
             raise
 
+    def question(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """What a task asks a person: ``subject``, ``body``, ``options``."""
+        return dict(self._request("GET", f"{_task(dag_id, run_id, task_id)}/-1/hitlDetails"))
+
+    def answer(self, dag_id: str, run_id: str, task_id: str, choice: str, note: str) -> None:
+        """Answers what a task asks a person, as the page does.
+
+        Args:
+            dag_id: The DAG.
+            run_id: The run.
+            task_id: The task, which awaits an answer.
+            choice: One of the answers that it offers.
+            note: Why.
+        """
+        path = f"{_task(dag_id, run_id, task_id)}/-1/hitlDetails"
+        try:
+            self._request("PATCH", path, json={"chosen_options": [choice], "params_input": {"note": note}})
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.CONFLICT:
+                raise
+            # A try before this one was heard, though its answer was not.
+
     def log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> list[str]:
         """The lines of a task's log."""
-        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{try_number}"
+        path = f"{_task(dag_id, run_id, task_id)}/logs/{try_number}"
         lines = []
         for entry in self._request("GET", path, params={"full_content": "true"})["content"]:
             if isinstance(entry, str):
                 lines.append(entry)
             else:
-                lines.append(str(entry.get("event", "")))
+                # A skipped task's reason stands beside what happened.
+                lines.append(" ".join(str(entry[name]) for name in ("event", "reason") if entry.get(name)))
                 lines += [
                     f"{detail.get('exc_type')}: {detail.get('exc_value')}" for detail in entry.get("error_detail") or []
                 ]
@@ -130,6 +153,10 @@ def seconds_of(instance: Mapping[str, Any]) -> float:
         return 0.0
     start, end = (datetime.fromisoformat(instance[name].replace("Z", "+00:00")) for name in ("start_date", "end_date"))
     return (end - start).total_seconds()
+
+
+def _task(dag_id: str, run_id: str, task_id: str) -> str:
+    return f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"
 
 
 def _quoted(run_id: str) -> str:

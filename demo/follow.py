@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from rich.console import Console
 from demo.airflow_api import FINISHED, AirflowApi, seconds_of
 
 POLL_S = 1.0
+ASKED_POLLS = 4
+"""How often a task is seen to wait before it is answered: Airflow kills a process that has asked, and is still at it"""
 _MARKS = {"success": "[green]✓[/green]", "skipped": "[yellow]–[/yellow]", "failed": "[red]✗[/red]"}
 _PROGRESS = re.compile(r"^\s*\d+% ")
 
@@ -26,6 +29,7 @@ def follow(
     run_id: str,
     console: Console,
     on_task: Callable[[str, str], None] = lambda task_id, state: None,
+    on_question: Callable[[str], None] = lambda task_id: None,
 ) -> dict[str, Any]:
     """Waits for a run, telling of each task as it ends, and of the progress of the one that runs.
 
@@ -35,6 +39,7 @@ def follow(
         run_id: The run.
         console: Where to tell.
         on_task: Called once with task id and state for each task that has ended.
+        on_question: Called with the id of a task that awaits a person's answer, once in each of its tries.
 
     Returns:
         By task id: ``state``, ``seconds``, and ``value``, what the task returned.
@@ -43,12 +48,17 @@ def follow(
         RunFailed: the run failed.
     """
     tasks: dict[str, Any] = {}
+    seen_waiting: Counter[tuple[str, int]] = Counter()
     with console.status(f"{dag_id} starts") as status:
         while True:
             finished = api.run(dag_id, run_id)["state"] in FINISHED
             instances = api.task_instances(dag_id, run_id)
             for instance in sorted(instances, key=lambda i: i["end_date"] or "~"):
                 task_id, state = instance["task_id"], instance["state"]
+                if state == "awaiting_input":
+                    seen_waiting[question := (task_id, instance["try_number"])] += 1
+                    if seen_waiting[question] == ASKED_POLLS:
+                        on_question(task_id)
                 if task_id in tasks or state not in ("success", "failed", "skipped", "upstream_failed"):
                     continue
                 value = api.xcom(dag_id, run_id, task_id) if state == "success" else None

@@ -25,7 +25,7 @@ from rich.table import Table
 from demo.airflow_api import AirflowApi
 from demo.follow import follow
 from demo.services import REPOSITORY, ServiceFailed, Stack
-from demo.showing import arguments, show
+from demo.showing import Ending, arguments, show
 from demo.summary import read_report, stages
 
 DAG_ID, MODEL = "fashion_mnist", "fashion"
@@ -65,8 +65,8 @@ def ask(url: str, encoded: Sequence[bytes]) -> list[str]:
     return list(answer.json()["outputs"]["class"])
 
 
-def perform(stack: Stack, api: AirflowApi, console: Console) -> None:
-    """The showing.
+def perform(stack: Stack, api: AirflowApi, console: Console) -> Ending:
+    """The showing; returns what is told at its end.
 
     Raises:
         RunFailed: the DAG run failed; the message carries the failing task's log.
@@ -93,29 +93,33 @@ def perform(stack: Stack, api: AirflowApi, console: Console) -> None:
     for number, name in enumerate(CLASSES):
         first = labels.index(number)
         console.print(f"  picture {first:>3}, {name}: {names[first]}")
-    console.print(
-        f"  {right} of {ASKED} pictures were answered with their class, {ASKED / seconds:,.0f} a second over REST"
+    asked = (
+        f"Asked: {right} of {ASKED} pictures were answered with their class, {ASKED / seconds:,.0f} a second over REST"
     )
-    summarise(tasks, console)
+    return Ending(DAG_ID, [*story(tasks), asked], lambda tables: print_tables(tasks, tables))
 
 
-def summarise(tasks: dict[str, Any], console: Console) -> None:
-    """Prints the tables: stages, classes, and which class was taken for which."""
-    console.print("\n[bold]Summary[/bold]")
-    console.print(stages([(DAG_ID, tasks)]))
+def story(tasks: dict[str, Any]) -> list[str]:
+    """What happened in the pipeline."""
     training = read_report(tasks["train"]["value"], "training.json")
     figures = read_report(tasks["evaluate"]["value"], "evaluation.json")["splits"]["test"]["candidate"]
-    console.print(
-        f"Accuracy on {figures['rows']:,} test images: [bold]{figures['accuracy']:.4f}[/bold] (95% interval "
-        f"{figures['accuracy_low']:.4f} to {figures['accuracy_high']:.4f}); log loss {figures['log_loss']:.4f}"
-    )
     prepared = tasks["images"]["value"]
     work = prepared["seconds"]["work"]
     rate = "" if prepared.get("cached") else f", {prepared['metrics']['images'] / work:,.0f} images/s on Spark"
-    console.print(
-        f"Prepared {prepared['metrics']['images']:,.0f} images in {work:.1f} s{rate}; trained on {training['ranks']} "
-        f"ranks in {training['seconds']['training']:.1f} s, {training['examples_per_second']:,.0f} images/s"
-    )
+    return [
+        f"Prepared: {prepared['metrics']['images']:,.0f} images in {work:.1f} s{rate}",
+        f"Trained: on {training['ranks']} ranks in {training['seconds']['training']:.1f} s, "
+        f"{training['examples_per_second']:,.0f} images/s",
+        f"Served: accuracy {figures['accuracy']:.4f} on {figures['rows']:,} test images (95% interval "
+        f"{figures['accuracy_low']:.4f} to {figures['accuracy_high']:.4f})",
+    ]
+
+
+def print_tables(tasks: dict[str, Any], console: Console) -> None:
+    """Prints the tables: stages, classes, and which class was taken for which."""
+    console.print(stages([(DAG_ID, tasks)]))
+    figures = read_report(tasks["evaluate"]["value"], "evaluation.json")["splits"]["test"]["candidate"]
+    console.print(f"Log loss on the test images: {figures['log_loss']:.4f}")
     classes = Table(title="Classes of the test images", title_justify="left")
     for name in ("class", "images", "recall", "precision", "most often taken for"):
         classes.add_column(name, justify="left" if name in ("class", "most often taken for") else "right")

@@ -8,7 +8,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,21 @@ from demo.services import REPOSITORY, ServiceFailed, Stack
 LOG_WIDTH = 140
 
 
+@dataclass(frozen=True)
+class Ending:
+    """What is told when all was shown.
+
+    Attributes:
+        dag_id: The pipeline, to whose page the last line leads.
+        story: What happened, a line each.
+        print_tables: Prints all the figures.
+    """
+
+    dag_id: str
+    story: Sequence[str]
+    print_tables: Callable[[Console], None]
+
+
 def arguments(prog: str, description: str | None) -> argparse.ArgumentParser:
     """The arguments of every demo."""
     parser = argparse.ArgumentParser(prog=prog, description=description)
@@ -30,17 +46,18 @@ def arguments(prog: str, description: str | None) -> argparse.ArgumentParser:
         "--exit",
         action="store_true",
         default=os.environ.get("HOPS_DEMO_EXIT", "") not in ("", "0"),
-        help="exit after the summary instead of serving the web UI until Ctrl-C (or HOPS_DEMO_EXIT=1)",
+        help="exit at the end instead of serving the web UI until Ctrl-C (or HOPS_DEMO_EXIT=1)",
     )
+    parser.add_argument("--verbose", action="store_true", help="also print the tables that are written to a file")
     return parser
 
 
-def show(given: argparse.Namespace, perform: Callable[[Stack, AirflowApi, Console], None]) -> int:
+def show(given: argparse.Namespace, perform: Callable[[Stack, AirflowApi, Console], Ending]) -> int:
     """Starts the services, shows what there is to see, and serves the web UI until Ctrl-C.
 
     Args:
         given: The arguments.
-        perform: The showing, on running services.
+        perform: The showing, on running services; returns what is to be told of it.
 
     Returns:
         The exit code.
@@ -58,10 +75,11 @@ def show(given: argparse.Namespace, perform: Callable[[Stack, AirflowApi, Consol
             console.print("[bold]Starting Airflow and the model server[/bold]")
             api = stack.start()
             console.print(f"ready after {time.monotonic() - began:.1f} s")
-            perform(stack, api, console)
-            console.print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.")
+            ending = perform(stack, api, console)
+            tell(ending, console, home, given.verbose, time.monotonic() - began)
             if not given.exit:
-                console.print(f"\nThe web UI is at [bold]{api.url}[/bold] until you press Ctrl-C.")
+                page = f"{api.url}/plugin/hops/overview?dag={ending.dag_id}"
+                console.print(f"\nSee it at [bold]{page}[/bold] until you press Ctrl-C.", soft_wrap=True)
                 while True:
                     for service in stack.services:
                         service.check()
@@ -75,9 +93,30 @@ def show(given: argparse.Namespace, perform: Callable[[Stack, AirflowApi, Consol
     return 0
 
 
+def tell(ending: Ending, console: Console, home: Path, verbose: bool, seconds: float) -> None:
+    """Prints the story, and writes the tables to a file that its last line names.
+
+    Args:
+        ending: What is told.
+        console: Where the story goes.
+        home: Folder of the demo's state, and of the file.
+        verbose: Whether the tables are printed, too.
+        seconds: How long it all took.
+    """
+    path = home / f"{ending.dag_id}.txt"
+    with path.open("w") as stream:
+        ending.print_tables(Console(file=stream, width=LOG_WIDTH, highlight=False))
+    if verbose:
+        ending.print_tables(console)
+    console.print()
+    for line in (*ending.story, f"All figures of these {seconds:.0f} s: {path}"):
+        console.print(line, soft_wrap=True)
+
+
 def forget_serving(home: Path) -> None:
-    """Clears what an earlier showing served and registered; its artifacts stay, and what is unchanged is not redone."""
+    """Clears what an earlier showing served; its artifacts stay, and what is unchanged is not redone.
+
+    So do MLflow's runs and versions: a training whose model is taken from the cache is not tracked again.
+    """
     for name in ("serving", "store/_models", "store/_state"):
         shutil.rmtree(home / name, ignore_errors=True)
-    for path in home.glob("mlflow.db*"):
-        path.unlink()

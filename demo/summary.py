@@ -17,11 +17,24 @@ from demo.services import Stack
 
 @dataclass
 class Facts:
-    """What the demo has seen: tasks by id for each DAG run, the client's totals, the versions' figures."""
+    """What the demo has seen: tasks by id for each DAG run, the client's totals by period, the versions' figures.
+
+    Attributes:
+        first: The first training.
+        cheaper: The training of a single epoch.
+        checks: The monitor's runs, in time order.
+        retraining: What the monitor asked for.
+        canary: The period that the canary was asked about; empty where none was.
+        replays: Totals by period.
+        later: Figures of both versions on the canary's period.
+        serving: What the model server says of itself.
+    """
 
     first: dict[str, Any] = field(default_factory=dict)
-    monitoring: dict[str, Any] = field(default_factory=dict)
+    cheaper: dict[str, Any] = field(default_factory=dict)
+    checks: list[dict[str, Any]] = field(default_factory=list)
     retraining: dict[str, Any] = field(default_factory=dict)
+    canary: str = ""
     replays: dict[str, Any] = field(default_factory=dict)
     later: dict[str, Any] = field(default_factory=dict)
     serving: dict[str, Any] = field(default_factory=dict)
@@ -31,15 +44,59 @@ class Facts:
         answer = httpx.get(f"http://127.0.0.1:{stack.rest_port}/v1/stats", timeout=30, trust_env=False)
         self.serving = answer.raise_for_status().json()
 
+    @property
+    def deployed(self) -> dict[str, dict[str, Any]]:
+        """The trainings whose models were deployed, by their versions, the first one first."""
+        found = ((tasks, (tasks.get("deploy") or {}).get("value")) for tasks in (self.first, self.retraining))
+        return {str(value["properties"]["version"]): tasks for tasks, value in found if value}
 
-def print_summary(facts: Facts, console: Console) -> None:
+    @property
+    def runs(self) -> list[tuple[str, dict[str, Any]]]:
+        """The DAG runs by what they were for, in time order."""
+        checks = [(f"monitoring {number}", tasks) for number, tasks in enumerate(self.checks, start=1)]
+        runs = [("first training", self.first), ("one epoch", self.cheaper), *checks, ("retraining", self.retraining)]
+        return [(name, tasks) for name, tasks in runs if tasks]
+
+
+def story(facts: Facts) -> list[str]:
+    """What happened, a line for each thing that was decided."""
+    first, cheaper = (
+        read_report(tasks["evaluate"]["value"], "evaluation.json") for tasks in (facts.first, facts.cheaper)
+    )
+    aucs = [f"{report['splits']['eval']['candidate']['auc']:.3f}" for report in (first, cheaper)]
+    told = "Blessed" if cheaper["blessed"] else "Refused"
+    old, *new = facts.deployed
+    lines = [
+        f"Served: version {old}, trained on January to March, AUC {aucs[0]} on held-out flights",
+        f"{told}: a cheaper candidate, trained for one epoch, AUC {aucs[1]} on the same flights",
+        _drift(facts),
+    ]
+    if new:
+        decision = facts.retraining["rollout"]["value"]["properties"]["decision"].capitalize()
+        before, after = (f"{facts.later[version]['auc']:.3f}" for version in (old, new[0]))
+        compared = f"AUC {after} on the flights of {facts.canary}, where version {old} has {before}"
+        lines.append(f"{decision}: version {new[0]}, {compared}")
+    elif facts.retraining:
+        lines.append(f"Refused: what the retraining has learnt; version {old} stays")
+    return lines
+
+
+def _drift(facts: Facts) -> str:
+    reports = [read_report(check["skew"]["value"], "report.json") for check in facts.checks]
+    name = next(iter(reports[-1]["drifted"]), "temp")
+    moved = ", ".join(f"{report['features'][name]['score']:.3g}" for report in reports)
+    allowed = f"{reports[-1]['features'][name]['threshold']:.3g} allowed"
+    asked = "a retraining was asked for" if facts.retraining else "no retraining was asked for"
+    return f"{reports[-1]['verdict'].capitalize()}: {name} by {moved} in half a month each ({allowed}); {asked}"
+
+
+def print_tables(facts: Facts, console: Console) -> None:
     """Prints the tables."""
-    console.print("\n[bold]Summary[/bold]")
-    runs = [("first training", facts.first), ("monitoring", facts.monitoring), ("retraining", facts.retraining)]
-    console.print(stages([(name, tasks) for name, tasks in runs if tasks]))
-    console.print(_anomalies([(name, tasks) for name, tasks in runs if "validate" in tasks]))
-    if "skew" in facts.monitoring:
-        console.print(_skew(facts.monitoring["skew"]["value"]))
+    console.print(stages(facts.runs))
+    console.print(_anomalies([(name, tasks) for name, tasks in facts.runs if "validate" in tasks]))
+    for tasks in facts.checks:
+        if tasks["skew"]["value"]:
+            console.print(_skew(tasks["skew"]["value"]))
     console.print(_evaluation(facts))
     console.print(_versions(facts))
     decision = read_report((facts.retraining.get("rollout") or {}).get("value"), "rollout.json")
@@ -140,7 +197,9 @@ def _evaluation(facts: Facts) -> Table:
     table = Table("version", "where", title="Evaluation", title_justify="left")
     for column in ("rows", "AUC", "log loss", "accuracy", "late share"):
         table.add_column(column, justify="right")
-    for version, tasks in (("1", facts.first), ("2", facts.retraining)):
+    versions = {id(tasks): version for version, tasks in facts.deployed.items()}
+    for tasks in (facts.first, facts.cheaper, facts.retraining):
+        version = versions.get(id(tasks), "refused")
         evaluation = read_report((tasks.get("evaluate") or {}).get("value"), "evaluation.json")
         for split, figures in (evaluation or {}).get("splits", {}).items():
             table.add_row(version, f"split {split}, at its evaluation", *_figures(figures["candidate"]))
@@ -152,7 +211,7 @@ def _evaluation(facts: Facts) -> Table:
         for reason in (evaluation or {}).get("reasons", []):
             table.add_row("", f"[dim]{reason}[/dim]", "", "", "", "", "")
     for version, figures in facts.later.items():
-        table.add_row(f"[bold]{version}[/bold]", "[bold]same later flights, July and August[/bold]", *_figures(figures))
+        table.add_row(f"[bold]{version}[/bold]", f"[bold]same later flights, {facts.canary}[/bold]", *_figures(figures))
     return table
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -101,14 +102,19 @@ def processes_below(home: Path) -> list[str]:
 
 
 def every_nth_flight(rows: list[bytes], nth: int) -> list[bytes]:
-    """Every n-th flight; of the months that are asked about at first, those of every n-th hour: fewer requests."""
-    hours = [row.rstrip().rpartition(b",")[2] for row in rows]
-    asked = sorted({hour for hour in hours if b"2013-04-01" <= hour < b"2013-07-01"})
-    whole, split = {*asked[::nth]}, {*asked}
+    """The flights of every n-th hour, as many an hour as there are; of those that the canary meets every n-th flight.
+
+    A feature counts an hour's departures, and a rollout takes requests: one for each hour and airport. Rare
+    destinations keep all of their flights, so that those of the first window are in its train split.
+    """
+    trained, canary, rare = b"2013-04-01", b"2013-06-01", 60
+    found = [(row.rstrip().rpartition(b",")[2], row.split(b",")[13]) for row in rows]
+    kept = {*sorted({hour for hour, _ in found})[::nth]}
+    counts = Counter(destination for hour, destination in found if hour < trained)
     return [
         row
-        for number, (row, hour) in enumerate(zip(rows, hours, strict=True))
-        if hour in whole or (hour not in split and number % nth == 0)
+        for number, (row, (hour, destination)) in enumerate(zip(rows, found, strict=True))
+        if (hour in kept or 0 < counts[destination] < rare if hour < canary else number % nth == 0)
     ]
 
 

@@ -15,8 +15,11 @@ from rich.console import Console
 from shown_demo import REPOSITORY, TIMEOUT_S, demo_environment, processes_below
 from waiting import wait_for
 
+from airflow_hops.schema_history import schema_history
+from airflow_hops.store import ArtifactStore
 from demo.airflow_api import AirflowApi
 from demo.follow import RunFailed, follow
+from demo.showing import forget_serving
 
 pytestmark = [pytest.mark.runtime, pytest.mark.airflow, pytest.mark.server]
 
@@ -29,25 +32,57 @@ def artifacts(home: Path, task_id: str) -> list[dict]:
 
 
 @of_the_shown
-def test_the_demo_ends_well_and_shows_its_summary(shown_demo):
+def test_the_demo_ends_well_with_its_story_a_link_and_a_file_of_tables(shown_demo):
     assert shown_demo.code is None, shown_demo.printed[-5000:]
+    *_, served, refused, drift, promoted, figures, _, link = shown_demo.printed.splitlines()
+    assert [line.partition(":")[0] for line in (served, refused, drift, promoted)] == [
+        "Served", "Refused", "Drift", "Promoted",
+    ]  # fmt: skip
+    assert "/plugin/hops/overview?dag=flights_training" in link
+    tables = Path(figures.rpartition(" ")[2]).read_text()
     for title in ("Rows and seconds of each stage", "Anomalies", "Training-serving skew", "Evaluation", "What serves"):
-        assert title in shown_demo.printed
+        assert title in tables
+        assert title not in shown_demo.printed
 
 
 @of_the_shown
 def test_the_demo_retrains_once_on_the_wider_window_when_requests_have_drifted(shown_demo, some_flights):
     home = shown_demo.home
-    snapshots = artifacts(home, "ingest")
-    (skew,) = artifacts(home, "skew")
-    if skew["properties"]["verdict"] != "drift":
-        assert len(snapshots) == 1
-        return
-    assert [s["properties"]["window"][0][:10] for s in snapshots] == ["2013-01-01", "2013-01-01"]
-    assert [s["properties"]["window"][1][:10] for s in snapshots] == ["2013-04-01", "2013-07-01"]
+    *stable, drift = artifacts(home, "skew")
+    assert len(stable) >= 2
+    assert {skew["properties"]["verdict"] for skew in stable} == {"stable"}
+    assert drift["properties"]["verdict"] == "drift"
+    moved = [skew["properties"]["scores"]["temp"][0] for skew in (*stable, drift)]
+    assert moved == sorted(moved)
+    until = drift["properties"]["window_end"][:10]
+    # The run with a single epoch has its snapshot from the cache.
+    windows = [[day[:10] for day in snapshot["properties"]["window"]] for snapshot in artifacts(home, "ingest")]
+    assert windows == [["2013-01-01", "2013-04-01"], ["2013-01-01", until]]
     with zipfile.ZipFile(some_flights / "flights.csv.zip") as archive, archive.open("flights.csv") as table:
         hours = [row["time_hour"] for row in csv.DictReader(io.TextIOWrapper(table))]
-    assert skew["rows"]["captured"]["rows_in"] == sum("2013-04-01" <= hour < "2013-07-01" for hour in hours)
+    asked = sum(skew["rows"]["captured"]["rows_in"] for skew in (*stable, drift))
+    assert asked == sum("2013-04-01" <= hour < until for hour in hours)
+
+
+@of_the_shown
+def test_the_demo_s_gate_refuses_the_candidate_of_one_epoch(shown_demo):
+    evaluations = artifacts(shown_demo.home, "evaluate")
+    assert [evaluation["properties"]["blessed"] for evaluation in evaluations] == [True, False, True]
+    assert len(artifacts(shown_demo.home, "deploy")) == 2
+
+
+@of_the_shown
+def test_the_demo_asks_once_about_new_destinations_and_goes_on_with_the_approved_schema(shown_demo):
+    store = ArtifactStore((shown_demo.home / "store").as_uri())
+    inferred, approved = schema_history(store, store.uri("flights_training", "_frozen", "schema", "schema"))
+    assert (inferred.approved_by, inferred.in_force) == ("", False)
+    assert approved.approved_by and approved.in_force
+    assert "make demo" in approved.note
+    known, asked = artifacts(shown_demo.home, "validate")
+    assert not known["metrics"]["warnings"]
+    assert asked["metrics"]["warnings"]
+    used = [made["inputs"]["schema"][0]["fingerprint"] for made in artifacts(shown_demo.home, "transform")]
+    assert used == [inferred.fingerprint, approved.fingerprint]
 
 
 @of_the_shown
@@ -62,6 +97,17 @@ def test_the_demo_leads_from_the_served_version_back_to_the_raw_tables(shown_dem
         inputs = manifest["inputs"]
         uri = next((inputs[role][0]["uri"] for role in ("examples", "tables") if inputs.get(role)), None)
     assert kinds == ["model", "transformed_examples", "examples", "snapshot"]
+
+
+@of_others
+def test_a_second_showing_keeps_what_its_cache_refers_to_and_forgets_what_served(tmp_path):
+    kept = [tmp_path / name for name in ("mlflow.db", "store/flights_training/run/model", "store/_cache/note")]
+    forgotten = [tmp_path / name for name in ("serving/models.config", "store/_models/a.json", "store/_state/job")]
+    for path in (*kept, *forgotten):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    forget_serving(tmp_path)
+    assert [path.exists() for path in (*kept, *forgotten)] == [True] * 3 + [False] * 3
 
 
 @of_the_shown

@@ -122,8 +122,8 @@ def test_a_run_shows_its_figures_and_files_and_leads_on(
 @pytest.fixture
 def open_tab(site: Site, open_page: OpenPage) -> Callable[..., Page]:
     """Opens the tab of a task of the newest training that has been rolled out."""
-    runs = site.get(f"/api/v2/dags/{DAG}/dagRuns?order_by=run_after&state=success&limit=2")["dag_runs"]
-    run = quote(runs[-1]["dag_run_id"], safe="")
+    runs = site.get(f"/api/v2/dags/{DAG}/dagRuns?order_by=-run_after&state=success&limit=1")["dag_runs"]
+    run = quote(runs[0]["dag_run_id"], safe="")
     return lambda task, **options: open_page(f"dags/{DAG}/runs/{run}/tasks/{task}/plugin/hops-task", **options)
 
 
