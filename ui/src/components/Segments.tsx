@@ -22,13 +22,14 @@ export function Segments({
       value={value}
       onValueChange={(change) => change.value !== null && onChange(change.value)}
       aria-label={label}
+      minWidth={0}
       maxWidth="full"
       overflowX="auto"
       {...props}
     >
       <SegmentGroup.Indicator />
       {items.map(([key, text]) => (
-        <SegmentGroup.Item key={key} value={key} disabled={disabled.includes(key)}>
+        <SegmentGroup.Item key={key} flexShrink={0} value={key} disabled={disabled.includes(key)}>
           <SegmentGroup.ItemText whiteSpace="nowrap">{text}</SegmentGroup.ItemText>
           <SegmentGroup.ItemHiddenInput />
         </SegmentGroup.Item>

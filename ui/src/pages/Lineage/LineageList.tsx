@@ -78,7 +78,7 @@ function Item({ branch }: { branch: Branch }) {
         ))}
         <Text color="fg.muted">{summaryOf(node)}</Text>
         {node.address && (
-          <AppLink to={airflowTaskPath(node.address)} color="fg.muted">
+          <AppLink to={airflowTaskPath(node.address)} color="fg.muted" minWidth={0} overflowWrap="anywhere">
             {node.address.task_id} · {node.address.run_id}
           </AppLink>
         )}

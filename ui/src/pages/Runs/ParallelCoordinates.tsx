@@ -11,6 +11,9 @@ import { axisKeys, axisOf, type RunAxis } from "src/pages/Runs/axes";
 import { type Brush, useBrushes } from "src/pages/Runs/brushes";
 import { asNumber, figureOf, isLoss, type Names, type Run } from "src/pages/Runs/figures";
 
+/** Least distance of two axes. */
+const AXIS_PX = 90;
+
 const MOST_PARAMS = 6;
 const MOST_METRICS = 2;
 
@@ -123,14 +126,17 @@ export function ParallelCoordinates({ runs, names }: { runs: readonly Run[]; nam
           {plural(runs.length, "run")}. Drag along an axis to keep those within; click it to keep all.
         </Text>
       </HStack>
-      <Chart
-        key={keys.join(" ")}
-        option={option}
-        height="340px"
-        label={`${plural(runs.length, "run")} by ${axes.map(({ label }) => label).join(", ")}, coloured by ${colorBy}`}
-        handlers={{ axisareaselected: marked }}
-        onReady={restore}
-      />
+      <Box overflowX="auto" tabIndex={0}>
+        <Chart
+          key={keys.join(" ")}
+          option={option}
+          height="340px"
+          minWidth={`${AXIS_PX * axes.length}px`}
+          label={`${plural(runs.length, "run")} by ${axes.map(({ label }) => label).join(", ")}, coloured by ${colorBy}`}
+          handlers={{ axisareaselected: marked }}
+          onReady={restore}
+        />
+      </Box>
     </Box>
   );
 }
