@@ -68,9 +68,17 @@ function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline;
       change({ artifact: formatArtifact(refOf(next)), feature: name }, { push: true });
     }
   };
+  const summary = check && (
+    <CheckSummary
+      check={check}
+      onOlder={at > 0 ? () => choose(at - 1) : undefined}
+      onNewer={at < checks.length - 1 ? () => choose(at + 1) : undefined}
+    />
+  );
   return (
     <Stack gap={4}>
       <Bar timeline={timeline} limit={limit} />
+      {rows.length === 0 && summary}
       {row && chosen && (
         <Grid templateColumns={{ base: "1fr", xl: "minmax(0, 3fr) minmax(340px, 2fr)" }} gap={5}>
           <Stack gap={3} minWidth={0}>
@@ -82,15 +90,7 @@ function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline;
               limit={limit}
               onChoose={(index) => choose(index)}
             />
-            {check ? (
-              <CheckSummary
-                check={check}
-                onOlder={at > 0 ? () => choose(at - 1) : undefined}
-                onNewer={at < checks.length - 1 ? () => choose(at + 1) : undefined}
-              />
-            ) : (
-              <TooOld limit={limit} />
-            )}
+            {summary ?? <TooOld limit={limit} />}
           </Stack>
           {check && row.ratios[at] === null && !check.drifted.includes(row.name) ? (
             <Empty title={`${row.name} was not compared`}>
@@ -104,15 +104,17 @@ function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline;
       {feature !== null && row === null && (
         <Empty title={`No comparison knows the feature ${feature}`}>Choose one in the table.</Empty>
       )}
-      <FeatureTable
-        rows={rows}
-        checks={checks}
-        opened={feature}
-        chosen={at}
-        onOpen={(name, index) =>
-          index === undefined ? change({ feature: name }, { push: true }) : choose(index, name)
-        }
-      />
+      {rows.length > 0 && (
+        <FeatureTable
+          rows={rows}
+          checks={checks}
+          opened={feature}
+          chosen={at}
+          onOpen={(name, index) =>
+            index === undefined ? change({ feature: name }, { push: true }) : choose(index, name)
+          }
+        />
+      )}
     </Stack>
   );
 }
