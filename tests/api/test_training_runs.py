@@ -162,9 +162,11 @@ def test_notes_and_tags_are_mlflows_own_and_found_by_its_search(api: Api, runs: 
     assert api.request("POST", note, json={"note": None, "tags": {"team": None, "never": None}}).status_code == 204
     tags = api.get(path).json()["tags"]
     assert ("team" in tags, tags["mlflow.note.content"]) == (False, "the <b>first</b> that converged")
-    for tags in ({"hops.dag_id": "other"}, {"mlflow.user": "x"}, {"": "x"}, {"a`b": "x"}):
-        refused = api.request("POST", note, json={"note": None, "tags": tags})
+    for tags in ({"hops.dag_id": "other"}, {"mlflow.user": "x"}, {"": "x"}, {"a`b": "x"}, {"a/../b": "x"}, {"a/": "x"}):
+        refused = api.request("POST", note, json={"note": "half", "tags": {"before": "x", **tags}})
         assert (refused.status_code, "tags" in refused.text) == (422, True)
+    after = api.get(path).json()["tags"]
+    assert ("before" in after, after["mlflow.note.content"]) == (False, "the <b>first</b> that converged")
     assert api.get(path).json()["tags"]["hops.dag_id"] == "pages_training"
     unknown = api.request("POST", f"{RUNS}/{'0' * 32}/note", json=said)
     assert unknown.status_code == 410

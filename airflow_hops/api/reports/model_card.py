@@ -10,14 +10,16 @@ import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 from fastapi.params import Path as PathParameter
 from fastapi.responses import HTMLResponse
 
-from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, ReadableDags
+from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags
 from airflow_hops.api.artifacts.lookup import open_artifact, pipeline_of
+from airflow_hops.api.lineage.walk import open_one
 from airflow_hops.api.models.evaluations import (
     Evaluation,
     SliceFigures,
@@ -53,7 +55,8 @@ def report_model_version(
     if version not in known:
         raise HTTPException(404, f"model {served.name!r} has no version {version}; it has {sorted(known) or 'none'}")
     registered, notes = known[version], list[str]()
-    found = _artifact(served, registered, notes)
+    allowed = MayRead(user, DagAccessEntity.XCOM)
+    found = _artifact(served, registered, allowed, notes)
     evaluation = None
     try:
         evaluation = find_evaluation(user, served, version)
@@ -65,7 +68,7 @@ def report_model_version(
         Section("Intended use", _intended_use(served, registered, found)),
         *(_factors(found[0]) if found else []),
         *(_evaluation(evaluation) if evaluation else []),
-        *(_training(*found) if found else []),
+        *(_training(*found, _lineage(served, found[1], allowed, notes)) if found else []),
         _skew(user, served, readable, version, notes),
         Section("What was decided", [_decisions(decisions)] if decisions else []),
         Section("Caveats", _caveats(evaluation, notes)),
@@ -74,9 +77,9 @@ def report_model_version(
 
 
 def _artifact(
-    served: ServedModelOf, registered: RegisteredVersion, notes: list[str]
+    served: ServedModelOf, registered: RegisteredVersion, allowed: MayRead, notes: list[str]
 ) -> tuple[ModelProperties, Manifest] | None:
-    """The model's artifact, where the user may read the DAG that made it."""
+    """The model's artifact, where the user may read both the DAG that deployed it and the one that trained it."""
     if registered.made_by is None:
         notes.append("Which run made it is not known, or not the reader's to know: its data and lineage are left out.")
         return None
@@ -88,7 +91,29 @@ def _artifact(
     except HTTPException as error:
         notes.append(f"The model's artifact cannot be read: {error.detail}.")
         return None
+    if manifest.producer.dag_id not in allowed:
+        notes.append("The reader may not see the DAG that trained it: its features, data and lineage are left out.")
+        return None
     return ModelProperties.of(manifest.reference(artifact.uri)), manifest
+
+
+def _lineage(
+    served: ServedModelOf, manifest: Manifest, allowed: MayRead, notes: list[str]
+) -> list[tuple[str, str, str, str]]:
+    """What the model was made from, as far as the user may know it."""
+    store = served.hook.store
+    own = f"{store.uri(manifest.producer.dag_id)}/"
+    rows, hidden = [], 0
+    for role, items in manifest.inputs.items():
+        for given in items:
+            source = open_one(store, given).manifest
+            if source.producer.dag_id in allowed if source else given.uri.startswith(own):
+                rows.append((role, given.kind, given.uri, given.fingerprint))
+            else:
+                hidden += 1
+    if hidden:
+        notes.append(f"The lineage leaves out {hidden} inputs: of DAGs that the reader may not see, or gone.")
+    return rows
 
 
 def _details(
@@ -121,7 +146,8 @@ def _details(
 def _intended_use(
     served: ServedModelOf, registered: RegisteredVersion, found: tuple[ModelProperties, Manifest] | None
 ) -> list[Table | Chart | Any]:
-    maker = registered.made_by.dag_id if registered.made_by else served.dag_id
+    deployed = registered.made_by.dag_id if registered.made_by else served.dag_id
+    maker = found[1].producer.dag_id if found else deployed
     said = None
     with create_session() as session, contextlib.suppress(HTTPException):
         said = pipeline_of(session, maker).doc
@@ -136,11 +162,8 @@ def _factors(of: ModelProperties) -> list[Section]:
     ]
 
 
-def _training(of: ModelProperties, manifest: Manifest) -> list[Section]:
+def _training(of: ModelProperties, manifest: Manifest, lineage: list[tuple[str, str, str, str]]) -> list[Section]:
     rows = [(split, counts.rows_in, counts.rows_out) for split, counts in manifest.rows.items()]
-    lineage = [
-        (role, given.kind, given.uri, given.fingerprint) for role, items in manifest.inputs.items() for given in items
-    ]
     facts = {"Window": of.window, "Key": of.key, "Time": of.time, "Statistics": of.statistics, "Schema": of.schema}
     return [
         Section(
@@ -222,15 +245,20 @@ def _by_class(figures: Mapping[str, Any]) -> list[Table | Chart | str]:
 
 
 def _skew(user: GetUserDep, served: ServedModelOf, readable: ReadableDags, version: int, notes: list[str]) -> Section:
-    """The newest checks of its requests against its training data."""
-    timeline = get_skew_timeline(user, readable, served.dag_id, limit=_CHECKS)
-    rows = [
-        (check.at, check.verdict, check.rows_current, check.drifted, check.causes)
-        for check in reversed(timeline.checks)
+    """The newest checks of its requests against its training data, by any task that compares them."""
+    sources = get_skew_timeline(user, readable, served.dag_id, limit=1).sources
+    names = [f"{each.dag_id}/{each.task_id}" for each in sources if each.model in (None, served.name)]
+    checks = [
+        check
+        for name in names
+        for check in get_skew_timeline(user, readable, served.dag_id, name, _CHECKS).checks
         if (check.model, check.version) == (served.name, version)
     ]
+    newest = sorted(checks, key=lambda check: check.at, reverse=True)
+    rows = [(check.at, check.verdict, check.rows_current, check.drifted, check.causes) for check in newest]
     if not rows:
-        notes.append(f"None of the newest {_CHECKS} skew checks compared requests with this version's training data.")
+        by = f"the newest {_CHECKS} checks of each skew task ({', '.join(names)})" if names else "the DAGs' skew checks"
+        notes.append(f"None of {by} compared requests with this version's training data.")
     title = "Training-serving skew"
     return Section(title, [Table(rows, ["Checked", "Verdict", "Rows", "Drifted", "Causes"])] if rows else [])
 

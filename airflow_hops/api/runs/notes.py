@@ -8,6 +8,7 @@ what is to be said later is said of the version.
 from __future__ import annotations
 
 import logging
+import posixpath
 from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -74,3 +75,7 @@ def _check(body: NoteRequest) -> None:
     reserved = [name for name in body.tags if not is_own_tag(name)]
     if reserved:
         raise HTTPException(422, f"tags: {reserved[0]!r} begins as MLflow's or this package's do; choose another name")
+    unclear = [name for name in body.tags if posixpath.normpath(name) != name]
+    if unclear:
+        # MLflow would refuse it too, but only after what stands before it has been set.
+        raise HTTPException(422, f"tags: {unclear[0]!r} has an empty part, '.' or '..' between slashes; expected 'a/b'")
