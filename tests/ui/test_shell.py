@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Error as PlaywrightError
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
+from waiting import wait_for
 
 from ui.accessibility import grave_violations
 from ui.conftest import OpenPage, Site
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 DAG = "flights_training"
 MONITOR = "flights_monitoring"
 FOLLOW = "url => { history.pushState(null, '', url); dispatchEvent(new PopStateEvent('popstate')) }"
+DRAWN = "canvases => canvases.map(canvas => canvas.toDataURL()).join()"
 OF_A_PIPELINE = (
     "overview?",
     "data?",
@@ -91,8 +93,19 @@ def test_axe_finds_nothing_serious_on_any_page(site: Site, open_page: OpenPage, 
     assert found == []
 
 
+def _drawn_at_last(canvases: Locator) -> str:
+    """The pictures, once they no longer change: some are drawn in steps."""
+    seen = [""]
+
+    def is_still() -> bool:
+        seen.append(canvases.evaluate_all(DRAWN))
+        return seen[-1] == seen[-2]
+
+    wait_for(is_still, "pictures that no longer change", poll_s=0.6)
+    return seen[-1]
+
+
 def test_what_the_browser_has_lost_of_a_picture_is_drawn_again(open_page: OpenPage) -> None:
-    drawn = "canvases => canvases.map(canvas => canvas.toDataURL()).join()"
     # As when the GPU's process ends: the picture goes, and the canvas is told when it can be drawn on again.
     lose = "canvases => canvases.forEach(canvas => { canvas.width = canvas.width })"
     restore = "canvases => canvases.forEach(canvas => canvas.dispatchEvent(new Event('contextrestored')))"
@@ -100,13 +113,11 @@ def test_what_the_browser_has_lost_of_a_picture_is_drawn_again(open_page: OpenPa
         page = open_page(f"plugin/hops/{path}&dag={DAG}")
         canvases = page.locator(found)
         expect(canvases.first).to_be_visible()
-        page.wait_for_timeout(1_000)  # until what is drawn in steps is there
-        before = canvases.evaluate_all(drawn)
+        before = _drawn_at_last(canvases)
         canvases.evaluate_all(lose)
-        assert canvases.evaluate_all(drawn) != before
+        assert canvases.evaluate_all(DRAWN) != before
         canvases.evaluate_all(restore)
-        page.wait_for_timeout(300)
-        assert canvases.evaluate_all(drawn) == before, path
+        assert _drawn_at_last(canvases) == before, path
 
 
 def test_a_page_without_a_pipeline_asks_for_one_and_another_is_chosen_in_the_breadcrumbs(open_page: OpenPage) -> None:

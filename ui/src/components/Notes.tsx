@@ -3,7 +3,8 @@ import { useState } from "react";
 import { LuPencil } from "react-icons/lu";
 import { queryClient, type Schemas } from "src/api/client";
 import { ErrorAlert } from "src/components/ErrorAlert";
-import { changedTags, ownTags, readTags, writeTags } from "src/components/tags";
+import { changedTags, ownTags, readTags, writableTags, writeTags } from "src/components/tags";
+import { formatList } from "src/format";
 
 type Tags = Readonly<Record<string, string>>;
 
@@ -58,14 +59,16 @@ function Editor({
   onClose: () => void;
 }) {
   const [text, setText] = useState(note);
-  const [lines, setLines] = useState(writeTags(tags));
+  const writable = writableTags(tags);
+  const others = Object.keys(tags).filter((name) => !(name in writable));
+  const [lines, setLines] = useState(writeTags(writable));
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const save = async () => {
     setBusy(true);
     setError(null);
     try {
-      await onSave({ note: text === note ? null : text, tags: changedTags(tags, readTags(lines)) });
+      await onSave({ note: text === note ? null : text, tags: changedTags(writable, readTags(lines)) });
       await queryClient.invalidateQueries();
       onClose();
     } catch (failure) {
@@ -88,6 +91,11 @@ function Editor({
           placeholder="team: pricing"
           onChange={(event) => setLines(event.target.value)}
         />
+        {others.length > 0 && (
+          <Field.HelperText>
+            Kept as they are, since a line cannot hold them: {formatList(others)}. MLflow can change them.
+          </Field.HelperText>
+        )}
       </Field.Root>
       <ErrorAlert error={error} />
       <HStack>

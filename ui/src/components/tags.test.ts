@@ -1,4 +1,4 @@
-import { changedTags, ownTags, readTags, writeTags } from "src/components/tags";
+import { changedTags, ownTags, readTags, writableTags, writeTags } from "src/components/tags";
 import { describe, expect, it } from "vitest";
 
 describe("tags", () => {
@@ -13,6 +13,14 @@ describe("tags", () => {
       added: "",
       gone: null,
     });
+  });
+
+  it("are left out of the lines that would change them", () => {
+    const kept = { team: "pricing", checked: "", "a:b": "c: d", url: "https://example.org" };
+    const lost = { json: '{\n  "a": 1\n}', "a: b": "c", "done:": "", padded: " x ", "end ": "x", carriage: "a\rb" };
+    const writable = writableTags({ ...lost, ...kept });
+    expect(writable).toEqual(kept);
+    expect(changedTags(writable, readTags(writeTags(writable)))).toEqual({});
   });
 
   it("are people's own", () => {

@@ -21,6 +21,15 @@ export function readTags(lines: string): Tags {
   return Object.fromEntries(pairs.filter(([name]) => name !== ""));
 }
 
+/** Tags that come back as they are from the lines that write them; of several lines or padded, for one, do not. */
+export const writableTags = (tags: Tags): Tags =>
+  Object.fromEntries(
+    Object.entries(tags).filter(([name, value]) => {
+      const read = Object.entries(readTags(writeTags({ [name]: value })));
+      return read.length === 1 && read[0]?.[0] === name && read[0][1] === value;
+    }),
+  );
+
 /** What to send so that `before` becomes `after`: null removes a tag. */
 export function changedTags(before: Tags, after: Tags): Record<string, string | null> {
   const removed = Object.keys(before).filter((name) => !(name in after));

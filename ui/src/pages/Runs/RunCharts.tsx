@@ -8,7 +8,7 @@ import { useQuery } from "src/hooks/useQueryState";
 import type { CurveRun } from "src/pages/Runs/CurveChart";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import { Differences } from "src/pages/Runs/Differences";
-import { labelOf, type Names, type Run } from "src/pages/Runs/figures";
+import { legendLabels, type Names, type Run } from "src/pages/Runs/figures";
 import { ParallelCoordinates } from "src/pages/Runs/ParallelCoordinates";
 import { RunScatter } from "src/pages/Runs/RunScatter";
 import { useCurves } from "src/pages/Runs/useCurves";
@@ -45,10 +45,10 @@ export function RunCharts(props: {
 function RunCurves({ dagId, runs, selected }: { dagId: string; runs: readonly Run[]; selected: boolean }) {
   const shown = useMemo(() => runs.slice(0, selected ? MOST_CURVES : FIRST), [runs, selected]);
   const { curves, isPending, error } = useCurves(dagId, shown);
-  const drawn = useMemo<CurveRun[]>(
-    () => shown.map((run) => ({ run_id: run.run_id, start_time: run.start_time, label: labelOf(run) })),
-    [shown],
-  );
+  const drawn = useMemo<CurveRun[]>(() => {
+    const labels = legendLabels(shown);
+    return shown.map(({ run_id, start_time }, place) => ({ run_id, start_time, label: labels[place] ?? run_id }));
+  }, [shown]);
   if (error !== null) {
     return <ErrorAlert error={error} />;
   }

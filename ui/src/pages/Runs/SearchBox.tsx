@@ -68,7 +68,7 @@ export function SearchBox({
   };
 
   return (
-    <Box flex={1} minW="320px" position="relative">
+    <Box flex={1} minW="min(320px, 100%)" position="relative">
       <HStack gap={2}>
         <InputGroup
           flex={1}
@@ -126,7 +126,7 @@ function Completions({
       zIndex="dropdown"
       top="36px"
       left={0}
-      minW="360px"
+      minW="min(360px, 100%)"
       bg="bg.panel"
       borderWidth={1}
       borderRadius="md"

@@ -2,6 +2,7 @@
 
 import type { Schemas } from "src/api/client";
 import { ownTags } from "src/components/tags";
+import { shortRun } from "src/format";
 
 export type Run = Schemas["ListedRun"];
 
@@ -54,6 +55,15 @@ export function stateOf(run: { status: string; dag_run_state: string | null }): 
 export function labelOf(run: { dag_run_id: string | null; name: string; map_index: number }): string {
   const index = run.map_index >= 0 ? ` [${run.map_index}]` : "";
   return `${run.dag_run_id ?? run.name}${index}`;
+}
+
+/** Names for a legend: without the year and the random end of a DAG run's id, where they still tell runs apart. */
+export function legendLabels(runs: readonly Parameters<typeof labelOf>[0][]): string[] {
+  const short = runs.map((run) => labelOf({ ...run, dag_run_id: run.dag_run_id && shortRun(run.dag_run_id) }));
+  return runs.map((run, place) => {
+    const label = short[place] ?? "";
+    return short.indexOf(label) === short.lastIndexOf(label) ? label : labelOf(run);
+  });
 }
 
 const SMALLER_IS_BETTER = /loss|error|brier|(^|[_.])(mae|mse|rmse|seconds|latency)|perplexity/i;

@@ -7,6 +7,7 @@ import {
   figureOf,
   isLoss,
   labelOf,
+  legendLabels,
   namesOf,
   type Run,
   shortened,
@@ -67,6 +68,14 @@ describe("figures of runs", () => {
       "KILLED",
     ]);
     expect(labelOf({ dag_run_id: null, name: "train", map_index: 0 })).toBe("train [0]");
+  });
+
+  test("a legend has short names, and long ones where short ones would be the same", () => {
+    const at = (id: string) => ({ dag_run_id: id, name: "train", map_index: -1 });
+    const [one, two] = ["manual__2026-11-20T17:11:03+00:00_x", "manual__2026-11-20T17:11:09+00:00_y"] as const;
+    const other = "asset_triggered__2026-11-20T17:11:03+00:00_x";
+    expect(legendLabels([one, other, "my run"].map(at))).toEqual(["manual 11-20 17:11", "asset 11-20 17:11", "my run"]);
+    expect(legendLabels([one, two].map(at))).toEqual([one, two]);
   });
 
   test("less is better of losses, errors and times", () => {

@@ -7,8 +7,7 @@ import { Choice } from "src/components/Choice";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
-import { formatCount } from "src/format";
-import { shortRun } from "src/pages/Data/overview/datasets";
+import { formatCount, shortRun } from "src/format";
 import type { ArtifactRef } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 

@@ -4,7 +4,7 @@ import { LuChevronDown } from "react-icons/lu";
 import { AppLink } from "src/components/AppLink";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { Time } from "src/components/Time";
-import { formatCount, plural } from "src/format";
+import { formatCount, plural, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { AddData } from "src/pages/Data/overview/AddData";
 import { Swatch } from "src/pages/Data/overview/cells";
@@ -16,7 +16,6 @@ import {
   type Listing,
   MAX_SHOWN,
   type Shown,
-  shortRun,
 } from "src/pages/Data/overview/datasets";
 import { type ArtifactRef, airflowTaskPath, formatArtifact } from "src/routes";
 

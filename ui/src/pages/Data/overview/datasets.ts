@@ -2,6 +2,7 @@
 
 import type { Schemas } from "src/api/client";
 import { SERIES } from "src/components/chart/theme";
+import { shortRun } from "src/format";
 import type { ArtifactRef } from "src/routes";
 
 /** A split of a statistics artifact, or a side of a skew artifact; whole, or a slice of it. */
@@ -94,10 +95,4 @@ export function expectedNames({ splits }: Record<string, unknown>): string[] {
 export function labelOf(dataset: DatasetRef, ref: ArtifactRef, several: boolean): string {
   const name = dataset.slice === null ? dataset.name : `${dataset.name} · ${dataset.slice}`;
   return several ? `${name} · ${shortRun(ref.run_id)}` : name;
-}
-
-/** A run's id without what is the same for most: `manual 11-20 17:11`. */
-export function shortRun(runId: string): string {
-  const found = /^(\w+?)__\d{4}-(\d\d-\d\d)T(\d\d:\d\d)/.exec(runId);
-  return found ? `${found[1]?.replace("asset_triggered", "asset")} ${found[2]} ${found[3]}` : runId;
 }

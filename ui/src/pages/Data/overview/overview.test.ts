@@ -1,4 +1,4 @@
-import { chooseDatasets, formatDataset, type Listing, labelOf, shortRun } from "src/pages/Data/overview/datasets";
+import { chooseDatasets, formatDataset, type Listing, labelOf } from "src/pages/Data/overview/datasets";
 import { edgesOf, type Side, sharesIn, valueAt, valuesOf } from "src/pages/Data/overview/details";
 import {
   type FeatureTable,
@@ -114,7 +114,6 @@ describe("data sets of the address", () => {
   test("names are short, and tell runs apart", () => {
     const ref = { run_id: "asset_triggered__2026-11-20T17:11:03+00:00_x" } as Parameters<typeof labelOf>[1];
     expect(labelOf({ artifact: 0, name: "eval", slice: "UA" }, ref, true)).toBe("eval · UA · asset 11-20 17:11");
-    expect(shortRun("my run")).toBe("my run");
   });
 });
 
