@@ -204,6 +204,8 @@ def test_a_schema_that_changed_while_the_task_waited_is_not_overwritten(
 def test_an_approval_with_changes_freezes_the_edited_schema_if_it_parses(
     runs: Runs, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    runs("validation_ask_alice", runs.answered(APPROVE, schema=""))
+    assert "Anonymous's edit: no feature in it" in "".join(capfd.readouterr())
     faulty = runs("validation_ask_alice", runs.answered(APPROVE, schema='feature { name: "dest" '))
     versions = schema_history(runs.store, runs.schema_uri)
     assert states(faulty)["validation"] == "failed"

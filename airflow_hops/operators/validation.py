@@ -186,7 +186,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         user = event.get("responded_by_user")
         who = user["name"] or user["id"] if user else f"no answer within {self.ask_timeout}"
         said = event.get("params_input") or {}
-        note, edited = str(said.get("note") or "").strip(), str(said.get("schema") or "")
+        note, edited = str(said.get("note") or "").strip(), said.get("schema")
         told = f"{choice!r} by {who}" + (f": {note}" if note else "")
         self.log.info("Answer: %s", told)
         if choice == REJECT:
@@ -231,7 +231,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
             timeout=self.ask_timeout,
         )
 
-    def _publish(self, anomalies: Artifact, schema: Artifact, edited: str, by: Mapping[str, Any]) -> Artifact:
+    def _publish(self, anomalies: Artifact, schema: Artifact, edited: str | None, by: Mapping[str, Any]) -> Artifact:
         """Freezes the proposed schema, or what it was edited to, unless what the person saw has changed."""
         hook = RuntimeHook(self.hops_conn_id)
         store, who = hook.store, by["approved_by"]
@@ -242,7 +242,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                     f"{who} approved what {anomalies.uri} said (fingerprint {anomalies.fingerprint[:12]}…), and it "
                     f"has changed since ({now.fingerprint[:12]}…): nothing was overwritten; clear this task to ask anew"
                 )
-            if edited:
+            if edited is not None:
                 given = {"uri": schema.uri, "text": edited, "source": f"{who}'s edit", "replaces": schema.fingerprint}
                 entry = "airflow_hops.runtime.schema.stage:publish"
                 hook.run(StepSpec(step="publish-schema", entry=entry, params={**given, **by}), cache=False)

@@ -279,8 +279,9 @@ def unasked(asking: Asking) -> Iterator[None]:
         session.add(HITLDetail(**kept))
 
 
-def _body(choice: str, text: str | None = None, decisions: int = 0) -> dict[str, Any]:
-    return {"choice": choice, "text": text, "reason": " seen <i>it</i> ", "decisions": decisions}
+def _body(review: Any, choice: str, text: str | None = None, decisions: int = 0) -> dict[str, Any]:
+    seen = {"fingerprint": review["fingerprint"], "decisions": decisions}
+    return {"choice": choice, "text": text, "reason": " seen <i>it</i> ", **seen}
 
 
 def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
@@ -293,8 +294,11 @@ def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
     (proposed,) = api.get("/api/dags/pages_schema/overview").json()["proposed"]
     assert (proposed["validation"]["run_id"], proposed["features"][:2]) == (asking.run.run_id, [HOSTILE, "maybe"])
     for user in ("viewer", "only:pages"):
-        assert api.request("POST", open_proposal, user, json=_body("approve")).status_code == 403
-    rejected = api.request("POST", open_proposal, json=_body("reject")).json()
+        assert api.request("POST", open_proposal, user, json=_body(seen, "approve")).status_code == 403
+    for other, why in (({"fingerprint": "0" * 64}, "has run again"), ({"decisions": 1}, "were deleted")):
+        changed = api.request("POST", open_proposal, json={**_body(seen, "reject"), **other})
+        assert (changed.status_code, why in changed.json()["detail"]) == (409, True)
+    rejected = api.request("POST", open_proposal, json=_body(seen, "reject")).json()
     (first,) = rejected["decisions"]
     assert (first["choice"], first["by"], first["note"], first["version"]) == (
         "rejected",
@@ -303,13 +307,13 @@ def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
         None,
     )
     assert api.get("/api/dags/pages_schema/overview").json()["proposed"] == []
-    late = api.request("POST", open_proposal, "only:pages_schema", json=_body("approve"))
+    late = api.request("POST", open_proposal, "only:pages_schema", json=_body(seen, "approve"))
     assert (late.status_code, "admin has rejected it meanwhile" in late.json()["detail"]) == (409, True)
     before = schema_history(api.store, uri)
 
-    faulty = api.request("POST", open_proposal, json=_body("approve", "feature { name: 7 }", 1))
+    faulty = api.request("POST", open_proposal, json=_body(seen, "approve", "feature { name: 7 }", 1))
     assert (faulty.status_code, "the schema:1:17: not a schema" in faulty.json()["detail"]) == (422, True)
-    same = api.request("POST", open_proposal, json=_body("approve", schema_text(api.store, uri), 1))
+    same = api.request("POST", open_proposal, json=_body(seen, "approve", schema_text(api.store, uri), 1))
     assert (same.status_code, "nothing to approve" in same.json()["detail"]) == (422, True)
     assert schema_history(api.store, uri) == before
 
@@ -322,27 +326,28 @@ def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
     assert {each["feature"] for each in check["anomalies"]} == {HOSTILE}
     whole = api.request("POST", f"{open_proposal}/check", json={"text": seen["text"]}).json()
     assert whole["anomalies"] == []
-    done = api.request("POST", open_proposal, "only:pages_schema", json=_body("approve", edited, 1)).json()
+    done = api.request("POST", open_proposal, "only:pages_schema", json=_body(seen, "approve", edited, 1)).json()
     assert [each["choice"] for each in done["decisions"]] == ["rejected", "edited"]
     assert (done["may_decide"], "has changed since" in done["closed"]) == (False, True)
     newest = schema_history(api.store, uri)[-1]
     assert (newest.version, newest.in_force, newest.approved_by) == (done["decisions"][1]["version"], True, ANYBODY)
     assert (newest.note, newest.run_id) == ("seen <i>it</i>", asking.run.run_id)
     assert schema_text(api.store, uri) == edited
-    again = api.request("POST", open_proposal, json=_body("approve", None, 2))
+    again = api.request("POST", open_proposal, json=_body(seen, "approve", None, 2))
     assert (again.status_code, "has changed since" in again.json()["detail"]) == (409, True)
 
 
 def test_of_two_approvals_at_once_one_is_told_of_the_other(asking: Asking, open_proposal: str) -> None:
-    count = len(asking.api.get(f"{open_proposal}/review").json()["decisions"])
+    seen = asking.api.get(f"{open_proposal}/review").json()
+    count = len(seen["decisions"])
     store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
     versions = len(schema_history(store, uri))
     together = threading.Barrier(2)
 
     def approve(user: str) -> int:
         together.wait()
-        status: int = asking.api.request("POST", open_proposal, user, json=_body("approve", None, count)).status_code
-        return status
+        answer = asking.api.request("POST", open_proposal, user, json=_body(seen, "approve", None, count))
+        return int(answer.status_code)
 
     with ThreadPoolExecutor(2) as pool:
         assert sorted(pool.map(approve, ("admin", ANYBODY))) == [200, 409]
@@ -354,7 +359,8 @@ def test_an_edit_by_hand_since_is_not_overwritten(asking: Asking, open_proposal:
     store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
     edited = f"{schema_text(store, uri)}# mine\n"
     store.write_text(f"{uri}/schema.pbtxt", edited)
-    count = len(asking.api.get(f"{open_proposal}/review").json()["decisions"])
-    refused = asking.api.request("POST", open_proposal, json=_body("approve", None, count))
+    seen = asking.api.get(f"{open_proposal}/review").json()
+    count = len(seen["decisions"])
+    refused = asking.api.request("POST", open_proposal, json=_body(seen, "approve", None, count))
     assert (refused.status_code, "nothing was overwritten" in refused.json()["detail"]) == (409, True)
     assert schema_text(store, uri) == edited

@@ -126,7 +126,7 @@ def test_anomalies_are_told_across_runs_with_values_and_rows(site: Site, open_pa
     expect(rows).to_have_count(len(found[at]["features"]))
 
 
-def test_a_proposal_is_approved_on_the_page_and_the_run_goes_on_with_it(asking: Asking, open_page: OpenPage) -> None:
+def test_an_edited_proposal_is_approved_and_the_run_goes_on_with_it(asking: Asking, open_page: OpenPage) -> None:
     validation = asking.wait_for(asking.waiting)
     viewed = open_page(PAGE, site=asking.site, user="viewer", theme="dark")
     viewed.get_by_role("button", name="Look at it").click()
@@ -134,7 +134,7 @@ def test_a_proposal_is_approved_on_the_page_and_the_run_goes_on_with_it(asking: 
     expect(decision.get_by_text("You may see this, but not answer it.")).to_be_visible()
     expect(decision.get_by_role("button")).to_have_count(0)
     assert asking.answer(validation, APPROVE, "viewer") == 403
-    page = open_page(PAGE, site=asking.site, own=True)
+    page = open_page(PAGE, site=asking.site, own=True, problems_expected=True)
     page.on("dialog", lambda dialog: pytest.fail(f"something of the data was run: {dialog.message}"))
     page.get_by_role("button", name="Look at it").click()
     expect(_rows(page, "Anomalies").filter(has_text=HOSTILE)).to_contain_text(SCRIPT)
@@ -145,14 +145,21 @@ def test_a_proposal_is_approved_on_the_page_and_the_run_goes_on_with_it(asking: 
     page.get_by_role("region", name="Decision").get_by_role("button", name="Edit, then approve").click()
     text = dialog.get_by_label("Schema, as protobuf text")
     expect(text).to_have_value(re.compile(re.escape(SCRIPT)))
-    text.fill(re.sub(rf'\n *value: "{re.escape(SCRIPT)}"', "", text.input_value()))
+    proposed = text.input_value()
+    text.fill(re.sub(rf'\n *value: "{re.escape(SCRIPT)}"', "", proposed))
     dialog.get_by_role("button", name="Check").click()
     expect(dialog.get_by_role("status")).to_contain_text("Unexpected string values")
-    dialog.get_by_role("button", name="Cancel").click()
-    page.get_by_role("region", name="Decision").get_by_role("button", name=APPROVE, exact=True).click()
-    expect(dialog.get_by_role("button", name=APPROVE)).to_be_disabled()  # without a reason
-    dialog.get_by_role("textbox").fill("new suppliers")
-    dialog.get_by_role("button", name=APPROVE).click()
+    approve = dialog.get_by_role("button", name="Approve this schema")
+    expect(approve).to_be_disabled()  # without a reason
+    dialog.get_by_label("Reason").fill("new suppliers")
+    expect(approve).to_be_enabled()
+    text.fill(" ")
+    expect(approve).to_be_disabled()
+    text.fill(f"{proposed}feature {{ name: 7 }}")
+    approve.click()
+    expect(dialog).to_contain_text("not a schema")  # which the task is not told
+    text.fill(proposed.replace(f'value: "{SCRIPT}"', f'value: "{SCRIPT}" value: "mine"'))
+    approve.click()
     decision = page.get_by_role("region", name="Decision")
     expect(decision).to_contain_text("by admin")
     expect(decision).to_contain_text("new suppliers")
@@ -164,7 +171,9 @@ def test_a_proposal_is_approved_on_the_page_and_the_run_goes_on_with_it(asking: 
     expect(versions.first).to_contain_text("in force")
     expect(versions.first).to_contain_text("admin")
     expect(versions.first).to_contain_text("new suppliers")
-    expect(page.get_by_role("table", name="From version 1 to version 2").get_by_text(f"+ {SCRIPT}")).to_be_visible()
+    changes = page.get_by_role("table", name="From version 1 to version 2")
+    expect(changes.get_by_text(f"+ {SCRIPT}")).to_be_visible()
+    expect(changes.get_by_text("+ mine")).to_be_visible()
 
 
 def test_an_answer_that_comes_too_late_is_told_who_was_first(asking: Asking, open_page: OpenPage) -> None:

@@ -58,6 +58,8 @@ class ProposalDecision(Model):
 class ProposalReview(Model):
     """A proposed schema, and what was decided on it."""
 
+    fingerprint: str
+    """Of the validation that proposes it."""
     text: str
     decisions: list[ProposalDecision]
     """Oldest first; the last one holds."""
@@ -98,6 +100,8 @@ class ProposalRequest(Model):
     text: Text | None
     """What is approved instead of the proposed schema; null for the proposed one."""
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
+    fingerprint: str
+    """Of the validation that was looked at: if its task has made another since, the decision is refused."""
     decisions: Annotated[int, Field(ge=0)]
     """How many decisions there were when it was looked at: with another one since, this one is refused."""
 
@@ -158,7 +162,13 @@ class Proposal:
         """What the page shows."""
         closed = self.closed()
         may_decide = closed is None and self.may_decide()
-        return ProposalReview(text=self.text, decisions=decisions, may_decide=may_decide, closed=closed)
+        return ProposalReview(
+            fingerprint=self.found.fingerprint,
+            text=self.text,
+            decisions=decisions,
+            may_decide=may_decide,
+            closed=closed,
+        )
 
     def check(self, text: str) -> Mapping[str, Any]:
         """What the ML side says of a schema: ``changes``, ``features``, ``anomalies``.
@@ -238,12 +248,14 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
     """Approves the proposed schema, as it is or edited, or rejects it.
 
     Raises:
-        HTTPException: 403, the schema is another DAG's, which the user may not change; 409, the schema has changed
-            since, somebody has decided meanwhile, or the task itself asks; 422, the text is no schema, or changes
-            nothing.
+        HTTPException: 403, the schema is another DAG's, which the user may not change; 409, the schema or the proposal
+            has changed since, somebody has decided meanwhile, or the task itself asks; 422, the text is no schema, or
+            changes nothing.
     """
     if not proposal.may_decide():
         raise HTTPException(403, f"you may not change the schema {proposal.schema.uri}")
+    if body.fingerprint != proposal.found.fingerprint:
+        raise HTTPException(409, "the task has run again, and proposes anew; look at it again before you decide")
     text = proposal.text if body.text is None else body.text
     checked = proposal.check(text) if body.choice == "approve" else {}
     if checked and not checked["changes"]["features"]:
@@ -254,8 +266,9 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
             raise HTTPException(409, closed)
         decisions = proposal.decisions()
         if len(decisions) != body.decisions:
-            last = decisions[-1]
-            raise HTTPException(409, f"{last.by} has {last.choice} it meanwhile; look at it again before you decide")
+            last = decisions[-1] if decisions else None
+            what = f"{last.by} has {last.choice} it meanwhile" if last else "the decisions on it were deleted"
+            raise HTTPException(409, f"{what}; look at it again before you decide")
         choice: Choice = "rejected"
         if body.choice == "approve":
             choice = "approved" if text == proposal.text else "edited"

@@ -13,6 +13,7 @@ export function ConfirmDialog({
   confirmLabel,
   danger = false,
   size = "md",
+  ready = true,
   children,
   onConfirm,
   onClose,
@@ -22,6 +23,8 @@ export function ConfirmDialog({
   confirmLabel: string;
   danger?: boolean;
   size?: "md" | "xl";
+  /** Whether what `children` ask for is there. */
+  ready?: boolean;
   children?: ReactNode;
   onConfirm: (reason: string) => Promise<unknown>;
   onClose: () => void;
@@ -29,6 +32,7 @@ export function ConfirmDialog({
   const [reason, setReason] = useState("");
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
+  const confirmable = ready && reason.trim() !== "";
   const close = () => {
     setReason("");
     setError(null);
@@ -55,7 +59,7 @@ export function ConfirmDialog({
             <form
               onSubmit={(event) => {
                 event.preventDefault();
-                if (reason.trim()) {
+                if (confirmable) {
                   void confirm();
                 }
               }}
@@ -83,12 +87,7 @@ export function ConfirmDialog({
                 <Button variant="outline" onClick={close} disabled={busy}>
                   Cancel
                 </Button>
-                <Button
-                  type="submit"
-                  colorPalette={danger ? "danger" : "brand"}
-                  loading={busy}
-                  disabled={!reason.trim()}
-                >
+                <Button type="submit" colorPalette={danger ? "danger" : "brand"} loading={busy} disabled={!confirmable}>
                   {confirmLabel}
                 </Button>
               </Dialog.Footer>

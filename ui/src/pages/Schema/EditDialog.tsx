@@ -35,6 +35,7 @@ export function EditDialog({
       size="xl"
       title="Edit the proposed schema"
       confirmLabel="Approve this schema"
+      ready={text.trim() !== ""}
       onConfirm={(reason) => onApprove(reason, text)}
       onClose={onClose}
     >

@@ -66,8 +66,12 @@ const WORDS = { approved: "approved", edited: "approved with changes", rejected:
 
 function Review({ address, review }: { address: ArtifactRef; review: ProposalReview }) {
   const [choice, setChoice] = useState<"approve" | "edit" | "reject" | null>(null);
+  const [seen, setSeen] = useState(review);
+  const choose = (chosen: typeof choice) => {
+    setSeen(review);
+    setChoice(chosen);
+  };
   const close = () => setChoice(null);
-  const seen = review.decisions.length;
   return (
     <Box mb={4} fontSize="sm">
       {review.decisions.map(({ choice, by, at, note, version }) => (
@@ -76,18 +80,18 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
           {version === null ? "" : `, as version ${version}`}: {note}
         </Text>
       ))}
-      {review.closed !== null && seen === 0 && (
+      {review.closed !== null && review.decisions.length === 0 && (
         <Text color="fg.muted">It cannot be approved here: {review.closed}.</Text>
       )}
       {review.may_decide && (
         <HStack gap={2} wrap="wrap">
-          <Button size="sm" colorPalette="brand" onClick={() => setChoice("approve")}>
+          <Button size="sm" colorPalette="brand" onClick={() => choose("approve")}>
             Approve
           </Button>
-          <Button size="sm" variant="outline" onClick={() => setChoice("edit")}>
+          <Button size="sm" variant="outline" onClick={() => choose("edit")}>
             Edit, then approve
           </Button>
-          <Button size="sm" variant="outline" colorPalette="danger" onClick={() => setChoice("reject")}>
+          <Button size="sm" variant="outline" colorPalette="danger" onClick={() => choose("reject")}>
             Reject
           </Button>
         </HStack>

@@ -5,7 +5,7 @@ import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { EditDialog } from "src/pages/Schema/EditDialog";
-import { answer, type Question, type ValidationEntry } from "src/pages/Schema/queries";
+import { answer, checkText, type Question, type ValidationEntry } from "src/pages/Schema/queries";
 
 const APPROVE = "Approve the proposed schema";
 const REJECT = "Reject";
@@ -24,6 +24,9 @@ export function QuestionCard({
   const waiting = question.state === "waiting";
   const [choice, setChoice] = useState<string | null>(null);
   const confirm = async (note: string, schema?: string) => {
+    if (schema !== undefined) {
+      await checkText(validation.address, schema); // an answer that the task cannot use would end the run
+    }
     try {
       await answer(validation.address, schema === undefined ? (choice ?? "") : APPROVE, note, schema);
       setChoice(null);

@@ -71,15 +71,19 @@ export const useReview = (address: ArtifactRef, enabled = true) =>
 /** What an edited schema would change, and which anomalies the data would have under it. */
 export const useCheck = () => api.useMutation("post", `${PROPOSAL}/check`);
 
-/** Approves the proposed schema, with `text` instead of it, or rejects it; `seen` is how many decisions there were. */
+/** Rejects where a text is no schema. */
+export const checkText = (address: ArtifactRef, text: string): Promise<unknown> =>
+  client.POST(`${PROPOSAL}/check`, { params: { path: refOf(address) }, body: { text } });
+
+/** Approves the proposed schema, with `text` instead of it, or rejects it, as it was when it was `seen`. */
 export async function decide(
   address: ArtifactRef,
   choice: "approve" | "reject",
   reason: string,
-  seen: number,
+  seen: ProposalReview,
   text: string | null = null,
 ): Promise<void> {
-  const body = { choice, text, reason, decisions: seen };
+  const body = { choice, text, reason, fingerprint: seen.fingerprint, decisions: seen.decisions.length };
   try {
     await client.POST(PROPOSAL, { params: { path: refOf(address) }, body });
   } finally {
