@@ -109,8 +109,8 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     options: dict[Any, Any] = {step: {"div": "div"} for step in _scalers()}
     if target.problem != REGRESSION:
         options[id(model)] = {"zipmap": False}
-    for _, step in _steps(model, ""):
-        _round_thresholds(step)
+    for each in _models_within(model):
+        _round_thresholds(each)
     try:
         with _numbered_features(step for _, step in _steps(model, "")):
             graph = skl2onnx.convert_sklearn(
@@ -124,13 +124,24 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
 
 
+def _models_within(model: Any) -> Iterator[Any]:
+    """A model's own models, at any depth, and itself: steps of pipelines, members of ensembles."""
+    if isinstance(model, list | tuple | np.ndarray):
+        for each in model:
+            yield from _models_within(each)
+    else:
+        for _, step in _steps(model, ""):
+            yield step
+            for members in ("estimators_", "final_estimator_"):
+                yield from _models_within(getattr(step, members, ()))
+
+
 def _round_thresholds(model: Any) -> None:
     """Moves thresholds of scikit-learn's trees down to a float32: none lies between, so all rows go where they went.
 
     The converter takes the nearest float32, which may be a row's own value, above the threshold.
     """
-    trees = [getattr(each, "tree_", None) for each in np.ravel(getattr(model, "estimators_", [model]))]
-    found = [tree.threshold for tree in trees if tree is not None]
+    found = [model.tree_.threshold] if hasattr(model, "tree_") else []
     found += [tree.nodes["num_threshold"] for trees in getattr(model, "_predictors", ()) for tree in trees]
     for thresholds in found:
         nearest = thresholds.astype(np.float32)

@@ -14,7 +14,13 @@ import pytest
 import tensorflow as tf
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_wine
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    RandomForestRegressor,
+    StackingClassifier,
+    VotingRegressor,
+)
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, SplineTransformer, StandardScaler
@@ -274,6 +280,28 @@ def test_a_value_beside_a_threshold_goes_where_it_went(trees: Any, tmp_path: Pat
     exported = export_model(model, tmp_path, framework="sklearn", target=LATE, sample=held_out)
     assert exported.largest_difference < 1e-6
     np.testing.assert_array_equal(model.predict_proba(held_out), before)
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "output"),
+    [
+        (StackingClassifier([("a", RandomForestClassifier(10)), ("b", LogisticRegression())]), LATE, "probability"),
+        (
+            VotingRegressor([("a", make_pipeline(StandardScaler(), RandomForestRegressor(10))), ("b", Ridge())]),
+            PRICE,
+            "prediction",
+        ),
+    ],
+    ids=["stacking", "voting"],
+)
+def test_trees_within_an_ensemble_of_different_models(model: Any, target: Target, output: str, tmp_path: Path) -> None:
+    table, late = flights()
+    table = table.drop(columns="carrier").astype(np.float32)
+    model.fit(table, late)
+    exported = export_model(model, tmp_path, framework="sklearn", target=target, sample=table)
+    assert exported.largest_difference < 1e-4
+    expected = model.predict_proba(table)[:, 1] if target is LATE else model.predict(table)
+    np.testing.assert_allclose(ask(tmp_path / "onnx", as_request(table))[output], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_columns_of_any_name_are_served_under_it(tmp_path: Path) -> None:
