@@ -25,6 +25,7 @@ from airflow_hops.operators import IngestOperator, PrepareOperator, SkewOperator
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 HOSTILE = ["a b", 'Größe in "cm"', "it's\\n", "new\nline", '"""', "${name}", "$", "{x} %s", "class", "\u202eevil", "🦆"]
+HOSTILE += ["{{ 1 + 1 }}", "{{ conn.none.password }}", "{% if %}", "{#", "ends\n", "\x1b[31mred"]
 
 
 def table(names: list[str], **told: Any) -> TableDescription:
@@ -52,11 +53,11 @@ def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(NAMES | st.sampled_from(HOSTILE), min_size=5, max_size=12, unique=True),
-    st.text(st.characters(exclude_categories=["Cs"])).map("/data/{}".format),
+    st.text(st.characters(exclude_categories=["Cs"])).map("/data/{}".format) | st.just("/data/{{ 1 + 1 }}.csv"),
     st.sampled_from([",", ";", "\t"]),
 )
 def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], uri: str, delimiter: str) -> None:
-    described = table(names, delimiter=delimiter, null_values=("", "NA", *names[:2]))
+    described = table(names, delimiter=delimiter, null_values=("", "NA", "?"))
     with pytest.MonkeyPatch.context() as patch:
         features, tasks = load(project_files("rows", uri, "latin-1", described), patch)
     assert features["NUMBERS"] == described.named("number")
@@ -64,10 +65,11 @@ def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], u
     ingest, prepare, skew = tasks["ingest"], tasks["prepare"], tasks["skew"]
     assert isinstance(ingest, IngestOperator) and isinstance(prepare, PrepareOperator)
     assert isinstance(skew, SkewOperator) and skew.min_rows == 100
+    ingest.render_template_fields({})
     source = Source.from_value("rows", ingest.sources["rows"])
     assert (source.uri, source.delimiter, source.encoding) == (uri, delimiter, "latin-1")
     assert set(source.columns or ()) == set(names) and set(source.schema) == set(names) - {names[2]}
-    assert source.null_values == ("", "NA", *names[:2])
+    assert source.null_values == ("", "NA", "?")
     columns = prepare.label_column, prepare.key_column, prepare.time_column, prepare.weight
     assert (*columns, prepare.classes) == (*names[:4], names[:2])
 
@@ -84,9 +86,10 @@ def test_a_label_that_is_often_missing_may_be(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_report_shows_each_column_on_one_line_and_a_request_that_the_shell_takes() -> None:
-    found = table(HOSTILE, notes=["few"], request=dict.fromkeys(HOSTILE, "it's"))
+    found = table(HOSTILE[::-1], notes=["few"], request=dict.fromkeys(HOSTILE, "it's"))
     lines = list(report("rows", "rows.csv", found, Path("/dags/rows"), {"serving_host": "h", "serving_rest_port": "1"}))
     assert len([line for line in lines if " category" in line or " number" in line]) == len(HOSTILE) - 4
+    assert all(line.isprintable() for line in lines)
     assert "new\\nline" in "\n".join(lines) and "note: few" in lines
     (curl,) = (line for line in lines if line.strip().startswith("curl"))
     shown = subprocess.run(["bash", "-c", curl.replace("curl -d", "printf %s", 1)], capture_output=True, text=True)

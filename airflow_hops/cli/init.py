@@ -62,9 +62,9 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
     for row in cells:
         yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
     yield ""
-    classes = f" ({', '.join(table.classes[:10])}{', …' if len(table.classes) > 10 else ''})" if table.classes else ""
-    label = table.only("label")
-    yield f"{label.name if label else ''}: {table.problem}{classes}"
+    shown = [*map(_cell, (table.classes or ())[:10]), *(["…"] if len(table.classes or ()) > 10 else [])]
+    label = ", ".join(map(_cell, table.named("label")))
+    yield f"{label}: {table.problem}" + (f" ({', '.join(shown)})" if shown else "")
     yield from (f"note: {note}" for note in table.notes)
     yield ""
     yield f"Written to {folder}: change what is guessed wrong there, and run it:"
@@ -72,7 +72,7 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
     yield f"  airflow dags trigger {name}_training"
     yield "  airflow hops serve"
     if rest_port := services.get("serving_rest_port"):
-        body = json.dumps({"instances": [table.request]}, ensure_ascii=False).replace("'", "'\\''")
+        body = json.dumps({"instances": [table.request]}).replace("'", "'\\''")
         host = services["serving_host"]
         yield f"  curl -d '{body}' http://{host}:{rest_port}/v1/models/{name}:predict"
     yield f"  $(airflow hops runtime path)/bin/python -m pytest {folder}   # airflow hops runtime install pytest"

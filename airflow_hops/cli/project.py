@@ -64,7 +64,7 @@ def train(context):
 
 _TRAINING = '''"""Learns ``$label_text`` from a file, and serves the model if it is no worse than the one before."""
 
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset$literal
 
 from airflow_hops.operators import (
     DeployModelOperator,
@@ -95,7 +95,7 @@ with DAG(
 ):
     raw = IngestOperator(
         task_id="ingest",
-        sources={"$name": Source(DATA, columns=$columns, schema=TYPES$source)},
+        sources={"$name": Source($uri, columns=$columns, schema=TYPES$source)},
     )
     examples = PrepareOperator(
         task_id="prepare",
@@ -165,7 +165,7 @@ from $name.model import fit
 def rows():
 $read
     found = found.dropna(subset=[LABEL]).head(10_000)
-    found[CATEGORIES] = found[CATEGORIES]$texts.fillna("")
+    found[CATEGORIES] = $texts
     return found.astype(dict.fromkeys(NUMBERS, float))
 
 
@@ -199,6 +199,9 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
     """
     label = _label_of(table)
     is_regression = table.problem == REGRESSION
+    times = table.named("time")
+    columns = f"(*TYPES, {', '.join(map(_literal, times))})" if times else "tuple(TYPES)"
+    shown, read = _as_they_stand("DATA", [uri]), _as_they_stand(columns, [c.name for c in table.columns])
     values = {
         "name": name,
         "data": _literal(uri),
@@ -209,13 +212,15 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
         "estimator": "Regressor" if is_regression else "Classifier",
         "step": "regressor" if is_regression else "classifier",
         "types": _types(table),
-        "columns": f"(*TYPES, {', '.join(map(_literal, times))})" if (times := table.named("time")) else "tuple(TYPES)",
+        "uri": shown,
+        "columns": read,
+        "literal": ", literal" if {shown, read} != {"DATA", columns} else "",
         "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
         "prepare": _arguments(_prepare(table)),
         "evaluate": _arguments(_evaluate(table)),
         "min_rows": min(1000, max(100, table.rows // 2)),
         "read": _read_by_pandas(table, encoding),
-        "texts": "" if table.format == "csv" else ".astype(str).str.lower()" if _has_booleans(table) else "",
+        "texts": _texts_by_pandas(table),
     }
     templates = {
         "__init__.py": _PACKAGE,
@@ -273,8 +278,9 @@ def _evaluate(table: TableDescription) -> Iterable[tuple[str, Any]]:
         yield "minimum", {"accuracy": round(table.largest_class, 3)}
 
 
-def _has_booleans(table: TableDescription) -> bool:
-    return any(column.type == "boolean" and column.role == "category" for column in table.columns)
+def _as_they_stand(code: str, values: Iterable[str]) -> str:
+    """An argument of ``IngestOperator``, literal where Airflow would render it as a template, or change its lines."""
+    return f"literal({code})" if any({"{", "\n", "\r"} & set(value) for value in values) else code
 
 
 def _read_by_pandas(table: TableDescription, encoding: str) -> str:
@@ -293,6 +299,15 @@ def _read_by_pandas(table: TableDescription, encoding: str) -> str:
         ")",
     ]
     return "\n".join(f"    {line}" for line in lines)
+
+
+def _texts_by_pandas(table: TableDescription) -> str:
+    if table.format == "csv":
+        return 'found[CATEGORIES].fillna("")'
+    texts = 'found[CATEGORIES].astype(object).where(found[CATEGORIES].notna(), "")'
+    if any(column.type == "boolean" and column.role == "category" for column in table.columns):
+        return f'{texts}.replace({{True: "true", False: "false"}})'
+    return texts
 
 
 def _arguments(given: Iterable[tuple[str, Any]]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,8 +25,9 @@ from airflow_hops.contract.splits import TRAIN
 from airflow_hops.contract.table_columns import ColumnDescription, Role, TableDescription
 from airflow_hops.contract.target import MULTICLASS, REGRESSION, Problem, Target
 from airflow_hops.data.readers import infer_types, read
-from airflow_hops.data.readers.raw_file import RawFile, explained, identify
+from airflow_hops.data.readers.raw_file import RawFile, identify
 from airflow_hops.data.readers.types import unify
+from airflow_hops.runtime.csv_dialect import check_numbers, find_delimiter, missing_texts
 from airflow_hops.runtime.prepare.label import find_target
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.store.source_files import list_files
@@ -33,11 +35,8 @@ from airflow_hops.store.source_files import list_files
 _MOST_ROWS = 1_000_000
 _FEW_ROWS = 100
 _FEW_ROWS_OF_A_CLASS = 10
-_HEAD_BYTES = 1 << 16
-_DELIMITERS = ",;\t|"
-_MISSING_TEXTS = frozenset({"?", "-", ".", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none"})
-_DECIMAL_COMMA = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*$"
-_NAME_OF_A_KEY = re.compile(r"(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$|[a-z](?:Id|ID)$", re.IGNORECASE)
+_MOST_WITHOUT_KEY = 0.1
+_NAME_OF_A_KEY = re.compile(r"(?i:(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$)|[a-z](?:Id|ID)$")
 _SO_LIKE_THE_LABEL = 1 - 1e-9
 
 
@@ -110,19 +109,19 @@ def describe_table(source: Source, told: Told) -> TableDescription:
     Raises:
         BadInput: the table cannot be read, or what was told does not go with it.
     """
-    fs, listed = list_files(source)
-    files = [identify(fs, file, source) for file in listed]
-    if other := [file.name for file in files if file.format not in ("csv", "parquet")]:
-        raise BadInput(f"{other[0]}: the file is neither CSV nor Parquet; write it as one of these")
-    if files[0].format == "csv":
-        source = replace(source, delimiter=_delimiter(files[0]))
-    table, whole = _read(files, source, told.label)
+    file = _file(source)
+    notes: list[str] = []
+    if file.format == "csv":
+        file = replace(file, source=replace(source, delimiter=find_delimiter(file)))
+    table, whole = _read(file, told.label)
     told.check(table.column_names, source.uri)
-    if files[0].format == "csv":
-        _check_decimal_commas(table, source)
-        if more := _missing_texts(table, told):
-            source = replace(source, null_values=(*source.null_values, *more))
-            table, whole = _read(files, source, told.label)
+    if file.format == "csv":
+        check_numbers(table, file.source, told.drop)
+        more, notes = missing_texts(table, told.label, told.drop)
+        if more:
+            file = replace(file, source=replace(file.source, null_values=(*source.null_values, *more)))
+            table, whole = _read(file, told.label)
+    _check_values(table, told, source.uri)
     label, target = _label(table.column(told.label), told, source.uri)
     columns = _columns(table, told, target)
     features = [column for column in columns if column.role in ("number", "category")]
@@ -138,21 +137,34 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         classes=target.classes,
         largest_class=max(counts.values()) / len(label) if counts else None,
         request=_request(table, features),
-        format=files[0].format,
-        delimiter=source.delimiter,
-        null_values=source.null_values,
-        notes=_notes(table.num_rows, counts, told.label),
+        format=file.format,
+        delimiter=file.source.delimiter,
+        null_values=file.source.null_values,
+        notes=(*notes, *_notes(table.num_rows, counts, told.label)),
     )
 
 
-def _read(files: Sequence[RawFile], source: Source, label: str) -> tuple[pa.Table, bool]:
-    """The first rows of a table, with types that hold all of them, and whether these are all rows."""
-    files = [replace(file, source=source) for file in files]
-    types = unify({file.name: infer_types(file) for file in files})
-    if files[0].format == "csv":  # categories are read as they stand there: TRUE is not True
+def _file(source: Source) -> RawFile:
+    """The file that a source is."""
+    fs, listed = list_files(source)
+    if [file.path for file in listed] != [fsspec.url_to_fs(source.uri)[1]]:
+        names = _named([file.name for file in listed])
+        raise BadInput(
+            f"{source.uri}: it is a folder, or a pattern of names; expected one file, such as one of {names}"
+        )
+    file = identify(fs, listed[0], source)
+    if file.format not in ("csv", "parquet"):
+        raise BadInput(f"{file.name}: the file is neither CSV nor Parquet; write it as one of these")
+    return file
+
+
+def _read(file: RawFile, label: str) -> tuple[pa.Table, bool]:
+    """The first rows of a table, with types that hold all of them, and whether these are all rows; NaN is null."""
+    types = unify({file.name: infer_types(file)})
+    if file.format == "csv":  # categories are read as they stand there: TRUE is not True
         types = {n: pa.string() if pa.types.is_boolean(t) and n != label else t for n, t in types.items()}
     batches, rows, whole = [], 0, True
-    for batch in (batch for file in files for batch, _ in read(file, types)):
+    for batch, _ in read(file, types):
         if rows == _MOST_ROWS:
             whole = False
             break
@@ -162,50 +174,44 @@ def _read(files: Sequence[RawFile], source: Source, label: str) -> tuple[pa.Tabl
         if not whole:
             break
     if not rows:
-        raise BadInput(f"{source.uri}: the file has no rows; expected a header and rows below it")
-    return pa.Table.from_batches(batches), whole
+        raise BadInput(f"{file.source.uri}: the file has no rows; expected a header and rows below it")
+    table = pa.Table.from_batches(batches)
+    for number, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        if pa.types.is_floating(column.type):
+            is_number = pc.invert(pc.is_nan(column))
+            table = table.set_column(number, name, pc.if_else(is_number, column, pa.scalar(None, column.type)))
+    return table, whole
 
 
-def _delimiter(file: RawFile) -> str:
-    """The one of the usual delimiters that the header has most of, outside quotes."""
-    with file.stream() as (stream, _), explained(file.name):
-        head = bytes(stream.read(_HEAD_BYTES)).decode(file.source.encoding, "replace")
-    header = (re.sub(r'"[^"]*"', "", head).lstrip("\ufeff\r\n").splitlines() or [""])[0]
-    return max(_DELIMITERS, key=header.count)
+def _check_values(table: pa.Table, told: Told, where: str) -> None:
+    """Compares what was told of columns with their values, as ``prepare`` takes them.
 
-
-def _check_decimal_commas(table: pa.Table, source: Source) -> None:
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if not pa.types.is_string(column.type):
-            continue
-        values = column.drop_null()
-        if len(values) and pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
+    Raises:
+        BadInput: a time, a weight or a key cannot be used as one.
+    """
+    if told.time is not None:
+        kind = table.schema.field(told.time).type
+        if not (_is_time(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             raise BadInput(
-                f"{source.uri}: column {name!r} has decimal commas ({values[0].as_py()!r}); expected points. Write the "
-                f"file anew: pandas.read_csv(FILE, sep={source.delimiter!r}, decimal=',').to_csv(NEW, index=False)"
+                f"{where}: --time is {told.time!r}, a column of {_type(kind)}; expected times as in ISO 8601, such as "
+                "2026-01-31 12:00:00, or seconds since 1970"
             )
-
-
-def _missing_texts(table: pa.Table, told: Told) -> list[str]:
-    """Texts that stand for a missing value in columns whose other values are all numbers."""
-    found: set[str] = set()
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if not pa.types.is_string(column.type) or name in told.drop:
-            continue
-        values = pc.unique(column.drop_null())
-        is_text = pc.is_in(values, value_set=pa.array(sorted(_MISSING_TEXTS)))
-        numbers = values.filter(pc.invert(is_text))
-        if len(numbers) and len(numbers) < len(values) and _are_numbers(numbers):
-            found |= set(values.filter(is_text).to_pylist())
-    return sorted(found)
-
-
-def _are_numbers(texts: pa.Array) -> bool:
-    try:
-        texts.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
+    if told.weight is not None:
+        column = table.column(told.weight)
+        if _type(column.type) not in ("integer", "float"):
+            raise BadInput(f"{where}: --weight is {told.weight!r}, a column of {_type(column.type)}; expected numbers")
+        lowest = pc.min(column).as_py()
+        if lowest is None or lowest <= 0:
+            found = "has no value" if lowest is None else f"goes down to {lowest}"
+            raise BadInput(f"{where}: --weight is {told.weight!r}, which {found}; expected numbers above 0")
+    if told.key is not None:
+        column = table.column(told.key)
+        missing, different = column.null_count, len(pc.unique(column.drop_null()))
+        if len(column) - different > _MOST_WITHOUT_KEY * len(column):
+            raise BadInput(
+                f"{where}: --key is {told.key!r}, which is missing in {missing} of {len(column)} rows and has "
+                f"{different} different values; expected one for each row: of several rows of a key one is kept"
+            )
 
 
 def _label(column: pa.ChunkedArray, told: Told, where: str) -> tuple[pa.Array, Target]:
@@ -253,10 +259,12 @@ def _columns(table: pa.Table, told: Told, target: Target) -> list[ColumnDescript
         if role is None:
             taken = {each.role for each in found} | {each for each in ("key", "time") if getattr(told, each)}
             role, why = _role(name, column, told, taken)
-            if (other := spelt.setdefault(name.lower(), name)) != name:
+            if (other := spelt.get(name.lower(), name)) != name:
                 role, why = "unused", f"Spark takes its name for {other!r}"
             if role in ("number", "category"):
                 role, why = _unless_it_tells_the_label(column, table.column(told.label), target, role, why)
+            if role != "unused":
+                spelt[name.lower()] = name
         example = "" if not len(values) else str(values[0].as_py())
         found.append(ColumnDescription(name, _type(column.type), column.null_count, example, role, why))
     return found

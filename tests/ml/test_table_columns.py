@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_hops.cli.project import project_files
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
 from airflow_hops.contract.table_columns import TableDescription
@@ -84,6 +88,7 @@ def test_columns_get_roles_and_every_guess_its_reason(
     assert (found.rows, found.whole, found.delimiter) == (ROWS, True, delimiter)
     assert (found.problem, found.classes, found.largest_class) == ("binary", ("no", "yes"), 0.5)
     assert found.null_values == ("", "NA", "?")
+    assert found.notes == ("'?' counts as missing, as among the numbers of 'income'",)
     missing = {column.name: column.missing for column in found.columns if column.missing}
     assert missing == {"age": 20, "income": 29, "city": 66, "nothing": 200}
     assert found.request == {"age": 1.0, "income": 1.5, "member": "TRUE", "city": "Bergen", "street": "1 1"}
@@ -142,6 +147,68 @@ def test_a_name_that_spark_takes_for_another_is_left_out(described: Callable[...
     found = described(text(Bought=lambda row: row % 7, a=lambda row: row % 5, A=lambda row: row % 3, bought=is_even))
     unused = {column.name: column.why for column in found.columns if column.role == "unused"}
     assert unused == {"Bought": "Spark takes its name for 'bought'", "A": "Spark takes its name for 'a'"}
+    found = described(text(A=lambda row: row % 5, a=lambda row: row % 3, bought=is_even), drop=["A"])
+    assert [column.role for column in found.columns] == ["unused", "number", "label"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "column", "values", "null_values"),
+    [
+        ("none", "bought", ["none", "some"], ("", "NA")),
+        ("?", "bought", ["?", "some"], ("", "NA")),
+        ("-", "city", ["-", "Oslo"], ("", "NA")),
+        ("?", "city", ["?", "Oslo"], ("", "NA", "?")),
+        ("-", "city", ["-", "1"], ("", "NA", "-")),
+        ("-", "city", ["-", "-"], ("", "NA", "-")),
+    ],
+)
+def test_a_text_for_missing_numbers_is_none_where_it_is_a_class_or_category(
+    described: Callable[..., TableDescription], missing: str, column: str, values: list[str], null_values: Any
+) -> None:
+    columns = {"age": lambda row: missing if row % 7 == 0 else row % 9, "city": lambda row: "x", "bought": is_even}
+    found = described(text(**{**columns, column: lambda row: values[row % 2]}))
+    assert found.null_values == null_values
+    assert found.columns[0].role == ("number" if missing in null_values else "category")
+    (note,) = found.notes
+    assert note.startswith(f"{missing!r} counts" if missing in null_values else f"{missing!r} does not count")
+    if column == "bought":
+        assert found.classes == tuple(values)
+
+
+@pytest.mark.parametrize("name", ["paid", "bid", "amount_paid", "grid", "Void"])
+def test_a_name_that_merely_ends_like_a_key_is_none(described: Callable[..., TableDescription], name: str) -> None:
+    found = described(text(**{name: lambda row: row * row, "bought": is_even}))
+    assert found.columns[0].role == "number"
+
+
+def test_a_project_for_parquet_with_booleans_categories_and_nan_passes_its_test(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "a": pa.array([math.nan if row % 9 == 0 else row * row % 17 for row in range(ROWS)]),
+            "is_new": pa.array([None if row % 5 == 0 else row % 3 == 0 for row in range(ROWS)]),
+            "city": pa.array(["Oslo", None, "Bergen"] * ROWS)[:ROWS].dictionary_encode(),
+            "price": pa.array([math.nan if row % 20 == 0 else row % 13 + 0.5 for row in range(ROWS)]),
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    found = describe_table(Source(str(tmp_path / "rows.parquet")), Told("price"))
+    assert [column.missing for column in found.columns] == [23, 40, 67, 10]
+    assert [column.role for column in found.columns] == ["number", "category", "category", "label"]
+    (tmp_path / "prices").mkdir()
+    for file, source in project_files("prices", str(tmp_path / "rows.parquet"), "utf8", found).items():
+        (tmp_path / "prices" / file).write_text(source)
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error::FutureWarning", "prices"]
+    ran = subprocess.run(tests, capture_output=True, text=True, cwd=tmp_path)
+    assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("what", ["", "/*.csv"])
+def test_several_files_are_refused(described: Callable[..., TableDescription], tmp_path: Path, what: str) -> None:
+    described(text(**COLUMNS))
+    with pytest.raises(
+        BadInput, match=r"a folder, or a pattern of names; expected one file, such as one of .*rows\.csv"
+    ):
+        describe_table(Source(f"{tmp_path}{what}"), Told("bought"))
 
 
 def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescription]) -> None:
@@ -156,12 +223,19 @@ def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescri
         (text(a=int), {}, "--label is 'bought', which is no column; there are 'a'"),
         (text(a=int, bought=is_even), {"key": "b"}, "--key is 'b', which is no column"),
         (text(a=int, bought=is_even), {"key": "bought"}, "column 'bought' is named by two options"),
+        (text(a=int, b=lambda row: row % 2 - 1, bought=is_even), {"weight": "b"}, "'b', which goes down to -1"),
+        (text(a=int, b=is_even, bought=is_even), {"weight": "b"}, "--weight is 'b', a column of text"),
+        (text(a=int, b=is_even, bought=is_even), {"time": "b"}, "--time is 'b', a column of text; expected times"),
+        (text(a=int, b=lambda row: row % 5, bought=is_even), {"key": "b"}, "in 0 of 200 rows and has 5 different"),
+        (text(a=int, b=lambda row: row if row % 2 else "", bought=is_even), {"key": "b"}, "missing in 100 of 200"),
         (text(a=int, bought=is_even), {"drop": ["a"]}, "no column is left to predict 'bought' from; left out are 'a'"),
         (text(a=int, bought=lambda row: 1), {}, "--label is 'bought', which is 1 in every row"),
         (text(a=int, bought=lambda row: row % 5), {}, r"may be classes or amounts; say --problem 'multiclass'"),
         (text(a=int, bought=is_even), {"problem": "regression"}, "'bought' holds text; expected numbers"),
         (text(a=int, bought=lambda row: f"2026-01-{row % 9 + 1:02}"), {}, "a column of time; expected text or numbers"),
-        (text(";", a=lambda row: f"{row},5", bought=is_even), {}, r"'a' has decimal commas \('0,5'\); expected points"),
+        (text(";", a=lambda row: f"{row},5", bought=is_even), {}, r"'a' has decimal commas: '0,5'; expected points"),
+        (text(a=lambda row: f'"{row + 1},101"', bought=is_even), {}, "separate thousands, or decimal .*thousands=','"),
+        (text(a=lambda row: '"1,101"', bought=is_even), {"drop": ["a"]}, "no column is left"),
         ("a,bought,a\n1,2,3\n", {}, "the header names column 'a' more than once"),
         ("a,bought\n", {}, "has no rows"),
         ("", {}, "the file is empty"),
