@@ -91,6 +91,7 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
     assert api.get(f"{task}/evaluate/-1").json()["skipped"] is None
     candidates = api.get("/api/dags/pages_refused/models/pages_candidate").json()["refused"]
     assert [candidate["why"] for candidate in candidates] == [said["why"]] * 2
+    assert candidates[0]["champion_version"] is None
     assert (candidates[1]["judged"]["run_id"], candidates[1]["judged"]["task_id"]) == (refused.run_id, "evaluate")
     (model,) = api.get("/api/dags/pages_refused/models").json()["models"]
     assert (model["last_decision"], model["last_refused"]) == (None, candidates[0])
@@ -106,10 +107,10 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
         ("rollout", {"decision": "promoted", "reasons": []}, None),
         ("rollout", {"decision": "rolled_back", "reasons": ["errors: 5 of 100"]}, "rolled back"),
         ("skew", {"decision": "rolled_back"}, None),
-        ("infra_blessing", {"blessed": False}, "not blessed"),
         # A run that made the champion once more refuses nothing.
         ("evaluation", {"blessed": False, "candidate": {"fingerprint": "c"}, "champion": {"fingerprint": "c"}}, None),
         ("evaluation", {"blessed": False, "candidate": {"fingerprint": "c"}, "champion": None}, "not blessed"),
+        ("evaluation", {"blessed": False, "candidate": "mine", "champion": 3, "reasons": "too bad"}, "not blessed"),
     ],
 )
 def test_only_what_judges_a_model_refuses_it(kind: str, properties: dict[str, Any], verdict: str | None) -> None:

@@ -285,7 +285,7 @@ def _body(review: Any, choice: str, text: str | None = None, decisions: int = 0)
 
 
 def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
-    asking: Asking, open_proposal: str, unasked: None
+    asking: Asking, open_proposal: str, unasked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, uri = asking.api, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
     seen = api.get(f"{open_proposal}/review", "only:pages_schema").json()
@@ -293,6 +293,11 @@ def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
     assert api.get(f"{open_proposal}/review", "viewer").json()["may_decide"] is False
     (proposed,) = api.get("/api/dags/pages_schema/overview").json()["proposed"]
     assert (proposed["validation"]["run_id"], proposed["features"][:2]) == (asking.run.run_id, [HOSTILE, "maybe"])
+    assert proposed["features_total"] == len(proposed["features"])
+    with monkeypatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"store": 3}}')
+        assert api.get("/api/dags/pages_schema/models").status_code == 200
+        assert api.get("/api/dags/pages_schema/overview").json()["proposed"] == []
     for user in ("viewer", "only:pages"):
         assert api.request("POST", open_proposal, user, json=_body(seen, "approve")).status_code == 403
     for other, why in (({"fingerprint": "0" * 64}, "has run again"), ({"decisions": 1}, "were deleted")):

@@ -60,10 +60,12 @@ with DAG("pages_other", schedule=None):
 
 
 def refuse(context) -> Any:
-    """An evaluation that does not bless."""
+    """An evaluation that does not bless, with a champion that is told in its own way."""
     with context.output() as writer:
         (writer.path / "evaluation.json").write_text("{}")
-        return writer.commit(properties={"blessed": False, "reasons": ["eval: AUC 0.51, at least 0.6 is asked for"]})
+        champion = {"version": "the first", "fingerprint": "c"}
+        said = {"blessed": False, "reasons": ["eval: AUC 0.51, at least 0.6 is asked for"], "champion": champion}
+        return writer.commit(properties=said)
 
 
 with DAG("pages_refused", schedule=None):

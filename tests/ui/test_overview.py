@@ -51,9 +51,13 @@ def test_refused_candidates_and_what_waits_for_a_person_are_told(site: Site, ope
         "answered_at": None, "note": "", "may_answer": True, "schema_changed": False,
     }  # fmt: skip
     asked = {"stage": "validation", "question": question, "task": {**task, "task_id": "validate"}}
+    proposed = {
+        "validation": {**task, "kind": "anomalies"}, "at": run["ended_at"], "features_total": 412,
+        "features": ["", *"abcdefghijklmno"],
+    }  # fmt: skip
     worst = [{"name": "temp", "score": score, "threshold": 0.2} for score in (0.05, 0.1, 0.18, 0.3)]
     checks = [{"at": run["ended_at"], "verdict": "stable", "rows": 9, "worst": each} for each in worst]
-    overview = {**found, "waiting": [asked], "proposed": [], "skew": checks}
+    overview = {**found, "waiting": [asked], "proposed": [proposed], "skew": checks}
     refused = {**detail, "refused": [{**candidate, "champion_version": 1}], "may_change": True}
 
     def answer(route: Route) -> None:
@@ -65,6 +69,7 @@ def test_refused_candidates_and_what_waits_for_a_person_are_told(site: Site, ope
     page.goto(f"{site.url}/plugin/hops/overview?dag={DAG}")
     waits = page.get_by_role("region", name="Waits for a person")
     expect(waits).to_contain_text("To be answered by ann.")
+    expect(waits).to_contain_text(": the data set as a whole, a, b, c, d, e, f, g, h, i and 402 more.")
     expect(waits.get_by_role("link", name="Answer")).to_have_attribute("href", re.compile("/schema[?].*artifact=anom"))
     runs = page.get_by_role("region", name="Last runs")
     expect(runs.get_by_role("link", name=f"Run {run['run_id']}")).to_contain_text("not blessed")

@@ -45,9 +45,9 @@ export function plural(count: number, noun: string): string {
 
 const LISTED = 10;
 
-/** Names in a sentence: all where they are few, else the first: `a, b, c and 412 more`. */
-export function formatList(names: readonly string[]): string {
-  const rest = names.length - LISTED;
+/** Names in a sentence: all where they are few, else the first of how many there are: `a, b, c and 412 more`. */
+export function formatList(names: readonly string[], total = names.length): string {
+  const rest = total - LISTED;
   return rest > 1 ? `${names.slice(0, LISTED).join(", ")} and ${formatNumber(rest)} more` : names.join(", ");
 }
 

@@ -1,6 +1,8 @@
-"""Candidates of a model that never became a version of it: an evaluation, or an infra-validation, refused them."""
+"""Candidates of a model that never became a version of it: an evaluation refused them."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -10,13 +12,10 @@ from airflow_hops.api.access import may_read
 from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact, last_returned
 from airflow_hops.api.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.api.pipelines.definitions import PipelineDag, definitions, together
-from airflow_hops.api.runs.states import verdict_against, why_refused
+from airflow_hops.api.runs.states import compared_models, verdict_against, why_refused
 from airflow_hops.api.types import Model, Number, Time
-from airflow_hops.contract.evaluation import EvaluationProperties
 
-_JUDGES = ("evaluation", "infra_blessing")
-_LAST = 50
-"""Verdicts of each task that are looked at, the newest; blessings among them."""
+_JUDGE = "evaluation"
 
 
 class RefusedCandidate(Model):
@@ -33,39 +32,45 @@ class RefusedCandidate(Model):
 
 
 def refused_candidates(
-    session: Session, user: GetUserDep, hops_conn_id: str, model_name: str
-) -> list[RefusedCandidate]:
-    """The newest refused candidates of a model, of the DAGs whose artifacts the user may read; the newest first."""
-    model = (hops_conn_id, model_name)
+    session: Session, user: GetUserDep, models: Collection[tuple[str, str]], last: int
+) -> dict[tuple[str, str], list[RefusedCandidate]]:
+    """The refused candidates of some models, by model; the newest first.
+
+    Args:
+        session: Of Airflow's database.
+        user: Who looks; what was judged in DAGs whose artifacts they may not read is left out.
+        models: Connection and name of each.
+        last: How many verdicts of each task are looked at, the newest; blessings among them.
+    """
     pipelines = [
         pipeline
-        for pipeline in together(definitions.pipelines(session).values(), [model])
+        for pipeline in together(definitions.pipelines(session).values(), models)
         if may_read(user, pipeline.dag_id, DagAccessEntity.XCOM)
     ]
-    judges = {(pipeline.dag_id, task_id) for pipeline in pipelines for task_id in _judges(pipeline, model)}
-    dag_ids = [pipeline.dag_id for pipeline in pipelines]
-    returned = [each for kind in _JUDGES for each in last_returned(session, dag_ids, kind, last=_LAST)]
-    refused = [
-        _candidate(each)
-        for each in returned
-        if (each.dag_id, each.task_id) in judges and verdict_against(each.artifact) is not None
-    ]
-    return sorted(refused, key=lambda candidate: candidate.at, reverse=True)
+    returned = last_returned(session, [pipeline.dag_id for pipeline in pipelines], _JUDGE, last=last)
+    refused = [each for each in returned if verdict_against(each.artifact) is not None]
+    found = {}
+    for model in models:
+        judging = together(pipelines, [model])
+        judges = {(pipeline.dag_id, task_id) for pipeline in judging for task_id in _judges(pipeline, model)}
+        found[model] = [_candidate(each) for each in refused if (each.dag_id, each.task_id) in judges]
+    return found
 
 
 def _judges(pipeline: PipelineDag, model: tuple[str, str]) -> set[str]:
     """The tasks that judge candidates of a model: those that name it, and those that name none where it is alone."""
     named = {model[1]} if pipeline.models() != [model] else {model[1], None}
-    return {task.task_id for task in pipeline.tasks if task.kind in (*_JUDGES, None) and task.model_name in named}
+    return {task.task_id for task in pipeline.tasks if task.kind in (_JUDGE, None) and task.model_name in named}
 
 
 def _candidate(returned: ReturnedArtifact) -> RefusedCandidate:
     artifact = returned.artifact
-    champion = EvaluationProperties.of(artifact).champion if artifact.kind == "evaluation" else None
+    _, champion = compared_models(artifact)
+    version = champion.version if champion else None
     return RefusedCandidate(
         at=returned.at,
         why=why_refused(artifact),
         judged=returned_address(returned),
         metrics=dict(artifact.metrics),
-        champion_version=champion.version if champion else None,
+        champion_version=version if isinstance(version, int) else None,
     )

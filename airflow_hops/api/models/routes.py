@@ -26,6 +26,8 @@ from airflow_hops.contract.model_record import ModelRecord
 router = APIRouter(prefix="/api/dags/{dag_id}/models", tags=["models"])
 _VERSIONS = 500
 """Versions of MLflow's that a page lists; older ones are left out."""
+_VERDICTS, _LAST_VERDICTS = 50, 5
+"""Verdicts of each evaluating task among which refused candidates are looked for: of a model's page, of the list."""
 
 
 class ModelSummary(Model):
@@ -38,7 +40,7 @@ class ModelSummary(Model):
     rollout: Rollout | None
     last_decision: Decision | None
     last_refused: RefusedCandidate | None
-    """The newest candidate that was not deployed."""
+    """The newest candidate that was not deployed, of the last five that each task has evaluated."""
     versions: int
     """Versions that were deployed."""
     problem: str | None
@@ -108,7 +110,8 @@ def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
     """The models that a pipeline works on."""
     with create_session() as session:
         named = pipeline_of(session, dag_id).models()
-        models = [_summary(session, user, hops_conn_id, name) for hops_conn_id, name in named]
+        refused = refused_candidates(session, user, named, _LAST_VERDICTS)
+        models = [_summary(session, user, model, refused[model]) for model in named]
     return ModelPage(total_entries=len(models), models=models)
 
 
@@ -118,7 +121,8 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
     record = read_model_record(served.hook.store, served.name)
     champion, challenger = shares_of(record)
     with create_session() as session:
-        refused = refused_candidates(session, user, served.hops_conn_id, served.name)
+        model = (served.hops_conn_id, served.name)
+        refused = refused_candidates(session, user, [model], _VERDICTS)[model]
     return ModelDetail(
         name=served.name,
         champion=champion,
@@ -167,7 +171,10 @@ def made_by(record: ModelRecord, version: int, tags: Mapping[str, str], readable
     return RunAddress(dag_id=dag_id, run_id=run_id)
 
 
-def _summary(session: Session, user: GetUserDep, hops_conn_id: str, name: str) -> ModelSummary:
+def _summary(
+    session: Session, user: GetUserDep, model: tuple[str, str], refused: list[RefusedCandidate]
+) -> ModelSummary:
+    hops_conn_id, name = model
     problem, metric, record = None, None, ModelRecord()
     readable: frozenset[str] = frozenset()
     try:
@@ -186,7 +193,7 @@ def _summary(session: Session, user: GetUserDep, hops_conn_id: str, name: str) -
         metric=metric,
         rollout=rollout_of(record),
         last_decision=decisions[0] if decisions else None,
-        last_refused=next(iter(refused_candidates(session, user, hops_conn_id, name)), None),
+        last_refused=refused[0] if refused else None,
         versions=len({event.version for event in record.history}),
         problem=problem,
     )

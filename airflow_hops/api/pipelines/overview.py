@@ -27,7 +27,6 @@ from airflow_hops.api.schemas.questions import Question, make_question, may_see_
 from airflow_hops.api.schemas.validations import anomalous_features
 from airflow_hops.api.skew.retraining import RetrainingDecision, decisions
 from airflow_hops.api.types import Model, TaskAddress, Time
-from airflow_hops.contract.properties import AnomaliesProperties
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["pipelines"])
 _RUNS = 8
@@ -73,7 +72,8 @@ class ProposedSchema(Model):
     validation: ArtifactAddress
     at: Time
     features: list[str]
-    """Anomalous features, the gravest first; 200 at most."""
+    """What it found anomalous, errors first, 200 at most; without a name, the data set as a whole."""
+    features_total: int
 
 
 class PipelineOverview(Model):
@@ -109,16 +109,19 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
         watchers = [each for each in seen.watchers(pipeline) if each.dag_id in told]
         family = list({each.dag_id: each for each in (pipeline, *watchers)}.values())
         reports = last_returned(session, [each.dag_id for each in watchers], "skew", last=_CHECKS)
-        return PipelineOverview(
+        unasked = _unasked(session, pipeline)
+        overview = PipelineOverview(
             pipeline=summaries_of(session, seen, [pipeline], told)[0],
             models=[name for _, name in pipeline.models()],
             runs=last_runs(session, [pipeline], _RUNS).get(pipeline.dag_id, []),
             skew=skew_points(pipeline, reports)[-_CHECKS:],
             retraining=_retraining(session, watchers, reports, told),
             waiting=_questions(session, user, family),
-            proposed=_proposed(session, pipeline),
+            proposed=[],
             schedules=[_schedule(seen, seen.dags[each.dag_id], each) for each in family],
         )
+    proposed = [found for each in unasked if (found := _proposal(pipeline, each)) is not None]
+    return overview.model_copy(update={"proposed": proposed})
 
 
 def _leader(seen: Seen, told: Container[str], pipeline: PipelineDag) -> PipelineDag:
@@ -169,31 +172,41 @@ def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineD
     return found
 
 
-def _proposed(session: Session, pipeline: PipelineDag) -> list[ProposedSchema]:
-    """What the newest validation of each task proposes, as long as the schema is the one that it looked at."""
+def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
+    """The newest validation of each task, of those that propose a change and asked nobody."""
     newest = {
         (each.run_id, each.task_id, each.map_index): each
         for each in last_returned(session, [pipeline.dag_id], "anomalies")
-        if AnomaliesProperties.of(each.artifact).proposed_features is not None
+        if each.artifact.properties.get("proposed_features") is not None
     }
-    answered = select(TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index).join(
+    if not newest:
+        return []
+    run_ids, task_ids = ({each[at] for each in newest} for at in (0, 1))
+    asked = select(TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index).join(
         HITLDetail, HITLDetail.ti_id == TaskInstance.id
     )
-    for row in session.execute(answered.where(TaskInstance.dag_id == pipeline.dag_id)):
+    mine = (TaskInstance.run_id.in_(run_ids), TaskInstance.task_id.in_(task_ids))
+    for row in session.execute(asked.where(TaskInstance.dag_id == pipeline.dag_id, *mine)):
         newest.pop((row.run_id, row.task_id, row.map_index), None)
-    return [found for each in newest.values() if (found := _proposal(pipeline, each)) is not None]
+    return list(newest.values())
 
 
 def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSchema | None:
-    hook = hook_of(pipeline.conn_id(validation.task_id))
+    """What a validation proposes, as long as the schema is the one that it looked at."""
     try:
+        hook = hook_of(pipeline.conn_id(validation.task_id))
         found = FoundArtifact(hook, *open_artifact(hook.store, validation.artifact))
         if not waits_for_decision(found):
             return None
         features = [each.feature for each in anomalous_features(hook.store, found.artifact)]
     except HTTPException:  # it was deleted, or the store is away, which other parts of the page say
         return None
-    return ProposedSchema(validation=returned_address(validation), at=validation.at, features=features[:_FEATURES])
+    return ProposedSchema(
+        validation=returned_address(validation),
+        at=validation.at,
+        features=features[:_FEATURES],
+        features_total=len(features),
+    )
 
 
 def _schedule(seen: Seen, dag: DagModel, pipeline: PipelineDag) -> Schedule:

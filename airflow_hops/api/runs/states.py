@@ -19,7 +19,7 @@ from airflow_hops.api.artifacts.lookup import hook_of, reaching
 from airflow_hops.api.pipelines.definitions import PipelineDag
 from airflow_hops.api.types import Model, Number, Time
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.contract.evaluation import EvaluationProperties
+from airflow_hops.contract.evaluation import EvaluationProperties, ModelReference
 from airflow_hops.contract.web import REFUSED_KEY
 from airflow_hops.hooks.progress import TaskProgress
 
@@ -42,7 +42,6 @@ class _Refused(NamedTuple):
 
 _REFUSING = {
     "evaluation": _Refused("blessed", False, "not blessed"),
-    "infra_blessing": _Refused("blessed", False, "not blessed"),
     "rollout": _Refused("decision", "rolled_back", "rolled back"),
 }
 """By kind of artifact."""
@@ -162,15 +161,22 @@ def verdict_against(artifact: Artifact) -> Literal["not blessed", "rolled back"]
 
 def why_refused(artifact: Artifact) -> str:
     """The reasons of an artifact that refuses a model."""
-    return "; ".join(str(reason) for reason in artifact.properties.get("reasons") or [])
+    reasons = artifact.properties.get("reasons")
+    return "; ".join(map(str, reasons)) if isinstance(reasons, list | tuple) else ""
+
+
+def compared_models(evaluation: Artifact) -> tuple[ModelReference, ModelReference | None]:
+    """Candidate and champion of an evaluation; a candidate of no name where a task of the user's own says neither."""
+    try:
+        of = EvaluationProperties.of(evaluation)
+    except BadInput:
+        return ModelReference(), None
+    return of.candidate, of.champion
 
 
 def _is_of_champion(evaluation: Artifact) -> bool:
-    try:
-        of = EvaluationProperties.of(evaluation)
-    except BadInput:  # of a task of the user's own
-        return False
-    return of.champion is not None and of.champion.fingerprint == of.candidate.fingerprint
+    candidate, champion = compared_models(evaluation)
+    return champion is not None and champion.fingerprint == candidate.fingerprint
 
 
 def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, int], str]:

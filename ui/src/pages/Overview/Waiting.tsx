@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 import type { Schemas } from "src/api/client";
 import type { Overview } from "src/api/pipelines";
 import { Time } from "src/components/Time";
-import { formatList, plural } from "src/format";
+import { formatList } from "src/format";
 import { airflowTaskPath, formatArtifact, schemaPath } from "src/routes";
 
 /** What waits for a person: questions of tasks, and changes of the schema that are proposed. */
@@ -17,7 +17,7 @@ export function Waiting({ overview: { waiting, proposed } }: { overview: Overvie
       {waiting.map((asked) => (
         <Asked key={formatArtifact({ ...asked.task, kind: "question" })} asked={asked} />
       ))}
-      {proposed.map(({ validation, at, features }) => (
+      {proposed.map(({ validation, at, features, features_total: total }) => (
         <Item
           key={formatArtifact(validation)}
           status="info"
@@ -25,8 +25,12 @@ export function Waiting({ overview: { waiting, proposed } }: { overview: Overvie
           to={schemaPath(validation.dag_id, { artifact: validation })}
           action="Look at it"
         >
-          Task {validation.task_id} found {plural(features.length, "anomalous feature")} <Time at={at} />:{" "}
-          {formatList(features)}.
+          Task {validation.task_id} found anomalies <Time at={at} />:{" "}
+          {formatList(
+            features.map((name) => name || "the data set as a whole"),
+            total,
+          )}
+          .
         </Item>
       ))}
     </Stack>
