@@ -1,5 +1,5 @@
 import { Box, DataList, Grid, Heading, HStack, Table, Text } from "@chakra-ui/react";
-import type { ReactNode } from "react";
+import { Fragment, type ReactNode } from "react";
 import { client, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { Notes } from "src/components/Notes";
@@ -134,16 +134,21 @@ function Figures({ figures }: { figures: Detail["figures"] }) {
               const best = isLoss(name) ? min : max;
               return (
                 <Table.Row key={name}>
-                  <Table.Cell py={1} wordBreak="break-word">
-                    {name}
+                  <Table.Cell py={1} px={{ base: 1, md: 2 }} overflowWrap="break-word">
+                    <Breakable name={name} />
                   </Table.Cell>
-                  <Table.Cell py={1} textAlign="end">
+                  <Table.Cell py={1} px={{ base: 1, md: 2 }} textAlign="end">
                     {formatNumber(last.value, 5)}
                   </Table.Cell>
-                  <Table.Cell py={1} textAlign="end" title={isLoss(name) ? "the smallest" : "the largest"}>
+                  <Table.Cell
+                    py={1}
+                    px={{ base: 1, md: 2 }}
+                    textAlign="end"
+                    title={isLoss(name) ? "the smallest" : "the largest"}
+                  >
                     {count > 1 && best ? formatNumber(best.value, 5) : ""}
                   </Table.Cell>
-                  <Table.Cell py={1} textAlign="end" color="fg.muted">
+                  <Table.Cell py={1} px={{ base: 1, md: 2 }} textAlign="end" color="fg.muted" whiteSpace="nowrap">
                     {count > 1 && best ? `${best.step} of ${last.step}` : ""}
                   </Table.Cell>
                 </Table.Row>
@@ -154,6 +159,17 @@ function Figures({ figures }: { figures: Detail["figures"] }) {
       )}
     </Section>
   );
+}
+
+/** A name that breaks, where it has to, after a dot, a slash or an underscore. */
+function Breakable({ name }: { name: string }) {
+  return name.split(/(?<=[._/])/).map((part, place) => (
+    // biome-ignore lint/suspicious/noArrayIndexKey: parts repeat, and have no other name.
+    <Fragment key={place}>
+      {part}
+      <wbr />
+    </Fragment>
+  ));
 }
 
 function Children({ dagId, runs }: { dagId: string; runs: Detail["children"] }) {
@@ -193,7 +209,7 @@ function Pairs({ pairs, none }: { pairs: readonly [string, string][]; none?: str
           <DataList.ItemLabel minW="150px" maxW="220px" wordBreak="break-word">
             {name}
           </DataList.ItemLabel>
-          <DataList.ItemValue wordBreak="break-all">{value}</DataList.ItemValue>
+          <DataList.ItemValue wordBreak="break-word">{value}</DataList.ItemValue>
         </DataList.Item>
       ))}
     </DataList.Root>
