@@ -113,7 +113,7 @@ def test_a_run_shows_its_figures_and_files_and_leads_on(
     drawer.get_by_role("treeitem", name=re.compile("requirements.txt")).click()
     expect(drawer.locator("pre")).to_contain_text("tensorflow==")
     with page.expect_download() as download:
-        drawer.get_by_role("link", name="Download").click()
+        drawer.get_by_role("link", name="Download", exact=True).click()
     assert download.value.suggested_filename == "requirements.txt"
     page.go_back()
     expect(page.get_by_role("dialog")).to_have_count(0)
