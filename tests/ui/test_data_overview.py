@@ -151,4 +151,4 @@ def test_statistics_that_are_not_there_say_so(open_page: OpenPage) -> None:
     expect(page.get_by_text("This is not there")).to_be_visible()
     expect(page.get_by_role("button", name="Add data")).to_be_visible()
     empty = open_page("plugin/hops/data?dag=fashion_mnist")
-    expect(empty.get_by_text("No statistics yet")).to_be_visible()
+    expect(empty.get_by_text("This pipeline computes no statistics")).to_be_visible()

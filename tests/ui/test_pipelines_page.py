@@ -65,9 +65,9 @@ def test_pipelines_are_searched_filtered_and_sorted_by_the_address(open_page: Op
     expect(names).to_have_text(["fashion_mnist"])
     expect(page.get_by_text("3 of 4")).to_be_visible()
     page.get_by_label("Search pipelines and models").fill("flights_mon")
-    expect(page.get_by_text("No pipeline fits")).to_be_visible()
+    expect(page.get_by_text("No pipeline matches")).to_be_visible()
     page.reload()
-    expect(page.get_by_text("No pipeline fits")).to_be_visible()
+    expect(page.get_by_text("No pipeline matches")).to_be_visible()
     expect(page.get_by_label("Search pipelines and models")).to_have_value("flights_mon")
 
 
