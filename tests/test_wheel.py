@@ -52,14 +52,11 @@ with DAG("from_wheel", schedule="@once"):
 """
 
 
-class Page:
-    """What the quickstart says of using the package in one's own Airflow."""
-
-    def __init__(self) -> None:
-        text = (REPOSITORY / "docs" / "start" / "quickstart.md").read_text()
-        (text,) = re.findall(r"^## Installing it in your Airflow$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
-        self.commands: list[str] = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
-        (self.variables,) = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+def commands_of_the_quickstart() -> list[str]:
+    """What the quickstart says to run in one's own Airflow."""
+    text = (REPOSITORY / "docs" / "start" / "quickstart.md").read_text()
+    (text,) = re.findall(r"^## Install it in your Airflow$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^\$ (.*)$", text, re.MULTILINE)
 
 
 @pytest.fixture
@@ -75,7 +72,7 @@ def programs(tmp_path: Path, wheel_file: Path) -> Path:
 
 
 class Terminals:
-    """Where the page's variables are set, its commands run; ports and folders are the test's own.
+    """Where the page's commands run; ports and folders are the test's own.
 
     Attributes:
         airflow: Address of Airflow's API server.
@@ -84,8 +81,6 @@ class Terminals:
 
     def __init__(self, folder: Path, programs: Path, runtime: Path) -> None:
         rest_port, airflow_port = free_port(), free_port()
-        variables = Page().variables.replace("/srv/hops", str(folder / "hops"))
-        self._variables = variables.replace("8500", str(free_port())).replace("8501", str(rest_port))
         self._folder = folder
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))},
@@ -93,6 +88,7 @@ class Terminals:
             "AIRFLOW_HOME": str(folder / "airflow"),
             "AIRFLOW__HOPS__RUNTIME": str(runtime),
             "AIRFLOW__HOPS__WARM_START": "False",  # nothing is to be left behind
+            "AIRFLOW_CONN_HOPS_DEFAULT": f"hops://127.0.0.1:{free_port()}/?serving_rest_port={rest_port}",
             "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
@@ -111,7 +107,7 @@ class Terminals:
         """Starts a command."""
         with (self._folder / f"{command}.log").open("wb") as log:
             process = subprocess.Popen(
-                ["bash", "-c", f"{self._variables}\nexec {command}"],
+                command.split(),
                 env=self._environment,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
@@ -151,7 +147,7 @@ def terminals(tmp_path: Path, programs: Path, runtime: Path) -> Iterator[Termina
 def test_a_pipeline_runs_from_the_wheel_and_what_its_model_is_asked_is_captured(
     tmp_path: Path, terminals: Terminals
 ) -> None:
-    assert Page().commands == [
+    assert commands_of_the_quickstart() == [
         "pip install airflow-hops",
         "airflow hops runtime create",
         "airflow hops doctor",
@@ -181,6 +177,6 @@ def test_a_pipeline_runs_from_the_wheel_and_what_its_model_is_asked_is_captured(
     assert answered.json() == {"predictions": [1.0, 3.0]}
     server.terminate()
     assert server.wait(30) == 0
-    captured = pq.read_table(tmp_path / "hops" / "capture" / "scorer")
+    captured = pq.read_table(tmp_path / "airflow" / "hops-serving" / "capture" / "scorer")
     assert captured["input.x"].to_pylist() == [3.0, 5.0]
     assert captured["output.score"].to_pylist() == [1.0, 3.0]

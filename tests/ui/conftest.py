@@ -184,14 +184,14 @@ class Window:
             [url, theme],
         )
         if NOWHERE not in url:
-            expect(self.page.get_by_text("404")).to_have_count(0)
+            expect(self.page.get_by_text("404", exact=True)).to_have_count(0)
 
     def leave(self, url: str) -> None:
         """Goes where nothing of the page that was shown is left."""
         self.page.unroute_all(behavior="ignoreErrors")
         self.problems_expected = True
         self.follow(f"{url}/{NOWHERE}", "light")
-        expect(self.page.get_by_text("404")).to_be_visible()
+        expect(self.page.get_by_text("404", exact=True)).to_be_visible()
 
     def _answered(self, url: str) -> None:
         if url in self.unanswered:
