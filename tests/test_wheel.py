@@ -177,6 +177,6 @@ def test_a_pipeline_runs_from_the_wheel_and_what_its_model_is_asked_is_captured(
     assert answered.json() == {"predictions": [1.0, 3.0]}
     server.terminate()
     assert server.wait(30) == 0
-    captured = pq.read_table(tmp_path / "airflow" / "hops-serving" / "capture" / "scorer")
+    captured = pq.read_table(tmp_path / "airflow" / "hops-serving" / "captured" / "scorer")
     assert captured["input.x"].to_pylist() == [3.0, 5.0]
     assert captured["output.score"].to_pylist() == [1.0, 3.0]
