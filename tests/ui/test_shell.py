@@ -114,8 +114,8 @@ def test_what_the_browser_has_lost_of_a_picture_is_drawn_again(open_page: OpenPa
         canvases = page.locator(found)
         expect(canvases.first).to_be_visible()
         before = _drawn_at_last(canvases)
-        canvases.evaluate_all(lose)
-        assert canvases.evaluate_all(DRAWN) != before
+        lost = canvases.evaluate_all(f"canvases => {{ ({lose})(canvases); return ({DRAWN})(canvases) }}")
+        assert lost != before
         canvases.evaluate_all(restore)
         assert _drawn_at_last(canvases) == before, path
 
