@@ -20,6 +20,8 @@ DAG = "flights_training"
 MONITOR = "flights_monitoring"
 FOLLOW = "url => { history.pushState(null, '', url); dispatchEvent(new PopStateEvent('popstate')) }"
 DRAWN = "canvases => canvases.map(canvas => canvas.toDataURL()).join()"
+BLANK = f"""canvases => ({DRAWN})(canvases.map(({{ width, height }}) =>
+  Object.assign(document.createElement("canvas"), {{ width, height }})))"""
 OF_A_PIPELINE = (
     "overview?",
     "data?",
@@ -99,7 +101,7 @@ def _drawn_at_last(canvases: Locator) -> str:
 
     def is_still() -> bool:
         seen.append(canvases.evaluate_all(DRAWN))
-        return seen[-1] == seen[-2]
+        return seen[-1] == seen[-2] != canvases.evaluate_all(BLANK)
 
     wait_for(is_still, "pictures that no longer change", poll_s=0.6)
     return seen[-1]
