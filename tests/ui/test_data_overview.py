@@ -90,7 +90,7 @@ def test_a_feature_is_opened_and_left_again(open_page: OpenPage) -> None:
     expect(panel.get_by_role("img", name="Distribution of temp")).to_be_visible()
     expect(panel.get_by_text("Jensen-Shannon").first).to_be_visible()
     figures = panel.get_by_role("table", name="Figures")
-    expect(figures.get_by_role("row", name="Rows that have it")).to_be_visible()
+    expect(figures.get_by_role("row", name="Rows with a value")).to_be_visible()
     median = panel.get_by_role("table", name="Quantiles").get_by_role("row", name="median").locator("td")
     assert [float(text) for text in median.all_inner_texts()[1:]] == pytest.approx([46, 46, 46], abs=40)
     panel.get_by_text("Cumulative").click()
@@ -114,7 +114,7 @@ def test_a_split_of_another_run_and_what_was_served_are_laid_over(site: Site, op
     _ready(page)
     expect(page.get_by_role("button", name="Distance")).to_have_count(0)
     page.get_by_role("button", name="Add data").click()
-    entries = page.get_by_role("table", name="Statistics, the newest first")
+    entries = page.get_by_role("table", name="Statistics, newest first")
     entries.get_by_role("button", name=re.compile("Add eval of")).last.click()
     expect(page).to_have_url(re.compile(re.escape(quote(last, safe=""))[-40:]))
     _ready(page)
@@ -143,12 +143,12 @@ def test_what_was_served_differs_as_the_skew_report_says(open_page: OpenPage) ->
     assert {"temp", "dewp"} <= set(_names(page)[:4])
     assert _cell(page, "temp", "Distance").endswith("▲")
     page.locator("[data-feature=temp]").click()
-    expect(page.get_by_text("(of the skew report)")).to_be_visible()
+    expect(page.get_by_text("(from the skew report)")).to_be_visible()
 
 
 def test_statistics_that_are_not_there_say_so(open_page: OpenPage) -> None:
     page = open_page(f"{DATA}&artifact=statistics/{DAG}/statistics/-1/no-run", problems_expected=True)
-    expect(page.get_by_text("This is not there")).to_be_visible()
+    expect(page.get_by_text("Not found")).to_be_visible()
     expect(page.get_by_role("button", name="Add data")).to_be_visible()
     empty = open_page("plugin/hops/data?dag=fashion_mnist")
     expect(empty.get_by_text("This pipeline computes no statistics")).to_be_visible()

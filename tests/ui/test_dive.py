@@ -99,7 +99,7 @@ def test_what_is_set_is_in_the_address_and_there_again_after_a_reload(open_page:
     page.get_by_label("Facet rows", exact=True).select_option("distance")
     page.get_by_label("Colour", exact=True).select_option("temp")
     page.get_by_label("Scale of the X axis").select_option("quantile")
-    bins = page.get_by_label("Facet rows at most")
+    bins = page.get_by_label("Maximum number of facet rows")
     bins.fill("3")
     expect(page).to_have_url(re.compile("binsy=3"))
     plot_of(page)
@@ -162,7 +162,7 @@ def test_a_selection_is_compared_with_all_and_kept_when_rows_are_placed_otherwis
     page.reload()
     plot_of(page)
     expect(selected).to_have_text(words)
-    page.get_by_role("button", name="Look at them").click()
+    page.get_by_role("button", name="View rows").click()
     warm = page.locator('[data-dive="row"]').get_by_text("temp", exact=True).locator("xpath=following-sibling::dd")
     assert float(warm.inner_text()) > float(values[2])
     page.locator('[data-dive="plot"] canvas').first.press("Escape")
@@ -200,7 +200,7 @@ def test_filters_by_value_and_by_range_leave_those_rows(open_page: OpenPage) -> 
     expect(page).not_to_have_url(re.compile("late%3D1"))
     # Nothing is left.
     page.goto(page.url + "&" + urlencode({"filter": "carrier=no such carrier"}))
-    expect(page.get_by_text("No row passes the filters")).to_be_visible()
+    expect(page.get_by_text("No row matches the filters")).to_be_visible()
 
 
 def test_a_row_is_found_by_its_key_opened_copied_and_gone_on_from(open_page: OpenPage) -> None:
@@ -245,7 +245,7 @@ def test_vectors_of_a_transform_are_features_and_what_is_not_there_is_said(
     expect(page.get_by_label("X axis", exact=True)).to_have_value("numeric[0]")
     expect(page.get_by_label("Colour", exact=True)).to_have_value("late")
     for artifact, says in {
-        f"examples/{DAG}/transform/-1/{run}": "This is not there",
+        f"examples/{DAG}/transform/-1/{run}": "Not found",
         f"statistics/{DAG}/statistics/-1/{run}": "No rows in this artifact",
         "nonsense": "expected kind/dag/task/index/run",
     }.items():

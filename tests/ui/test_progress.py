@@ -44,7 +44,7 @@ def test_a_step_is_followed_while_it_runs(open_page: OpenPage, own: OwnAirflow, 
     run = quote(own.wait_for(running), safe="")
     page = open_page(f"dags/pages_progress/runs/{run}/tasks/learn/plugin/hops-task", site=own.site)
     bar = page.get_by_role("progressbar")
-    expect(page.get_by_text("The step says nothing yet.")).to_be_visible()
+    expect(page.get_by_text("No progress reported yet.")).to_be_visible()
     for epoch in (1, 2, 3):
         (gate / str(epoch)).touch()
         expect(page.get_by_text(f"epoch {epoch} of 4", exact=True)).to_be_visible()

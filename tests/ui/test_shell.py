@@ -134,7 +134,7 @@ def test_a_page_without_a_pipeline_asks_for_one_and_another_is_chosen_in_the_bre
 
 
 def test_an_address_that_leads_nowhere_says_so(open_page: OpenPage) -> None:
-    expect(open_page("plugin/hops/nowhere").get_by_text("There is no such page")).to_be_visible()
+    expect(open_page("plugin/hops/nowhere").get_by_text("Page not found")).to_be_visible()
 
 
 def test_a_run_and_a_task_have_a_tab(site: Site, open_page: OpenPage) -> None:
@@ -175,7 +175,7 @@ def test_what_a_page_shows_is_saved_by_name_and_found_again(open_page: OpenPage)
     page = open_page(f"plugin/hops/runs?dag={DAG}&filter=metrics.auc+%3E+0.1&sort=-metrics.auc")
     page.get_by_role("button", name="Views").click()
     views = page.get_by_role("dialog", name="Saved views of")
-    views.get_by_label("Save what this page shows now, as").fill("Best <img src=x>")
+    views.get_by_label("Save the current view as").fill("Best <img src=x>")
     views.get_by_role("button", name="Save").click()
     expect(views.get_by_text("runs · yours")).to_be_visible()
     viewer = open_page(f"plugin/hops/skew?dag={DAG}", user="viewer")
@@ -199,7 +199,7 @@ def test_notes_and_reports_of_a_run(site: Site, open_page: OpenPage) -> None:
     page = open_page(f"plugin/hops/runs?dag={DAG}&run={run['run_id']}")
     page.get_by_role("button", name="Add a note or tags").click()
     page.get_by_label("Note", exact=True).fill("seen <b>twice</b>")
-    page.get_by_label("Tags, one in a line").fill("team: delays")
+    page.get_by_label("Tags, one per line").fill("team: delays")
     page.get_by_role("button", name="Save").click()
     notes = page.get_by_role("group", name="Note and tags")
     expect(notes).to_contain_text("seen <b>twice</b>")
@@ -209,6 +209,6 @@ def test_notes_and_reports_of_a_run(site: Site, open_page: OpenPage) -> None:
     assert "seen &lt;b&gt;twice&lt;/b&gt;" in download.value.path().read_text()
     page.get_by_role("button", name="Edit note and tags").click()
     page.get_by_label("Note", exact=True).fill("")
-    page.get_by_label("Tags, one in a line").fill("")
+    page.get_by_label("Tags, one per line").fill("")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("button", name="Add a note or tags")).to_be_visible()

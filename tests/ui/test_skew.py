@@ -78,18 +78,18 @@ def test_a_cell_opens_its_comparison_with_what_was_decided(
     stable = timeline["checks"].index(weeks[2])
     strip.locator("rect").nth(stable).click()
     expect(page).to_have_url(re.compile("week-02"))
-    expect(page.get_by_text("No feature has moved")).to_be_visible()
-    expect(page.get_by_text("No retraining: nothing to retrain for")).to_be_visible()
+    expect(page.get_by_text("No feature has shifted")).to_be_visible()
+    expect(page.get_by_text("No retraining: no drift to retrain on")).to_be_visible()
     expect(page.get_by_role("link", name="DAG run")).to_have_attribute("href", re.compile("week-02"))
     assert [check["verdict"] for check in weeks[:6]] == ["stable"] * 6
     drifted = next(index for index, check in enumerate(timeline["checks"]) if "temp" in check["drifted"])
     assert timeline["checks"][drifted] in weeks[6:]
     strip.locator("rect").nth(drifted).click()
     expect(page.get_by_text("Retraining requested", exact=True)).to_be_visible()
-    expect(page.get_by_text("Its values have moved")).to_be_visible()
+    expect(page.get_by_text("The values have shifted")).to_be_visible()
     page.go_back()
     expect(page).to_have_url(re.compile("week-02"))
-    expect(page.get_by_text("No feature has moved")).to_be_visible()
+    expect(page.get_by_text("No feature has shifted")).to_be_visible()
     page.get_by_role("button", name="Newer comparison").press("Enter")
     expect(page).to_have_url(re.compile("week-03"))
 
@@ -98,8 +98,8 @@ def test_a_fault_and_too_few_rows_are_told_in_words(open_page: OpenPage, weeks: 
     few, fault, _ = weeks[-3:]
     assert (few["verdict"], fault["verdict"]) == ("insufficient", "pipeline_fault")
     page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp&artifact={_artifact(fault)}")
-    expect(page.get_by_text("a fault is not to be learnt from")).to_be_visible()
-    expect(page.get_by_text("Its values look like the reference's in another unit")).to_be_visible()
+    expect(page.get_by_text("the data looks faulty")).to_be_visible()
+    expect(page.get_by_text("The values look like those of the reference in another unit")).to_be_visible()
     page.goto(f"{page.url.split('?')[0]}?dag={DAG}&feature=temp&artifact={_artifact(few)}")
     expect(page.get_by_text(f"{few['min_rows']:,} are needed")).to_be_visible()
 
@@ -108,7 +108,7 @@ def test_what_is_measured_and_which_time_stay_in_the_address(open_page: OpenPage
     page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp")
     chart = page.get_by_role("img", name=re.compile(f"^temp over {len(timeline['checks'])} comparisons"))
     expect(chart.locator("canvas")).to_be_visible()
-    page.get_by_label("What is shown").select_option("p-value")
+    page.get_by_label("Measure").select_option("p-value")
     page.get_by_text("Wall time").click()
     expect(page).to_have_url(re.compile("measure=p&time=wall"))
     expect(page.get_by_text("chance that is allowed")).to_be_visible()
@@ -159,4 +159,4 @@ def test_one_comparison_is_shown_as_well(open_page: OpenPage, timeline: dict[str
 
 def test_nothing_to_compare_says_how_to_begin(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/skew?dag=fashion_mnist")
-    expect(page.get_by_text("Nothing watches this pipeline")).to_be_visible()
+    expect(page.get_by_text("This pipeline is not monitored")).to_be_visible()

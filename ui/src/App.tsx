@@ -63,7 +63,7 @@ function Pages() {
           <Route path="skew" element={<SkewPage />} />
           <Route path="lineage" element={<LineagePage />} />
         </Route>
-        <Route path="*" element={<Empty title="There is no such page">Choose one above.</Empty>} />
+        <Route path="*" element={<Empty title="Page not found">Choose one above.</Empty>} />
       </Route>
     </Routes>
   );

@@ -44,7 +44,7 @@ export function useOverview(dagId: string) {
 
 /** What stands for an answer that did not come. */
 function unknown(dagIds: readonly string[], error: unknown): Record<string, Activity> {
-  const problem = error instanceof Error ? error.message : "the API server was not reached";
+  const problem = error instanceof Error ? error.message : "could not reach the API server";
   return Object.fromEntries(
     dagIds.map((dagId) => [dagId, { traffic: { problem, versions: [], requests: null }, skew: [] }]),
   );

@@ -42,7 +42,7 @@ export function ColumnChoice<Row>({
             ))}
             <Menu.Separator />
             <Menu.Item value="reset" onSelect={() => onChange([])}>
-              As at first
+              Reset
             </Menu.Item>
           </Menu.Content>
         </Menu.Positioner>

@@ -20,7 +20,7 @@ export async function copyText(text: string): Promise<void> {
   const copied = document.execCommand("copy");
   area.remove();
   if (!copied) {
-    throw new Error("the browser does not let a page copy");
+    throw new Error("the browser does not allow copying");
   }
 }
 
@@ -31,7 +31,7 @@ export function CopyButton({ text, label = "Copy" }: { text: string; label?: str
     const timer = outcome && window.setTimeout(() => setOutcome(null), SHOWN_MS);
     return () => window.clearTimeout(timer ?? undefined);
   }, [outcome]);
-  const said = outcome === "copied" ? "Copied" : outcome === "refused" ? "The browser does not let a page copy" : label;
+  const said = outcome === "copied" ? "Copied" : outcome === "refused" ? "The browser does not allow copying" : label;
   return (
     <IconButton
       size="2xs"

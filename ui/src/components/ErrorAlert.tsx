@@ -2,12 +2,12 @@ import { Alert, Button } from "@chakra-ui/react";
 import { ApiError } from "src/api/client";
 
 const TITLES: Record<number, string> = {
-  403: "You may not see this",
-  404: "This is not there",
-  409: "Something has changed meanwhile",
+  403: "You do not have permission to see this",
+  404: "Not found",
+  409: "Something changed in the meantime",
   410: "This has been deleted",
-  422: "This cannot be answered",
-  502: "A service behind this page does not answer",
+  422: "The request cannot be answered",
+  502: "A service behind this page does not respond",
 };
 
 /** What went wrong, in the API's words, and a button to try again where that can help. */
@@ -17,7 +17,7 @@ export function ErrorAlert({ error, retry }: { error: unknown; retry?: () => voi
   }
   const status = error instanceof ApiError ? error.status : undefined;
   // What `fetch` throws where nothing answers.
-  const notReached = error instanceof TypeError ? "The API server was not reached" : "This part of the page failed";
+  const notReached = error instanceof TypeError ? "Could not reach the API server" : "This part of the page failed";
   const title = status === undefined ? notReached : (TITLES[status] ?? `The API failed (${status})`);
   return (
     <Alert.Root status={status === 404 || status === 410 ? "warning" : "error"} alignItems="flex-start">

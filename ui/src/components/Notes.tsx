@@ -84,7 +84,7 @@ function Editor({
         <Textarea value={text} rows={3} maxLength={5000} onChange={(event) => setText(event.target.value)} />
       </Field.Root>
       <Field.Root>
-        <Field.Label>Tags, one in a line</Field.Label>
+        <Field.Label>Tags, one per line</Field.Label>
         <Textarea
           value={lines}
           rows={3}
@@ -93,7 +93,7 @@ function Editor({
         />
         {others.length > 0 && (
           <Field.HelperText>
-            Kept as they are, since a line cannot hold them: {formatList(others)}. MLflow can change them.
+            Kept unchanged, because they do not fit on one line: {formatList(others)}. Edit them in MLflow.
           </Field.HelperText>
         )}
       </Field.Root>

@@ -2,8 +2,8 @@ import { Box, Code, Heading, List, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { CodeBlock } from "src/components/CodeBlock";
 
-const PREPARE = `airflow hops runtime create   # TensorFlow, TFDV, Spark, MLflow in an environment of their own
-airflow hops doctor           # says what is missing, and what to do about it`;
+const PREPARE = `airflow hops runtime create   # TensorFlow, TFDV, Spark, MLflow in a separate environment
+airflow hops doctor           # reports what is missing, and how to fix it`;
 
 const PIPELINE = `from airflow.sdk import DAG
 from airflow_hops.operators import SchemaOperator, StatisticsOperator, ValidateExamplesOperator
@@ -24,14 +24,14 @@ export function HowToStart() {
         No pipelines yet
       </Heading>
       <Text color="fg.muted" mt={1} mb={5}>
-        A pipeline is a DAG with operators of <Code>airflow_hops.operators</Code>. Once Airflow has read one that you
-        may see, it is listed here. This is the shortest way to one:
+        A pipeline is a DAG with operators of <Code>airflow_hops.operators</Code>. It is listed here once Airflow has
+        parsed it, if you have permission to read it. The shortest way to one:
       </Text>
       <List.Root as="ol" gap={5} ps={5}>
         <Step title="Prepare the machine">
           <CodeBlock label="the commands" code={PREPARE} />
         </Step>
-        <Step title="Save a pipeline in the folder of your DAGs, with a path to files of your own (CSV, JSON lines, Parquet)">
+        <Step title="Save a pipeline in your DAGs folder, with the path of your files (CSV, JSON Lines, Parquet)">
           <CodeBlock label="the pipeline" code={PIPELINE} />
         </Step>
         <Step title="Run it">
@@ -39,9 +39,9 @@ export function HowToStart() {
         </Step>
       </List.Root>
       <Text color="fg.muted" mt={5} fontSize="sm">
-        A whole loop, with training, canary, skew and retraining on real flights, is started by <Code>make demo</Code>{" "}
-        in a checkout; <Code>docs/start/quickstart.md</Code> goes through it, <Code>docs/howto</Code> has a page for
-        each operator. Is there a pipeline that is not listed? <Code>airflow dags list-import-errors</Code> says why.
+        <Code>make demo</Code> in a checkout runs a whole loop on real flights, with training, canary, skew and
+        retraining; <Code>docs/start/quickstart.md</Code> explains it, and <Code>docs/howto</Code> has a page for each
+        operator. If a pipeline is missing here, <Code>airflow dags list-import-errors</Code> shows why.
       </Text>
     </Box>
   );

@@ -78,7 +78,7 @@ function Views({ dagId, onFollow }: { dagId: string; onFollow: () => void }) {
             <SaveForm dagId={dagId} attempt={attempt} />
           ) : (
             <Text mt={4} fontSize="sm" color="fg.muted">
-              To save one takes the right to start runs of this pipeline.
+              To save a view, you need permission to trigger this pipeline.
             </Text>
           )}
           <ErrorAlert error={error} />
@@ -185,7 +185,7 @@ function SaveForm({ dagId, attempt }: { dagId: string; attempt: Attempt }) {
       }}
     >
       <Field.Root>
-        <Field.Label>Save what this page shows now, as</Field.Label>
+        <Field.Label>Save the current view as</Field.Label>
         <Input size="sm" value={name} maxLength={100} onChange={(event) => setName(event.target.value)} />
       </Field.Root>
       <Checkbox.Root size="sm" checked={shared} onCheckedChange={({ checked }) => setShared(checked === true)} mb={2}>

@@ -34,8 +34,8 @@ function Stages({ dagId, run }: { dagId: string; run: Schemas["RunStages"] }) {
   const opened = rows.find(({ key }) => key === query.get(OPEN));
   if (rows.length === 0) {
     return (
-      <Empty title="This run has no tasks of a pipeline">
-        Either it has not started, or the DAG had no operators of this package when it ran.
+      <Empty title="This run has no pipeline tasks">
+        The run has not started, or the DAG had no operators of this package when it ran.
       </Empty>
     );
   }

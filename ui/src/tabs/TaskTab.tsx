@@ -33,7 +33,7 @@ export function TaskTab({ dagId, runId, taskId, mapIndex }: Props) {
   );
   const task: TaskRef = { dag_id: dagId, run_id: runId, task_id: taskId, map_index: mapIndex };
   if (query.error instanceof ApiError && query.error.status === 404) {
-    return <Empty title="Nothing to show of this task">{query.error.message}</Empty>;
+    return <Empty title="Nothing to show for this task">{query.error.message}</Empty>;
   }
   return <QueryView query={query}>{(result) => <TaskResult task={task} result={result} />}</QueryView>;
 }
@@ -91,7 +91,7 @@ function Failure({ task, error }: { task: TaskRef; error: string | null }) {
       <Alert.Content>
         <Alert.Title>The task failed</Alert.Title>
         <Alert.Description whiteSpace="pre-wrap" wordBreak="break-word">
-          {error ?? "Its last words are in its log."}
+          {error ?? "See the log for the reason."}
         </Alert.Description>
         <Box mt={1}>
           <AppLink to={airflowTaskPath(task)}>Log</AppLink>
@@ -102,9 +102,9 @@ function Failure({ task, error }: { task: TaskRef; error: string | null }) {
 }
 
 const NOTHING: Record<string, [string, string]> = {
-  success: ["This task has left no artifact", "What it returned is under XCom."],
-  skipped: ["This task was skipped", "A task before it was skipped, or its log says why."],
-  upstream_failed: ["A task before this one failed", "This one has not run."],
+  success: ["This task produced no artifact", "Its return value is under XCom."],
+  skipped: ["This task was skipped", "An upstream task was skipped; otherwise, see the task's log."],
+  upstream_failed: ["An upstream task failed", "This task has not run."],
 };
 
 function Nothing({ result }: { result: Result }) {
@@ -115,7 +115,7 @@ function Nothing({ result }: { result: Result }) {
     return <Empty title="This task was skipped">{result.skipped}</Empty>;
   }
   const [title, text] = NOTHING[result.state ?? ""] ?? [
-    "This task has not begun",
+    "This task has not started",
     "Its progress appears here as soon as it does.",
   ];
   return <Empty title={title}>{text}</Empty>;

@@ -36,7 +36,7 @@ export function LineageGraph({
       <Box
         ref={frame}
         role="group"
-        aria-label="Graph of the lineage: sources above, what was made from them below"
+        aria-label="Lineage graph: sources at the top, what was made from them below"
         position="relative"
         height="max(420px, calc(100vh - 290px))"
         overflow="hidden"
@@ -106,13 +106,13 @@ export function LineageGraph({
         </Box>
       </Box>
       <Group attached position="absolute" bottom={3} insetEnd={3}>
-        <IconButton size="xs" variant="outline" bg="bg.panel" aria-label="Smaller" onClick={() => zoom(1 / 1.25)}>
+        <IconButton size="xs" variant="outline" bg="bg.panel" aria-label="Zoom out" onClick={() => zoom(1 / 1.25)}>
           <LuZoomOut />
         </IconButton>
-        <IconButton size="xs" variant="outline" bg="bg.panel" aria-label="Larger" onClick={() => zoom(1.25)}>
+        <IconButton size="xs" variant="outline" bg="bg.panel" aria-label="Zoom in" onClick={() => zoom(1.25)}>
           <LuZoomIn />
         </IconButton>
-        <IconButton size="xs" variant="outline" bg="bg.panel" aria-label="Show all of it" onClick={fit}>
+        <IconButton size="xs" variant="outline" bg="bg.panel" aria-label="Show all" onClick={fit}>
           <LuMaximize />
         </IconButton>
       </Group>

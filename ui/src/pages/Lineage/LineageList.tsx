@@ -18,12 +18,12 @@ export function LineageList({ lineage }: { lineage: Lineage }) {
       "Made from",
       ...(back ? textOf(back, 0) : []),
       "",
-      "What was made from it",
+      "Used to make",
       ...(onward?.branches ?? []).flatMap((each) => textOf(each, 0)),
     ].join("\n");
     copyText(text).then(
       () => setOutcome("Copied"),
-      () => setOutcome("The browser does not let a page copy"),
+      () => setOutcome("The browser does not allow copying"),
     );
   };
   return (
@@ -42,7 +42,7 @@ export function LineageList({ lineage }: { lineage: Lineage }) {
         </chakra.ul>
       )}
       <Heading as="h2" size="sm">
-        What was made from it
+        Used to make
       </Heading>
       {onward && onward.branches.length > 0 ? (
         <chakra.ul listStyleType="none">

@@ -32,13 +32,13 @@ export function LineagePage() {
           return <LoadingBox height="480px" />;
         }
         return begun.unknown ? (
-          <Empty title={`There is no version ${begun.unknown}`}>
-            Its deployment is not known, or was made by a DAG that you may not read.
+          <Empty title={`Version ${begun.unknown} was not found`}>
+            Its deployment is unknown, or you do not have permission to read the DAG that deployed it.
           </Empty>
         ) : (
-          <Empty title="Nothing was made yet">
-            Run <AppLink to={airflowDagPath(dagId)}>{dagId}</AppLink>: each artifact that it makes names those that it
-            was made from.
+          <Empty title="No artifacts yet">
+            Run <AppLink to={airflowDagPath(dagId)}>{dagId}</AppLink>: each artifact records the artifacts that it was
+            made from.
           </Empty>
         );
       }}
@@ -126,12 +126,12 @@ function Bar({ begun, artifact }: { begun: Start; artifact: ArtifactRef }) {
       )}
       {!shown && (
         <Text color="fg.muted">
-          Of the {artifact.kind.replaceAll("_", " ")} that {artifact.task_id} has made in run {artifact.run_id}
+          Lineage of the {artifact.kind.replaceAll("_", " ")} that {artifact.task_id} made in run {artifact.run_id}
         </Text>
       )}
       <Segments
         marginInlineStart="auto"
-        label="How it is shown"
+        label="View"
         value={view}
         onChange={setView}
         items={[
@@ -153,7 +153,9 @@ function WithIcon({ icon, label }: { icon: ReactNode; label: string }) {
 }
 
 function Notes({ lineage }: { lineage: Lineage }) {
-  const notes = lineage.is_whole ? lineage.notes : ["There is more than is shown here.", ...lineage.notes];
+  const notes = lineage.is_whole
+    ? lineage.notes
+    : ["The lineage continues beyond what is shown here.", ...lineage.notes];
   return (
     <Stack gap={0} fontSize="xs" color="fg.muted">
       {notes.map((note) => (

@@ -86,11 +86,11 @@ export function NodePanel({ lineage, node }: { lineage: Lineage; node: Node }) {
           ))}
       </Stack>
       {node.cached && (
-        <Text>Made by an earlier run: nothing had changed, so this run's task took it from the cache.</Text>
+        <Text>Made by an earlier run: nothing had changed, so the task of this run reused it from the cache.</Text>
       )}
       {node.runs.length > 1 && (
         <Box>
-          <Text fontWeight="semibold">Held by {node.runs.length} runs</Text>
+          <Text fontWeight="semibold">Used by {node.runs.length} runs</Text>
           {node.runs.map((run) => (
             <Box key={`${run.dag_id} ${run.run_id}`} truncate>
               <AppLink to={airflowRunPath(run.dag_id, run.run_id)}>{run.run_id}</AppLink>

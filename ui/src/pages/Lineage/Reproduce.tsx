@@ -12,7 +12,7 @@ const PARTS: Record<string, string> = {
 
 /** What a part of a cache key stands for. */
 const meaning = (name: string): string =>
-  PARTS[name] ?? (name.startsWith("input ") ? "contents and properties of the input" : "named by the operator");
+  PARTS[name] ?? (name.startsWith("input ") ? "contents and properties of the input" : "a part that the operator adds");
 
 /** What has to be the same for the task to come to this artifact again, beside what holds now. */
 export function Reproduce({ address }: { address: ArtifactRef }) {
@@ -25,7 +25,7 @@ export function Reproduce({ address }: { address: ArtifactRef }) {
   return (
     <Stack gap={1}>
       <Heading as="h3" size="sm">
-        To make it again
+        Reproduce
       </Heading>
       <QueryView query={query}>
         {({ parts, cache_key: key, newest_run: newest }) => {
@@ -37,7 +37,7 @@ export function Reproduce({ address }: { address: ArtifactRef }) {
             <>
               <Text color="fg.muted">
                 {changed.length === 0
-                  ? "Nothing has changed since, up to the task's newest artifact: another run would take it from the cache."
+                  ? "Nothing has changed up to the task's newest artifact: another run would reuse it from the cache."
                   : `Changed since, in run ${newest}: ${changed.map(({ name }) => name).join(", ")}.`}
               </Text>
               <Table.Root size="sm" aria-label="Parts of the cache key">

@@ -57,7 +57,7 @@ const HEADLINES = ["eval_auc", "auc", "eval_accuracy", "accuracy", "eval_rmse"];
 /** A line that tells an artifact from others of its kind. */
 export function summaryOf(node: Node): string {
   if (node.state === "hidden") {
-    return "made by a DAG that you may not read";
+    return "made by a DAG that you do not have permission to read";
   }
   if (node.state !== "present") {
     return node.state;

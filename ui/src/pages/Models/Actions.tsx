@@ -23,7 +23,7 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
   if (!detail.may_change) {
     return (
       <Text fontSize="sm" color="fg.muted">
-        To change what serves takes a DAG that deploys the model, and the right to trigger it.
+        To change which version serves, you need permission to trigger a DAG that deploys the model.
       </Text>
     );
   }

@@ -10,7 +10,7 @@ import { versionPalette } from "src/pages/Models/versions";
 type Point = CalibrationBin & { version: number; value: [number, number] };
 
 const TITLES: Readonly<Record<string, [x: string, y: string]>> = {
-  multiclass: ["probability of the likeliest class", "share that is right"],
+  multiclass: ["probability of the most likely class", "share that is correct"],
   regression: ["predicted", "observed"],
 };
 const BINARY: [string, string] = ["predicted probability", "share of positives"];

@@ -85,7 +85,7 @@ export function ConfusionMatrix({ figures }: { figures: Figures }) {
         <Table.Header>
           <Table.Row>
             <Table.ColumnHeader fontSize="xs" color="fg.muted">
-              is ↓ said to be →
+              actual ↓ predicted →
             </Table.ColumnHeader>
             {names.map((name) => (
               <Table.ColumnHeader key={name} textAlign="end" maxWidth="110px" truncate title={name}>
@@ -139,8 +139,8 @@ function Mistakes({ names, confusion }: { names: readonly string[]; confusion: r
       <Table.Root size="sm" aria-label="Most frequent mistakes" fontVariantNumeric="tabular-nums">
         <Table.Header>
           <Table.Row>
-            <Table.ColumnHeader>Is</Table.ColumnHeader>
-            <Table.ColumnHeader>Said to be</Table.ColumnHeader>
+            <Table.ColumnHeader>Actual</Table.ColumnHeader>
+            <Table.ColumnHeader>Predicted</Table.ColumnHeader>
             <Table.ColumnHeader textAlign="end">Rows</Table.ColumnHeader>
             <Table.ColumnHeader textAlign="end">Of the class</Table.ColumnHeader>
           </Table.Row>

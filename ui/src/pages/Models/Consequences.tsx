@@ -21,7 +21,7 @@ export function Consequences({
         </Text>
         <TrafficBar shares={before} />
         <Text fontSize="xs" color="fg.muted" mt={2}>
-          Then
+          Traffic afterwards
         </Text>
         <TrafficBar shares={after} />
       </Box>

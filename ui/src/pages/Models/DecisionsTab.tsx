@@ -7,7 +7,7 @@ import type { ModelDetail } from "src/pages/Models/queries";
 export function DecisionsTab({ detail }: { detail: ModelDetail }) {
   const entries = historyOf(detail.decisions, detail.refused);
   return entries.length === 0 ? (
-    <Empty title="Nothing has been decided yet">It begins when a run of the pipeline deploys a version.</Empty>
+    <Empty title="No decisions yet">The first decision is made when a run of the pipeline deploys a version.</Empty>
   ) : (
     <HistoryList entries={entries} />
   );

@@ -69,35 +69,40 @@ function Live({ live, detail, minutes }: { live: LiveModel; detail: ModelDetail;
         <TrafficBar shares={shares} />
         {pending && live.kind === "bundled" && (
           <Text mt={1} fontSize="xs" color={WARNING}>
-            Decided is {decided}; the server has not followed yet.
+            The decided traffic is {decided}; the server does not serve it yet.
           </Text>
         )}
       </Box>
       {series && rates ? (
         <Grid templateColumns={{ base: "repeat(3, 1fr)", xl: "repeat(7, 1fr)" }} gap={3}>
-          <Tile label="Requests" value={formatNumber(rates.perSecond, 3)} unit="/s" help={`${rates.requests} in all`} />
+          <Tile
+            label="Requests"
+            value={formatNumber(rates.perSecond, 3)}
+            unit="/s"
+            help={`${rates.requests} in total`}
+          />
           <Tile
             label="Errors"
             value={formatPercent(rates.errorShare)}
-            help={`${rates.errors} of ${rates.requests} requests failed, by no fault of the client`}
+            help={`${rates.errors} of ${rates.requests} requests failed because of an error on the server`}
             bad={rates.errors > 0}
           />
           <Tile
             label="Refused"
             value={formatPercent(rates.refusedShare)}
-            help={`${rates.refused} of ${rates.requests} requests were refused as the client's mistake`}
+            help={`${rates.refused} of ${rates.requests} requests were refused because of an error in the request`}
           />
           <Tile
             label="Latency p50"
             value={formatNumber(rates.p50, 3)}
             unit="ms"
-            help="In the server: the mean of the steps' medians, by requests"
+            help="Measured in the server: the mean of the medians of ten-second steps, weighted by requests"
           />
           <Tile
             label="Latency p99"
             value={formatNumber(rates.p99, 3)}
             unit="ms"
-            help={`In the server: the mean of the ten-second steps, by requests; the worst had ${formatNumber(rates.worst, 3)} ms`}
+            help={`Measured in the server: the mean of the ten-second steps, weighted by requests; the worst step had ${formatNumber(rates.worst, 3)} ms`}
           />
           <Batches live={live} />
         </Grid>
@@ -113,8 +118,12 @@ function Batches({ live }: { live: LiveModel }) {
   if (!batching) {
     return (
       <>
-        <Tile label="Rows per batch" value="–" help="This server does not batch (--enable_batching), or has not yet" />
-        <Tile label="Wait for a batch" value="–" help="This server does not batch, or has not yet" />
+        <Tile
+          label="Rows per batch"
+          value="–"
+          help="This server does not batch requests (--enable_batching), or has not batched any yet"
+        />
+        <Tile label="Batching wait" value="–" help="This server does not batch requests, or has not batched any yet" />
       </>
     );
   }
@@ -131,10 +140,10 @@ function Batches({ live }: { live: LiveModel }) {
         help={`Of all models of this server. Batches since its start:\n${sizes}`}
       />
       <Tile
-        label="Wait for a batch"
+        label="Batching wait"
         value={requests ? formatNumber((1000 * sum(batching.wait_s)) / requests, 3) : "–"}
         unit="ms"
-        help="How long a request waited for its batch, on average"
+        help="Average time that a request waited for its batch"
       />
     </>
   );
@@ -145,14 +154,14 @@ function Away({ problem, detail }: { problem: string; detail: ModelDetail }) {
     <Alert.Root status="error" alignItems="flex-start">
       <Alert.Indicator />
       <Alert.Content>
-        <Alert.Title>The model server does not answer</Alert.Title>
+        <Alert.Title>The model server does not respond</Alert.Title>
         <Alert.Description>
           <Text wordBreak="break-word">{problem}</Text>
           <Text mt={1}>
             {detail.champion
-              ? `Decided is ${sharesInWords(detail.traffic)}: it serves that again once it is back. `
+              ? `The decided traffic is ${sharesInWords(detail.traffic)}; the server serves it again once it is back. `
               : ""}
-            This page asks again every few seconds.
+            This page retries every few seconds.
           </Text>
         </Alert.Description>
       </Alert.Content>
@@ -165,8 +174,8 @@ function Totals({ live }: { live: LiveModel }) {
   return (
     <Text color="fg.muted" fontSize="sm">
       {live.kind === "bundled"
-        ? `This server keeps no series; since its start it was asked ${formatCount(requests)} times.`
-        : `This is a ${live.kind}, which counts nothing by version; its metrics are in its Prometheus endpoint.`}
+        ? `This server keeps no time series; it has received ${formatCount(requests)} requests since it started.`
+        : `This is a ${live.kind}, which keeps no counts per version; its Prometheus endpoint has its metrics.`}
     </Text>
   );
 }

@@ -157,7 +157,7 @@ function Units({ evaluation: { problem, label }, split }: { evaluation: OfLabel;
   return (
     names.length > 0 && (
       <Text fontSize="xs" color="fg.muted" mt={1}>
-        In the units of {label ?? "the label"}: {names.map(metricLabel).join(", ")}
+        In the unit of {label ?? "the label"}: {names.map(metricLabel).join(", ")}
       </Text>
     )
   );
@@ -188,7 +188,7 @@ function Pictures({ evaluation, split, version }: { evaluation: OfLabel; split: 
       )}
       {classesOf(candidate).length > 0 && (
         <>
-          <Panel title={`What v${version} takes classes for`}>
+          <Panel title={`Confusion matrix of v${version}`}>
             <ConfusionMatrix figures={candidate} />
           </Panel>
           <Panel title="By class">

@@ -38,7 +38,7 @@ export function LiveCharts({
     <SimpleGrid columns={{ base: 1, lg: 3 }} gap={4}>
       <Panel title="Requests per second" label="Requests per second by version" option={charts.rate} />
       <Panel
-        title="Errors per second · failed solid, refused as the client's mistake dotted"
+        title="Errors per second · failed solid, refused because of an error in the request dotted"
         label="Failed and refused requests per second by version"
         option={charts.errors}
       />

@@ -71,7 +71,7 @@ function Lines({ lines, follow }: { lines: Schemas["LogLine"][]; follow: boolean
   if (lines.length === 0) {
     return (
       <Text mt={3} color="fg.muted" fontSize="sm">
-        Nothing of this is among the newest lines that the server keeps.
+        None of the newest lines that the server keeps match.
       </Text>
     );
   }

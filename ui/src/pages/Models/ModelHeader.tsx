@@ -66,7 +66,7 @@ function RolloutNow({ rollout }: { rollout: Schemas["Rollout"] }) {
         </Alert.Title>
         <Alert.Description>
           In this step {askedInWords(canary)}
-          {rollout.waits_for_approval && "; it has passed, and waits for a person's approval in Airflow"}
+          {rollout.waits_for_approval && "; it has passed, and waits for approval in Airflow"}
           {doubts.length > 0 && `; in doubt: ${doubts.join("; ")}`}
         </Alert.Description>
       </Alert.Content>

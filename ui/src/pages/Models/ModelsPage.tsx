@@ -141,7 +141,7 @@ function columnsFor(dagId: string): Column<Row>[] {
       width: 90,
       align: "end",
       descendingFirst: true,
-      help: "Share of failed requests, without those refused as the client's mistake",
+      help: "Share of failed requests, without those refused because of an error in the request",
       value: ({ rates }) => rates?.errorShare,
       render: ({ rates }) => (
         <Box lineHeight="short">
@@ -160,7 +160,7 @@ function columnsFor(dagId: string): Column<Row>[] {
       width: 100,
       align: "end",
       descendingFirst: true,
-      help: "99th percentile of the latency: the mean of the ten-second steps, by requests",
+      help: "99th percentile of the latency: the mean of the ten-second steps, weighted by requests",
       value: ({ rates }) => rates?.p99,
       render: ({ rates }) => (rates?.p99 == null ? "–" : `${formatNumber(rates.p99, 3)} ms`),
     },
@@ -231,7 +231,7 @@ function Requests({ live, rates }: { live: LiveModel | undefined; rates: Rates |
   }
   return (
     <HStack justify="flex-end" gap={3}>
-      <Sparkline values={perSecond(live.series)} label={`Requests a second in the last ${MINUTES} minutes`} />
+      <Sparkline values={perSecond(live.series)} label={`Requests per second in the last ${MINUTES} minutes`} />
       <Text minW="10">{formatNumber(rates.perSecond, 3)}</Text>
     </HStack>
   );

@@ -33,8 +33,8 @@ export function PromoteDialog({ dagId, detail, onClose }: { dagId: string; detai
         after={[{ version, percent: 100 }]}
         words={[
           `Version ${version} becomes the champion and answers all requests that name no version.`,
-          champion && `Version ${champion.version} gets none, and stays loaded: it can be put back by a rollback.`,
-          other !== null && `The canary, version ${other}, is taken out.`,
+          champion && `Version ${champion.version} gets none, and stays loaded: a rollback can restore it.`,
+          other !== null && `The canary, version ${other}, is taken out of service.`,
           last?.event === "rolled_back" && `Version ${version} was rolled back before.`,
           rolloutEnds(detail),
         ]}

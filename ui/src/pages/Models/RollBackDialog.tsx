@@ -36,7 +36,9 @@ export function RollBackDialog({
         label="Back to"
         version={version}
         choices={choices}
-        about={(each) => (each === current ? " (the champion: takes the canary out)" : " (a former champion)")}
+        about={(each) =>
+          each === current ? " (the champion: takes the canary out of service)" : " (a former champion)"
+        }
         onChoose={setVersion}
       />
       <Consequences
@@ -47,7 +49,7 @@ export function RollBackDialog({
             ? `Version ${version} stays the champion and answers all requests that name no version.`
             : `Version ${version} becomes the champion again, and answers all requests that name no version; if it was unloaded, the server loads it first.`,
           !stays && `Version ${current}, the champion now, is marked as rolled back, and unloaded.`,
-          challenger && `The canary, version ${challenger.version}, is taken out.`,
+          challenger && `The canary, version ${challenger.version}, is taken out of service.`,
           rolloutEnds(detail),
         ]}
       />

@@ -120,8 +120,8 @@ function Findings({ step }: { step: Decision }) {
             <Table.ColumnHeader>Verdict</Table.ColumnHeader>
             <Table.ColumnHeader textAlign="end">p-value</Table.ColumnHeader>
             <Table.ColumnHeader>
-              Found, {formatDuration(step.watched_s)} after it began; beside {formatCount(step.stable?.requests)}{" "}
-              requests of the stable version
+              Finding after {formatDuration(step.watched_s)}, compared with {formatCount(step.stable?.requests)}{" "}
+              requests to the stable version
             </Table.ColumnHeader>
           </Table.Row>
         </Table.Header>

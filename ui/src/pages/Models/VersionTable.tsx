@@ -36,7 +36,7 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
         <Box>
           {found.registry_problem && (
             <Text mb={2} fontSize="sm" color={WARNING}>
-              What MLflow knows of the versions is missing: {found.registry_problem}
+              Details from MLflow are missing: {found.registry_problem}
             </Text>
           )}
           <Found dagId={dagId} model={model} versions={found.versions} onServer={onServer} />

@@ -5,7 +5,7 @@ import type { ModelDetail } from "src/pages/Models/queries";
 export function impossible(action: string, detail: ModelDetail, isAway: boolean): string | null {
   const { champion, challenger, deployed, decisions } = detail;
   if (isAway) {
-    return "The model server does not answer, and could not follow the decision.";
+    return "The model server does not respond, so it could not apply the decision.";
   }
   if (!champion) {
     return "No version serves; a run of the pipeline deploys one.";

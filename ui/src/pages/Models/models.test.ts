@@ -169,7 +169,7 @@ describe("what cannot be decided", () => {
     ["traffic", served, false, /there is no challenger/],
     ["traffic", { ...served, challenger: champion }, false, null],
     ["rollBack", first, false, /no champion before/],
-    ["rollBack", { ...first, challenger: champion }, true, /server does not answer/],
+    ["rollBack", { ...first, challenger: champion }, true, /server does not respond/],
     ["promote", { ...served, champion: null }, false, /No version serves/],
   ])("%s says why", (action, detail, isAway, why) => {
     const said = impossible(action, detail as ModelDetail, isAway);

@@ -32,7 +32,7 @@ export function DecisionSection({ overview: { pipeline, models, retraining } }: 
     <Section title="Decisions" more={all}>
       {entries.length === 0 ? (
         <Text fontSize="sm" color="fg.muted">
-          {found.length < models.length ? "Asking…" : "Nothing has been decided yet."}
+          {found.length < models.length ? "Loading…" : "No decisions yet."}
         </Text>
       ) : (
         <HistoryList entries={entries.slice(0, SHOWN)} brief />

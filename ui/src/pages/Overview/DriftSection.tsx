@@ -21,8 +21,8 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
           {models.length === 0
             ? "This pipeline serves no model."
             : unwatched
-              ? "Nothing watches this pipeline: a DAG with a SkewOperator compares what the model is asked with what it learnt."
-              : "Nothing was compared yet."}
+              ? "This pipeline is not monitored. Add a DAG with a SkewOperator, which compares requests with the training data."
+              : "No comparisons yet."}
         </Text>
       </Section>
     );
@@ -45,7 +45,7 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
         <Text>
           {VERDICTS[verdict]}
           {drifted.length > 0 && ` Drifted: ${formatList(drifted)}.`}
-          {lost.length > 0 && ` No values any more: ${formatList(lost)}.`}
+          {lost.length > 0 && `  Without values now: ${formatList(lost)}.`}
         </Text>
         {worst && (
           <Text color="fg.muted">

@@ -21,7 +21,7 @@ export function ScheduleSection({ overview: { pipeline, schedules } }: { overvie
                 <AppLink to={airflowDagPath(schedule.dag_id)} fontWeight="medium" wordBreak="break-word">
                   {schedule.dag_id}
                 </AppLink>
-                {schedule.dag_id !== pipeline.dag_id && <Text color="fg.muted">watches the model</Text>}
+                {schedule.dag_id !== pipeline.dag_id && <Text color="fg.muted">monitors the model</Text>}
                 {schedule.is_paused && <Paused />}
                 {run && (
                   <AppLink to={airflowRunPath(schedule.dag_id, run.run_id)} title={run.run_id}>

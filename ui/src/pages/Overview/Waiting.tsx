@@ -13,7 +13,7 @@ export function Waiting({ overview: { waiting, proposed } }: { overview: Overvie
     return null;
   }
   return (
-    <Stack as="section" aria-label="Waits for a person" gap={2}>
+    <Stack as="section" aria-label="Waiting for a decision" gap={2}>
       {waiting.map((asked) => (
         <Asked key={formatArtifact({ ...asked.task, kind: "question" })} asked={asked} />
       ))}
@@ -21,9 +21,9 @@ export function Waiting({ overview: { waiting, proposed } }: { overview: Overvie
         <Item
           key={formatArtifact(validation)}
           status="info"
-          title="A change of the schema is proposed"
+          title="A schema change is proposed"
           to={schemaPath(validation.dag_id, { artifact: validation })}
-          action="Look at it"
+          action="View"
         >
           Task {validation.task_id} found anomalies <Time at={at} />:{" "}
           {formatList(
@@ -43,15 +43,15 @@ function Asked({ asked: { task, stage, question } }: { asked: Schemas["AskedQues
     ? schemaPath(task.dag_id, { artifact: { ...task, kind: "anomalies" } })
     : `${airflowTaskPath(task)}/required_actions`;
   return (
-    <Item status="warning" title={question.subject} to={to} action={question.may_answer ? "Answer" : "Look at it"}>
+    <Item status="warning" title={question.subject} to={to} action={question.may_answer ? "Answer" : "View"}>
       Task {task.task_id} asked <Time at={question.asked_at} />
       {question.deadline && (
         <>
-          {"; without an answer it is "}
+          {"; without an answer, the choice is "}
           {question.default} <Time at={question.deadline} />
         </>
       )}
-      .{question.assigned_to.length > 0 && ` To be answered by ${question.assigned_to.join(", ")}.`}
+      .{question.assigned_to.length > 0 && ` Assigned to ${question.assigned_to.join(", ")}.`}
     </Item>
   );
 }

@@ -24,7 +24,7 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
         second={
           <Tooltip content={problem}>
             <Text color={ERROR} truncate tabIndex={0}>
-              <LuTriangleAlert style={{ display: "inline" }} /> not known: {problem}
+              <LuTriangleAlert style={{ display: "inline" }} /> unknown: {problem}
             </Text>
           </Tooltip>
         }
@@ -41,12 +41,12 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
           <AppLink to={modelsPath(dagId, { model: name, version: champion.version })} truncate fontWeight="medium">
             {name} v{champion.version}
           </AppLink>
-          <Text color="fg.muted" fontSize="xs" title="has served since" truncate>
+          <Text color="fg.muted" fontSize="xs" title="serving since" truncate>
             <Time at={champion.since} />
           </Text>
         </>
       }
-      second={metric ? <Headline metric={metric} /> : "no evaluation to be seen"}
+      second={metric ? <Headline metric={metric} /> : "no evaluation found"}
     />
   );
 }
@@ -54,7 +54,7 @@ export function ModelCell({ dagId, model }: { dagId: string; model: Schemas["Ser
 /** The metric by which versions are compared, and the difference to the version before. */
 export function Headline({ metric }: { metric: Metric }) {
   const { name, split, value, difference, low, high, compared_with } = metric;
-  const against = compared_with === null ? "no champion to compare with then" : `against version ${compared_with}`;
+  const against = compared_with === null ? "there was no champion to compare with" : `against version ${compared_with}`;
   const interval =
     low === null || high === null ? "" : `, 95% interval ${formatNumber(low, 3)} to ${formatNumber(high, 3)}`;
   const beyondChance = low !== null && high !== null && (low > 0 || high < 0);

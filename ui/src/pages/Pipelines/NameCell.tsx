@@ -26,8 +26,8 @@ export function NameCell({ pipeline: { dag_id, display_name, is_paused, monitors
           </Text>
         ) : (
           monitors.map((monitor) => (
-            <Text key={monitor.dag_id} truncate title={`watched by ${monitor.dag_id}`}>
-              <LuEye style={{ display: "inline", verticalAlign: "-2px" }} aria-label="watched by" />{" "}
+            <Text key={monitor.dag_id} truncate title={`monitored by ${monitor.dag_id}`}>
+              <LuEye style={{ display: "inline", verticalAlign: "-2px" }} aria-label="monitored by" />{" "}
               <AppLink
                 color="fg.muted"
                 to={

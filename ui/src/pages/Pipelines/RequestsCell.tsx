@@ -16,14 +16,14 @@ export function RequestsCell({ serves, activity }: { serves: boolean; activity: 
     return <Text color="fg.muted">–</Text>;
   }
   if (activity === undefined) {
-    return <Skeleton height="24px" width="96px" aria-label="Asking the server" />;
+    return <Skeleton height="24px" width="96px" aria-label="Loading from the server" />;
   }
   const requests = activity.traffic?.requests;
   if (requests?.per_second.length) {
     const errors = requests.errors.reduce((sum, each) => sum + each, 0);
     const refused = requests.client_errors.reduce((sum, each) => sum + each, 0);
     const most = Math.max(...requests.per_second.map((each) => each ?? 0));
-    const label = `Requests a second in the last hour, at most ${formatNumber(most, 3)}`;
+    const label = `Requests per second in the last hour, at most ${formatNumber(most, 3)}`;
     return (
       <TwoLines
         first={<Sparkline values={requests.per_second} label={label} />}
@@ -36,7 +36,7 @@ export function RequestsCell({ serves, activity }: { serves: boolean; activity: 
               </Text>
             )}
             {refused > 0 && (
-              <Text as="span" ms={2} title="Refused as the client's mistake">
+              <Text as="span" ms={2} title="Refused because of an error in the request">
                 {formatCount(refused)} refused
               </Text>
             )}
@@ -59,9 +59,13 @@ export function RequestsCell({ serves, activity }: { serves: boolean; activity: 
       second={
         <Text
           truncate
-          title="The model server keeps no series. Above: the rows of captured requests at each skew check"
+          title="The model server keeps no time series. Above: the rows of captured requests at each skew check"
         >
-          {counted ? `${formatCount(counted)} requests in all` : rows.length > 0 ? "at the last check" : "none counted"}
+          {counted
+            ? `${formatCount(counted)} requests in total`
+            : rows.length > 0
+              ? "at the last check"
+              : "none counted"}
         </Text>
       }
     />

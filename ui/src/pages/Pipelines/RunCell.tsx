@@ -59,7 +59,7 @@ function Second({ dagId, run }: { dagId: string; run: Run }) {
     const task = { dag_id: dagId, run_id: run.run_id, task_id, map_index };
     const color = run.failure ? ERROR : WARNING;
     return (
-      <Tooltip content={<Text whiteSpace="pre-wrap">{why ?? "It left no word; its log says why."}</Text>}>
+      <Tooltip content={<Text whiteSpace="pre-wrap">{why ?? "It gave no reason; see its log."}</Text>}>
         <Text truncate color={color}>
           <AppLink to={airflowTaskPath(task)} color={color} fontWeight="medium">
             {task_id}

@@ -20,7 +20,7 @@ export const worstRatio = (worst: Check["worst"] | undefined): number | null => 
 export function SkewCell({ pipeline, activity }: { pipeline: Pipeline; activity: Activity | undefined }) {
   const { dag_id, skew, monitors, model } = pipeline;
   if (skew === null) {
-    const why = model === null ? "–" : monitors.length > 0 ? "not checked yet" : "nobody watches it";
+    const why = model === null ? "–" : monitors.length > 0 ? "not checked yet" : "not monitored";
     return <Text color="fg.muted">{why}</Text>;
   }
   const ratios = activity?.skew.map((check) => worstRatio(check.worst)) ?? [];
@@ -48,7 +48,7 @@ export function SkewCell({ pipeline, activity }: { pipeline: Pipeline; activity:
               width={64}
               height={18}
               palette={PALETTES[skew.verdict] ?? "success"}
-              label={`Worst score by its threshold in the last ${ratios.length} checks`}
+              label={`Worst score ÷ threshold in the last ${ratios.length} checks`}
             />
           )}
           {feature !== undefined && (

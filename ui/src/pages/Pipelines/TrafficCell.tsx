@@ -29,11 +29,7 @@ export function TrafficCell({ pipeline, activity }: { pipeline: Pipeline; activi
     <TwoLines
       first={
         <Box flex={1} pe={2}>
-          <TrafficBar
-            size="thin"
-            shares={shares}
-            words={`${label}${activity && !problem ? "" : ", as it was decided"}`}
-          />
+          <TrafficBar size="thin" shares={shares} words={`${label}${activity && !problem ? "" : ", as decided"}`} />
         </Box>
       }
       second={
@@ -41,9 +37,9 @@ export function TrafficCell({ pipeline, activity }: { pipeline: Pipeline; activi
           <Text truncate fontVariantNumeric="tabular-nums">
             {label}
           </Text>
-          {activity === undefined && <Skeleton height="8px" width="20px" aria-label="Asking the server" />}
+          {activity === undefined && <Skeleton height="8px" width="20px" aria-label="Loading from the server" />}
           {problem !== null && (
-            <Tooltip content={`${problem}. The shares are those that were decided.`}>
+            <Tooltip content={`${problem}. The shares shown are the decided ones.`}>
               <Text as="span" color={WARNING} tabIndex={0} role="img" aria-label={problem} flexShrink={0}>
                 <LuUnplug />
               </Text>

@@ -140,7 +140,7 @@ export function CurveChart({
             size="2xs"
             variant="ghost"
             marginInlineStart="auto"
-            aria-label={large ? `Make ${figure.name} small` : `Enlarge ${figure.name}`}
+            aria-label={large ? `Shrink ${figure.name}` : `Enlarge ${figure.name}`}
             onClick={onToggle}
           >
             {large ? <LuMinimize2 /> : <LuMaximize2 />}

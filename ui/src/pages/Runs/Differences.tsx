@@ -26,7 +26,7 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
   );
   return (
     <Box>
-      <Toggle mb={2} label="Only what differs" checked={!everything} onChange={(checked) => setEverything(!checked)} />
+      <Toggle mb={2} label="Only differences" checked={!everything} onChange={(checked) => setEverything(!checked)} />
       <Box borderWidth={1} borderRadius="md" overflow="auto" maxH="50vh" tabIndex={0}>
         <Table.Root size="sm" stickyHeader aria-label="Differences of the selected runs">
           <Table.Header>
@@ -70,7 +70,7 @@ function Section({ title, lines, width }: { title: string; lines: readonly Line[
       <Table.Row bg="bg.subtle">
         <Table.Cell colSpan={width + 1} py={1} fontSize="xs" fontWeight="semibold" color="fg.muted">
           {title}
-          {lines.length === 0 && ": the same in all"}
+          {lines.length === 0 && ": the same in all runs"}
         </Table.Cell>
       </Table.Row>
       {lines.map(({ name, values, best }) => (

@@ -123,7 +123,7 @@ export function ParallelCoordinates({ runs, names }: { runs: readonly Run[]; nam
           onChange={setColorBy}
         />
         <Text fontSize="xs" color="fg.muted" marginInlineStart="auto">
-          {plural(runs.length, "run")}. Drag along an axis to keep those within; click it to keep all.
+          {plural(runs.length, "run")}. Drag along an axis to filter by a range; click the axis to clear it.
         </Text>
       </HStack>
       <Box overflowX="auto" tabIndex={0}>

@@ -69,8 +69,8 @@ function RunCurves({ dagId, runs, selected }: { dagId: string; runs: readonly Ru
             {left > 0 && (
               <Text color="fg.muted">
                 {selected
-                  ? `${left} more are selected than can be told apart`
-                  : "the first of the table; select runs to choose others"}
+                  ? `${left} more selected runs are not drawn`
+                  : "the first runs of the table; select runs to choose others"}
               </Text>
             )}
           </HStack>

@@ -36,7 +36,7 @@ export function RunFiles({ dagId, runId }: { dagId: string; runId: string }) {
               />
               {!whole && (
                 <Text fontSize="xs" color="fg.muted">
-                  There are more than are listed.
+                  Not all files are listed.
                 </Text>
               )}
             </Box>
@@ -81,7 +81,7 @@ function Preview({ dagId, runId, path, size }: { dagId: string; runId: string; p
     return <Image src={addressOf(dagId, runId, path, "preview")} alt={path} maxW="full" borderWidth={1} />;
   }
   if (!text) {
-    return <Text color="fg.muted">No preview of this kind of file: download it.</Text>;
+    return <Text color="fg.muted">No preview for this type of file; download it.</Text>;
   }
   return (
     <QueryView query={query}>

@@ -33,7 +33,7 @@ export function RunOverview({ dagId, run }: { dagId: string; run: Detail }) {
         <Figures figures={run.figures} />
         <Box minW={0}>
           <Section title="Parameters">
-            <Pairs pairs={Object.entries(run.params)} none="none were logged" />
+            <Pairs pairs={Object.entries(run.params)} none="none logged" />
           </Section>
           {run.datasets.length > 0 && (
             <Section title="Data">
@@ -105,7 +105,7 @@ function Facts({ dagId, run }: { dagId: string; run: Detail }) {
             <TensorBoardLink task={task} />
           </>
         )}
-        {run.parent && <AppLink to={runsPath(dagId, { run: run.parent })}>The run that it is nested in</AppLink>}
+        {run.parent && <AppLink to={runsPath(dagId, { run: run.parent })}>Parent run</AppLink>}
       </HStack>
     </>
   );

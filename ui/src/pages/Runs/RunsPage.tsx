@@ -80,7 +80,7 @@ export function RunsPage() {
           names={names}
           runs={known}
         />
-        <Segments label="How they are shown" value={view} onChange={setView} items={VIEWS} />
+        <Segments label="View" value={view} onChange={setView} items={VIEWS} />
       </HStack>
       {refused === null && (
         <>
@@ -114,7 +114,9 @@ export function RunsPage() {
             }
           />
           {shown.length === 0 && (
-            <Empty title={brushes.length ? "No loaded run lies in the marked ranges" : "No run passes this filter"} />
+            <Empty
+              title={brushes.length ? "No loaded run is within the marked ranges" : "No run matches this filter"}
+            />
           )}
         </>
       )}
@@ -196,7 +198,7 @@ function NoRuns({ dagId }: { dagId: string }) {
         its parameters, metrics of each epoch, code and libraries.
       </Box>
       <Box mt={2}>
-        <AppLink to={airflowDagPath(dagId)}>Trigger {dagId}</AppLink> to see the first one here while it learns.
+        <AppLink to={airflowDagPath(dagId)}>Trigger {dagId}</AppLink> to see the first one here while it trains.
       </Box>
     </Empty>
   );

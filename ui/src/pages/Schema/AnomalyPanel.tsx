@@ -29,13 +29,13 @@ export function AnomalyPanel({
     <SidePanel label={`Anomalies of ${feature || "the data set"}`} title={feature || "The data set"} onClose={onClose}>
       <HStack gap={4} mb={3} wrap="wrap">
         {statistics && feature && (
-          <AppLink to={dataPath(statistics.dag_id, { artifacts: [statistics], feature })}>Its data</AppLink>
+          <AppLink to={dataPath(statistics.dag_id, { artifacts: [statistics], feature })}>Data of this feature</AppLink>
         )}
         {schema && feature && (
           <AppLink
             to={pagePath("schema", dagId, { tab: "schema", schema: schema.name, version: schema.version, feature })}
           >
-            What the schema says
+            Schema of this feature
           </AppLink>
         )}
       </HStack>

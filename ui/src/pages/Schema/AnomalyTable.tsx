@@ -103,16 +103,16 @@ function makeColumns(report: ValidationReport): Column<Finding>[] {
     },
     {
       key: "what",
-      label: "What",
+      label: "Anomaly",
       width: 190,
       value: ({ summaries }) => summaries.join("; "),
       render: ({ summaries }) => <span title={summaries.join("; ")}>{summaries.join("; ")}</span>,
     },
     {
       key: "values",
-      label: "Such as",
+      label: "Examples",
       width: 230,
-      help: "Values that break the schema, the most frequent first",
+      help: "Values that violate the schema, most frequent first",
       render: ({ values, valuesCount }) => (
         <HStack gap={1} overflow="hidden">
           {values.slice(0, 8).map((value) => (
@@ -129,7 +129,7 @@ function makeColumns(report: ValidationReport): Column<Finding>[] {
         width: 118,
         align: "end",
         descendingFirst: true,
-        help: `Rows of the split ${split} that have it, and their share`,
+        help: `Rows of the split ${split} that have the anomaly, and their share`,
         value: ({ bySplit }) => bySplit[split]?.rows ?? null,
         render: ({ bySplit }) => <Rows found={bySplit[split]} of={report.rows[split] ?? 0} />,
       }),

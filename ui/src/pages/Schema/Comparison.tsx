@@ -38,7 +38,7 @@ export function Comparison({
   const found = features.filter(({ name }) => name.toLowerCase().includes(search.toLowerCase()));
   const rest = found.length - limit;
   if (features.length === 0) {
-    return <Text color="fg.muted">{plural(unchanged, "feature")}, and no difference.</Text>;
+    return <Text color="fg.muted">No difference in {plural(unchanged, "feature")}.</Text>;
   }
   const counts = (["added", "removed", "changed"] as const).flatMap((change) => {
     const count = features.filter((feature) => feature.change === change).length;
@@ -50,7 +50,7 @@ export function Comparison({
         <Text color="fg.muted">
           {counts.join(", ")}, {formatNumber(unchanged)} unchanged
         </Text>
-        <Toggle label="What stays the same, too" checked={full} onChange={setFull} />
+        <Toggle label="Show what stays the same" checked={full} onChange={setFull} />
         {features.length > MANY && <SearchInput name="change" placeholder="Search changed features" />}
       </HStack>
       <Box borderWidth={1} borderRadius="md" overflow="hidden" role="table" aria-label={`From ${before} to ${after}`}>

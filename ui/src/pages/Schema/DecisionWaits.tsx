@@ -9,13 +9,13 @@ export function DecisionWaits({ validation, onOpen }: { validation: ValidationEn
     <Alert.Root status="warning" mb={3} alignItems="center">
       <Alert.Indicator />
       <Alert.Content>
-        <Alert.Title>A run waits for a decision</Alert.Title>
+        <Alert.Title>A run is waiting for a decision</Alert.Title>
         <Alert.Description>
           Task {address.task_id} of run {address.run_id} asked <Time at={question?.asked_at} />.
         </Alert.Description>
       </Alert.Content>
       <Button size="sm" onClick={onOpen}>
-        Look at it
+        View
       </Button>
     </Alert.Root>
   );

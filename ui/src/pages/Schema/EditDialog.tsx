@@ -63,7 +63,7 @@ export function EditDialog({
                 Check
               </Button>
               <Text fontSize="sm" color="fg.muted">
-                What it changes, and whether this data would pass.
+                Shows what the edit changes, and whether this data passes.
               </Text>
             </HStack>
             <ErrorAlert error={check.error} />
@@ -79,15 +79,15 @@ function Checked({ check: { changes, anomalies } }: { check: SchemaCheck }) {
   const texts = changes.features.flatMap(({ name, texts }) => texts.map((text) => ({ name, text })));
   return (
     <Box role="status" fontSize="sm">
-      <Text fontWeight="medium">{texts.length === 0 ? "It changes nothing." : "It changes:"}</Text>
+      <Text fontWeight="medium">{texts.length === 0 ? "No changes." : "Changes:"}</Text>
       <Listed lines={texts.map(({ name, text }) => (name ? `${name}: ${text}` : text))} />
       {anomalies === null ? (
-        <Text>The statistics of the data are gone, so it could not be validated.</Text>
+        <Text>The statistics of this data have been deleted, so it could not be validated.</Text>
       ) : (
         <Text fontWeight="medium" color={anomalies.length === 0 ? "fg.success" : ERROR}>
           {anomalies.length === 0
-            ? "This data has no anomaly under it."
-            : `This data still has ${plural(anomalies.length, "anomaly")} under it:`}
+            ? "This data has no anomalies under this schema."
+            : `This data still has ${plural(anomalies.length, "anomaly")} under this schema:`}
         </Text>
       )}
       <Listed

@@ -44,7 +44,7 @@ export function FeaturePanel({
     ["Presence", feature.presence || "optional"],
     ["Values per row", form(feature)],
     ["Domain", feature.domain?.text ?? "any"],
-    ["Environments", feature.environments.join(", ") || (environments.length ? "none" : "none are declared")],
+    ["Environments", feature.environments.join(", ") || (environments.length ? "none" : "none declared")],
     ...comparator("Drift", feature.drift),
     ...comparator("Skew", feature.skew),
     ...feature.constraints.map(({ name, text }): [string, string] => [aspectName(name), text]),
@@ -52,8 +52,8 @@ export function FeaturePanel({
   return (
     <SidePanel label={`Feature ${feature.name}`} title={feature.name} onClose={onClose}>
       <HStack gap={4} fontSize="sm" mb={3}>
-        <AppLink to={pagePath("data", dagId, { feature: feature.name })}>Its data</AppLink>
-        <AppLink to={pagePath("skew", dagId, { feature: feature.name })}>Its skew</AppLink>
+        <AppLink to={pagePath("data", dagId, { feature: feature.name })}>Data of this feature</AppLink>
+        <AppLink to={pagePath("skew", dagId, { feature: feature.name })}>Skew of this feature</AppLink>
       </HStack>
       {anomaly && (
         <Box mb={3} fontSize="sm">
@@ -73,7 +73,7 @@ export function FeaturePanel({
         {({ values, text }) => (
           <>
             {values.length > 0 && <DomainValues values={values} />}
-            <CodeBlock label="what the schema says of it" code={text} maxHeight="20rem" />
+            <CodeBlock label="the schema of this feature" code={text} maxHeight="20rem" />
           </>
         )}
       </QueryView>

@@ -86,7 +86,7 @@ export function FeatureTable({
           />
           <ChoiceFilter
             name="with"
-            label="Which are"
+            label="Traits"
             choices={TRAITS.map(({ value, has }) => ({ value, count: count((each) => has(each, anomalies)) }))}
           />
           {end}
@@ -121,7 +121,7 @@ function makeColumns(
       key: "presence",
       label: "Presence",
       width: 100,
-      help: "The share of the rows that must have a value",
+      help: "Share of the rows that must have a value",
       value: ({ min_fraction }) => min_fraction,
       render: presence,
     },
@@ -137,7 +137,7 @@ function makeColumns(
       key: "domain",
       label: "Domain",
       width: 300,
-      help: "The values that are allowed",
+      help: "Allowed values",
       value: ({ domain }) => domain?.size ?? (domain ? 0 : null),
       descendingFirst: true,
       render: ({ domain }) => <Domain domain={domain} />,
@@ -146,7 +146,7 @@ function makeColumns(
       key: "environments",
       label: "Environments",
       width: 125,
-      help: "Environments with the feature; all if empty",
+      help: "Environments that include the feature; empty means all",
       value: (feature) => elsewhere(feature, environments),
       render: (feature) => elsewhere(feature, environments) || <Text color="fg.muted">all</Text>,
     },
@@ -154,7 +154,7 @@ function makeColumns(
       key: "drift",
       label: "Drift",
       width: 90,
-      help: "Distance from an earlier span of data above which it is drift",
+      help: "Distance from an earlier span of data above which the feature has drifted",
       value: ({ drift }) => Object.values(drift)[0],
       render: ({ drift }) => thresholds(drift) || <Text color="fg.muted">–</Text>,
     },
@@ -162,7 +162,7 @@ function makeColumns(
       key: "skew",
       label: "Skew",
       width: 90,
-      help: "Distance between training data and requests above which it is skew",
+      help: "Distance between training data and requests above which the feature is skewed",
       value: ({ skew }) => Object.values(skew)[0],
       render: ({ skew }) => thresholds(skew) || <Text color="fg.muted">–</Text>,
     },
@@ -178,7 +178,7 @@ function makeColumns(
       key: "anomaly",
       label: "Last validation",
       width: 190,
-      help: "What the last validation found of it",
+      help: "What the last validation found for this feature",
       descendingFirst: true,
       value: ({ name }) => SEVERITY[anomalies.get(name)?.severity ?? ""] ?? 0,
       render: ({ name }) => <Found anomaly={anomalies.get(name)} />,

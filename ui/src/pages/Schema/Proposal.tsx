@@ -33,12 +33,12 @@ export function Proposal({ validation, report }: { validation: ValidationEntry; 
       {report.has_proposal ? (
         <>
           <Text fontSize="sm" color="fg.muted" mb={3}>
-            The least change of the schema under which this data has no anomaly.
+            The smallest change to the schema under which this data has no anomalies.
             {!asked && (
               <>
                 {" "}
-                Once approved, the next run uses it. For a run that waits for the decision, set{" "}
-                <code>on_anomaly="ask"</code> of the task <code>{address.task_id}</code>.
+                The next run uses it once it is approved. To make a run wait for the decision, set{" "}
+                <code>on_anomaly="ask"</code> on the task <code>{address.task_id}</code>.
               </>
             )}
           </Text>
@@ -55,7 +55,7 @@ export function Proposal({ validation, report }: { validation: ValidationEntry; 
         </>
       ) : (
         <Text fontSize="sm" color="fg.muted">
-          No change of the schema would let this data through.
+          No change to the schema would make this data valid.
         </Text>
       )}
     </Box>
@@ -81,7 +81,7 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
         </Text>
       ))}
       {review.closed !== null && review.decisions.length === 0 && (
-        <Text color="fg.muted">It cannot be approved here: {review.closed}.</Text>
+        <Text color="fg.muted">You cannot decide on it here: {review.closed}.</Text>
       )}
       {review.may_decide && (
         <HStack gap={2} wrap="wrap">
@@ -97,7 +97,7 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
         </HStack>
       )}
       {review.closed === null && !review.may_decide && (
-        <Text color="fg.muted">Only users who may start runs of this pipeline can decide.</Text>
+        <Text color="fg.muted">Only users with permission to trigger this pipeline can decide.</Text>
       )}
       {choice === "edit" && (
         <EditDialog
@@ -117,8 +117,8 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
         >
           <Text fontSize="sm">
             {choice === "approve"
-              ? "It becomes the schema of all later runs. The previous version is kept, and this run does not change."
-              : "The schema stays as it is. This page shows who rejected the proposal, and why."}
+              ? "All later runs use this schema. The previous version is kept, and this run does not change."
+              : "The schema does not change. This page shows who rejected the proposal, and why."}
           </Text>
         </ConfirmDialog>
       )}

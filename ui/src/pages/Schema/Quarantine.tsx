@@ -52,7 +52,7 @@ export function Quarantine({
       </HStack>
       {split === undefined ? (
         <Text fontSize="sm" color="fg.muted">
-          None: no row breaks the schema by itself.
+          None: no single row violates the schema.
         </Text>
       ) : (
         <Rows
@@ -109,7 +109,7 @@ function Sample({ found, offset, onTurn }: { found: Found; offset: number; onTur
           {found.matching > PAGE && (
             <>
               <Button size="xs" variant="outline" disabled={offset === 0} onClick={() => onTurn(offset - PAGE)}>
-                Before
+                Previous{" "}
               </Button>
               <Button
                 size="xs"

@@ -48,7 +48,7 @@ export function QuestionCard({
       bg={waiting ? "awaiting_input.subtle" : "bg.subtle"}
     >
       <HStack gap={3} mb={2} wrap="wrap">
-        <Heading size="sm">{waiting ? "The run waits for a decision" : "The decision"}</Heading>
+        <Heading size="sm">{waiting ? "The run is waiting for a decision" : "Decision"}</Heading>
         <StateBadge state={waiting ? "awaiting_input" : question.state === "closed" ? "removed" : "success"}>
           {BADGES[question.state]}
         </StateBadge>
@@ -63,7 +63,7 @@ export function QuestionCard({
           {choice !== null && (
             <Alert.Root status="warning" size="sm" mb={2}>
               <Alert.Indicator />
-              <Alert.Title>Somebody else has answered, or the time is up: your answer was not used.</Alert.Title>
+              <Alert.Title>Your answer was not used: somebody else has answered, or the time is up.</Alert.Title>
             </Alert.Root>
           )}
           <Outcome question={question} runState={validation.run_state} />
@@ -89,7 +89,7 @@ export function QuestionCard({
 }
 
 const BADGES: Record<Question["state"], string> = {
-  waiting: "waits",
+  waiting: "waiting",
   answered: "answered",
   timed_out: "timed out",
   closed: "not answered",
@@ -99,8 +99,7 @@ function Outcome({ question, runState }: { question: Question; runState: string 
   if (question.state === "closed") {
     return (
       <Text fontSize="sm">
-        Nobody answered before the task ended, and it can be answered no more; the run is {runState}. Clear the task to
-        be asked anew.
+        Nobody answered before the task ended; the run is {runState}. Clear the task to be asked again.
       </Text>
     );
   }
@@ -110,7 +109,7 @@ function Outcome({ question, runState }: { question: Question; runState: string 
         <b>{question.choice}</b>{" "}
         {question.state === "timed_out" ? (
           <>
-            was taken, as nobody answered in time, <Time at={question.answered_at} />.
+            was chosen because nobody answered in time, <Time at={question.answered_at} />.
           </>
         ) : (
           <>
@@ -136,16 +135,16 @@ function Waiting({ question, onChoose }: { question: Question; onChoose: (option
       <Text mb={1}>{question.subject}.</Text>
       {question.deadline && (
         <Text mb={1}>
-          Without an answer it is <b>{question.default}</b>, <Time at={question.deadline} />.
+          Without an answer, the choice is <b>{question.default}</b>, <Time at={question.deadline} />.
         </Text>
       )}
-      {question.assigned_to.length > 0 && <Text mb={1}>To be answered by {question.assigned_to.join(", ")}.</Text>}
+      {question.assigned_to.length > 0 && <Text mb={1}>Assigned to {question.assigned_to.join(", ")}.</Text>}
       {question.schema_changed && (
         <Alert.Root status="warning" size="sm" my={2}>
           <Alert.Indicator />
           <Alert.Title>
-            The schema has changed since this was asked: the proposal can be approved no more. Clear the task to have
-            the data held against the new schema.
+            The schema has changed since this question was asked, so the proposal can no longer be approved. Clear the
+            task to validate the data against the new schema.
           </Alert.Title>
         </Alert.Root>
       )}
@@ -165,7 +164,7 @@ function Waiting({ question, onChoose }: { question: Question; onChoose: (option
         </HStack>
       ) : (
         <Text color="fg.muted" mt={2}>
-          You may see this, but not answer it.
+          You do not have permission to answer.
         </Text>
       )}
     </Box>
@@ -177,15 +176,15 @@ function Consequence({ dagId, choice }: { dagId: string; choice: string }) {
     [APPROVE]: (
       <>
         The proposed schema becomes the schema of <b>{dagId}</b>, for this run and all later ones, and the run goes on.
-        The version before is kept.
+        The previous version is kept.
       </>
     ),
-    [REJECT]: <>The task fails without a retry, and so do the tasks that depend on it. The schema stays as it is.</>,
+    [REJECT]: <>The task fails without a retry, and so do the tasks that depend on it. The schema does not change.</>,
   };
   return (
     <Text fontSize="sm">
       {told[choice] ?? (
-        <>The run continues with this data and the present schema. The next run with such data asks again.</>
+        <>The run continues with this data and the current schema. The next run with the same anomalies asks again.</>
       )}
     </Text>
   );

@@ -58,7 +58,7 @@ export function SchemaHeader({
       )}
       {schema.is_edited && (
         <Badge colorPalette="warning" variant="subtle" size="md">
-          <LuPencil aria-hidden /> edited by hand; the next run takes it in
+          <LuPencil aria-hidden /> edited by hand; the next run records it as a version
         </Badge>
       )}
       <Text color="fg.muted">{plural(schema.features, "feature")}</Text>

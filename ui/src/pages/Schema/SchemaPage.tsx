@@ -109,10 +109,11 @@ function Content({
 function NoSchema({ elsewhere }: { elsewhere: readonly string[] }) {
   return (
     <Empty title="No schema yet">
-      The first run of a <code>SchemaOperator</code> infers one from the statistics, and freezes it for all later runs.
+      The first run of a <code>SchemaOperator</code> infers the schema from the statistics, and freezes it for all later
+      runs.
       {elsewhere.map((dagId) => (
         <Box key={dagId} mt={2}>
-          The same models are worked on by <AppLink to={schemaPath(dagId)}>{dagId}</AppLink>, which has one.
+          <AppLink to={schemaPath(dagId)}>{dagId}</AppLink>, which works on the same models, has a schema.
         </Box>
       ))}
     </Empty>

@@ -29,7 +29,7 @@ export function SchemaView({
   const anomalous = useAnomalous(latest);
   const choice = (
     <Segments
-      label="How it is shown"
+      label="View"
       value={view}
       onChange={setView}
       items={[
@@ -47,7 +47,7 @@ export function SchemaView({
             <Alert.Title>This is version {version}, which is not in force</Alert.Title>
           </Alert.Content>
           <Button size="xs" variant="outline" onClick={() => change({ version: null })}>
-            Show what is in force
+            Show the version in force
           </Button>
         </Alert.Root>
       )}
@@ -65,7 +65,7 @@ export function SchemaView({
                 <Box minW={0}>
                   {detail.constraints.length > 0 && (
                     <Text fontSize="sm" color="fg.muted" mb={2} wordBreak="break-word">
-                      Of the schema as a whole:{" "}
+                      Constraints on the whole schema:{" "}
                       {detail.constraints.map(({ name, text }) => `${aspectName(name)} ${text}`).join("; ")}
                     </Text>
                   )}

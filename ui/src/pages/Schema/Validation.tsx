@@ -46,7 +46,7 @@ function NoReport({ validation: { artifact, detail, task_state } }: { validation
     const runs = task_state === "running" || task_state === "queued";
     return (
       <Text color="fg.muted">
-        {runs ? "It is running; its findings will appear here." : "The task ended without a finding; see its log."}
+        {runs ? "The task is running; its findings will appear here." : "The task ended without findings; see its log."}
       </Text>
     );
   }
@@ -55,7 +55,7 @@ function NoReport({ validation: { artifact, detail, task_state } }: { validation
       <Alert.Indicator />
       <Alert.Content>
         <Alert.Title>
-          {artifact === "deleted" ? "What it found has been deleted" : "What it found cannot be read"}
+          {artifact === "deleted" ? "The findings have been deleted" : "The findings cannot be read"}
         </Alert.Title>
         <Alert.Description wordBreak="break-word">{detail}</Alert.Description>
       </Alert.Content>
@@ -118,7 +118,7 @@ function Context({ dagId, report }: { dagId: string; report: ValidationReport })
       )}
       {schema && (
         <>
-          {" · held against "}
+          {" · validated against "}
           <AppLink to={pagePath("schema", dagId, { schema: schema.name, version: schema.version })}>
             {schema.name}
             {schema.version === null ? "" : `, version ${schema.version}`}

@@ -51,7 +51,7 @@ export function Validations({ dagId }: { dagId: string }) {
                 >
                   Newer <LuChevronRight />
                 </Button>
-                <Text color="fg.muted">{total_entries} validations in all</Text>
+                <Text color="fg.muted">{total_entries} validations in total</Text>
               </HStack>
             )}
             <Box mt={5}>
@@ -59,7 +59,7 @@ export function Validations({ dagId }: { dagId: string }) {
                 <Validation key={formatArtifact(opened.address)} dagId={dagId} validation={opened} />
               ) : (
                 <Text color="fg.muted">
-                  The validation in the address is not among these {found.length}. Choose one above.
+                  The validation in the page's address is not one of these {found.length}. Choose one above.
                 </Text>
               )}
             </Box>
@@ -73,7 +73,7 @@ export function Validations({ dagId }: { dagId: string }) {
 function NothingYet() {
   return (
     <Empty title="No validation has run yet">
-      A <Code>ValidateExamplesOperator</Code> holds the statistics of each run against the schema; what it finds is
+      A <Code>ValidateExamplesOperator</Code> validates the statistics of each run against the schema; its findings are
       shown here.
     </Empty>
   );

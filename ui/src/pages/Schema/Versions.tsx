@@ -107,11 +107,11 @@ export function Versions({ dagId, schema }: { dagId: string; schema: SchemaSumma
         </Box>
       ) : (
         <Text mt={3} fontSize="sm" color="fg.muted">
-          There has been one version so far. An edit, an approved proposal, or{" "}
+          There is one version so far. An edit, an approved proposal, or{" "}
           <code>
             airflow hops schema approve {dagId} {schema.name} new.pbtxt
           </code>{" "}
-          makes another one.
+          creates another one.
         </Text>
       )}
     </Box>

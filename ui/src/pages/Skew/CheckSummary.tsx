@@ -92,13 +92,13 @@ export function CheckSummary({
       {report.data?.row_skew && (
         <Text color="fg.muted">
           Row by row: {formatNumber(report.data.row_skew.skewed_pairs)} of {formatNumber(report.data.row_skew.pairs)}{" "}
-          rows that were joined by {report.data.row_skew.identifiers.join(", ")} differ
+          rows joined by {report.data.row_skew.identifiers.join(", ")} differ
           {check.skewed.length > 0 && `, in ${formatList(check.skewed)}`}.
         </Text>
       )}
-      {check.lost.length > 0 && <Text color={ERROR}>No values any more: {formatList(check.lost)}.</Text>}
+      {check.lost.length > 0 && <Text color={ERROR}>Without values now: {formatList(check.lost)}.</Text>}
       {report.data && report.data.unmatched.length > 0 && (
-        <Text color="fg.muted">Only on one side, and not compared: {formatList(report.data.unmatched)}.</Text>
+        <Text color="fg.muted">On one side only, and therefore not compared: {formatList(report.data.unmatched)}.</Text>
       )}
       {report.data?.prediction_current !== null && report.data?.prediction_current !== undefined && (
         <Text color="fg.muted">

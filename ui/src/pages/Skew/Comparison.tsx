@@ -61,13 +61,13 @@ function Found({ check, found }: { check: ArtifactRef; found: Schemas["FeatureCo
         <Figure label={measureName(found.measure)}>
           <b>{formatNumber(found.score)}</b> of {formatNumber(found.threshold)} allowed
         </Figure>
-        <Figure label="Chance of such a score without a change">{formatPValue(found.p_value)}</Figure>
+        <Figure label="Probability of such a score without a change">{formatPValue(found.p_value)}</Figure>
         <Figure label="Missing values">
           {formatPercent(found.missing_reference)} → {formatPercent(found.missing_current)}
           {found.missing_p_value !== null && found.missing_p_value < 1 && ` (${formatPValue(found.missing_p_value)})`}
         </Figure>
         {found.effect !== null && (
-          <Figure label="On predictions">
+          <Figure label="Effect on predictions">
             {effectInWords(found.effect, found.effect_signed, found.problem)}
             {found.standard_error !== null &&
               ` (± ${formatEffect(2 * found.standard_error, found.problem, 2).replace("%", "")})`}

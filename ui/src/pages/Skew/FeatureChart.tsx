@@ -94,7 +94,7 @@ export function FeatureChart({
           {row.driftedCount > 0 && `, drifted in ${row.driftedCount} of ${checks.length}`}
         </Text>
         <HStack marginInlineStart={{ md: "auto" }} gap={2} wrap="wrap">
-          <Choice quiet width="40" label="What is shown" value={shown} onChange={setMeasured} values={MEASURED} />
+          <Choice quiet width="40" label="Measure" value={shown} onChange={setMeasured} values={MEASURED} />
           <Segments
             size="xs"
             label="Time axis"
@@ -122,8 +122,8 @@ export function FeatureChart({
         }}
       />
       <Text fontSize="xs" color="fg.muted">
-        Dashed: {LIMITS[shown]}. Orange points were called drifted, hollow ones had too few rows. ▲ retraining
-        requested, ● refused, ◆ a version came or went. Bars: current rows.
+        Dashed: {LIMITS[shown]}. Orange points: drifted. Hollow points: too few rows. ▲ retraining requested, ● refused,
+        ◆ a version started or stopped serving. Bars: current rows.
       </Text>
     </Box>
   );

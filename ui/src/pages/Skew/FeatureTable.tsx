@@ -139,7 +139,7 @@ function makeColumns(
       align: "end",
       width: 100,
       descendingFirst: true,
-      help: "Number of consecutive newest comparisons in which it has drifted",
+      help: "Number of consecutive comparisons, up to the newest, in which the feature has drifted",
       value: (row) => row.streak,
       render: (row) => (row.streak ? `${row.streak} in a row` : "–"),
     },
@@ -161,7 +161,7 @@ function makeColumns(
       align: "end",
       width: 90,
       descendingFirst: true,
-      help: "How much the drift moves a prediction on average: in the units of a number, otherwise in percentage points",
+      help: "How much the drift moves a prediction on average: in the label's unit for a number, otherwise in percentage points",
       value: (row) => row.effect,
       render: (row) => formatEffect(row.effect, row.problem),
     },
@@ -215,7 +215,7 @@ function figure(
 
 function Legend() {
   return (
-    <HStack gap={3} fontSize="xs" color="fg.muted" aria-label="Colours: score by threshold" flexWrap="wrap">
+    <HStack gap={3} fontSize="xs" color="fg.muted" aria-label="Colours: score ÷ threshold" flexWrap="wrap">
       {HEAT.map(({ token, label }) => (
         <HStack key={token} gap={1}>
           <Box width={3} height={3} borderRadius="sm" bg={token} />

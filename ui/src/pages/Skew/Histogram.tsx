@@ -16,7 +16,7 @@ export function Histogram({ found }: { found: Schemas["FeatureComparison"] }) {
     <Chart
       option={option}
       height="240px"
-      label={`Histograms of ${found.name}, reference and current, as shares of rows with a value`}
+      label={`Histograms of ${found.name}, reference and current, as shares of the rows with a value`}
     />
   );
 }

@@ -15,8 +15,8 @@ export function RowExamples({ rows, examples }: { rows: Schemas["RowFeature"]; e
       </Heading>
       <Text fontSize="sm" color="fg.muted">
         {rows.differ === 0
-          ? `All ${formatNumber(pairs)} joined rows have the value of the training data.`
-          : `${formatNumber(rows.differ)} of ${formatNumber(pairs)} joined rows differ: ${formatNumber(rows.mismatch)} in value, ${formatNumber(rows.training_only)} have one in training alone, ${formatNumber(rows.serving_only)} when served alone.`}
+          ? `All ${formatNumber(pairs)} joined rows have the same value as the training data.`
+          : `${formatNumber(rows.differ)} of ${formatNumber(pairs)} joined rows differ: ${formatNumber(rows.mismatch)} have another value, ${formatNumber(rows.training_only)} have a value only in training, ${formatNumber(rows.serving_only)} only when served.`}
       </Text>
       {examples.length > 0 && (
         <Table.Root size="sm" mt={2} aria-label="Rows that differ">

@@ -102,7 +102,7 @@ function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline;
         </Grid>
       )}
       {feature !== null && row === null && (
-        <Empty title={`No comparison knows the feature ${feature}`}>Choose one in the table.</Empty>
+        <Empty title={`No comparison has the feature ${feature}`}>Choose one in the table.</Empty>
       )}
       {rows.length > 0 && (
         <FeatureTable
@@ -181,14 +181,14 @@ function Bar({ timeline, limit }: { timeline: Timeline; limit: number }) {
 function NothingYet({ timeline }: { timeline: Timeline }) {
   const [first] = timeline.sources;
   return first ? (
-    <Empty title="Nothing was compared yet">
+    <Empty title="No comparisons yet">
       <AppLink to={airflowDagPath(first.dag_id)}>{first.dag_id}</AppLink> compares in its task {first.task_id}: run it
-      once the served model has been asked for something.
+      once the served model has answered requests.
     </Empty>
   ) : (
-    <Empty title="Nothing watches this pipeline">
-      Add a DAG with a SkewOperator: with model_name it compares what the served model is asked with what it learnt,
-      with reference and current one span of data with another.
+    <Empty title="This pipeline is not monitored">
+      Add a DAG with a SkewOperator: with model_name it compares requests with the training data of the served model;
+      with reference and current, one span of data with another.
     </Empty>
   );
 }

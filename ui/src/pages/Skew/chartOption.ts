@@ -143,7 +143,7 @@ function limitOf({ row, points, measured, alpha, checks }: Shown): (number | nul
 export const LIMITS: Record<Shown["measured"], string> = {
   ratio: "threshold",
   score: "threshold",
-  p: "chance that is allowed (alpha)",
+  p: "significance level (alpha)",
   missing: "reference",
 };
 
@@ -248,12 +248,7 @@ function checkLines({ row, checks, points, zone }: Shown, index: number): Toolti
       : [{ label: "Chance", value: formatPValue(point.p_value) }]),
     { label: "Rows", value: formatNumber(check.rows_current) },
     {
-      label:
-        check.verdict === "insufficient"
-          ? "Too few rows"
-          : row.drifted[index]
-            ? "Called drifted"
-            : "Not called drifted",
+      label: check.verdict === "insufficient" ? "Too few rows" : row.drifted[index] ? "Drifted" : "Not drifted",
       muted: true,
     },
   ];

@@ -4,12 +4,12 @@ import { formatNumber, formatPercent } from "src/format";
 import type { Decision } from "src/pages/Skew/timeline";
 
 const CAUSES: Record<string, string> = {
-  all_missing: "It has no value any more: what feeds it looks broken.",
-  constant: "It has one value only, which few rows of the reference have: what feeds it looks broken.",
-  unit_change: "Its values look like the reference's in another unit: what feeds it looks broken.",
-  new_category: "Many of its values were never seen in the reference: what feeds it looks broken.",
+  all_missing: "The feature no longer has values: its source looks broken.",
+  constant: "All values are the same, and few rows of the reference have that value: its source looks broken.",
+  unit_change: "The values look like those of the reference in another unit: its source looks broken.",
+  new_category: "Many values never occur in the reference: its source looks broken.",
   missing_rate: "The share of missing values has changed.",
-  covariate_shift: "Its values have moved, as when the world changes.",
+  covariate_shift: "The values have shifted, as happens when the world changes.",
 };
 
 /** A cause in a sentence. */
@@ -22,7 +22,7 @@ export const CAUSE_LABELS: Record<string, string> = {
   unit_change: "another unit",
   new_category: "new values",
   missing_rate: "missing values",
-  covariate_shift: "values moved",
+  covariate_shift: "values shifted",
 };
 
 /** Causes that look like a broken pipeline, not like the world changing. */
@@ -30,11 +30,11 @@ export const FAULTS = new Set(["all_missing", "constant", "unit_change", "new_ca
 
 /** Verdicts in a sentence. */
 export const VERDICTS: Record<string, string> = {
-  stable: "No feature has moved by more than chance and thresholds allow.",
-  drift: "Features have moved.",
+  stable: "No feature has shifted by more than chance and thresholds allow.",
+  drift: "Features have shifted.",
   pipeline_fault:
-    "Something that feeds the model looks broken. A retraining would learn the fault, so none is requested.",
-  insufficient: "There were too few rows for a verdict.",
+    "A source of the model's features looks broken. Retraining would learn the fault, so it is not requested.",
+  insufficient: "Too few rows for a verdict.",
 };
 
 /** The state of {@link StateBadge} that a verdict looks like. */
@@ -46,10 +46,10 @@ export const VERDICT_STATES: Record<string, string> = {
 };
 
 const REFUSALS: Record<string, string> = {
-  verdict: "nothing to retrain for",
-  pipeline_fault: "a fault is not to be learnt from",
+  verdict: "no drift to retrain on",
+  pipeline_fault: "the data looks faulty",
   rollout: "a version is being rolled out",
-  cooldown: "requested before, within the cooldown",
+  cooldown: "already requested within the cooldown",
 };
 
 /** A decision in a few words. */
@@ -58,9 +58,9 @@ export function decisionLabel(decision: Decision): string {
     case "requested":
       return "Retraining requested";
     case "refused":
-      return `No retraining: ${REFUSALS[decision.why ?? ""] ?? "the reason was not kept"}`;
+      return `No retraining: ${REFUSALS[decision.why ?? ""] ?? "the reason was not recorded"}`;
     case "failed":
-      return "The request for a retraining failed";
+      return "The request to retrain failed";
     default:
       return "Not decided yet";
   }
@@ -72,8 +72,8 @@ export const EVENTS: Record<string, string> = {
   canary: "began as a canary",
   promoted: "promoted",
   rolled_back: "rolled back",
-  undeployed: "taken out",
-  left: "left as it was",
+  undeployed: "undeployed",
+  left: "left unchanged",
 };
 
 /** An effect on predictions, or its error: of a number in its units, else in points of a hundred. */

@@ -19,7 +19,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
     label: "Stage",
     fixed: true,
     width: 165,
-    help: "Sorted by the place in the pipeline",
+    help: "Sorted by position in the pipeline",
     value: (row) => row.position,
     render: ({ stage, task }) => (
       <TwoLines
@@ -79,7 +79,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
     key: "fingerprint",
     label: "Fingerprint",
     width: 130,
-    help: "Equal contents have equal fingerprints, wherever they are stored",
+    help: "The same contents have the same fingerprint, wherever they are stored",
     value: (row) => row.artifact?.fingerprint,
     render: ({ artifact }) =>
       artifact && (
@@ -169,7 +169,7 @@ function ArtifactCell({ row, artifact }: { row: StageRow; artifact: ArtifactEntr
 
 function None({ row: { stage } }: { row: StageRow }) {
   if (stage.state === "skipped") {
-    const why = stage.skipped ?? "A task before it was skipped, or nothing led here.";
+    const why = stage.skipped ?? "An upstream task was skipped, or no branch led to this task.";
     return (
       <Tooltip content={<Text whiteSpace="pre-wrap">{why}</Text>}>
         <Text color="fg.muted" lineClamp={2} whiteSpace="normal" lineHeight="1.35" tabIndex={0}>

@@ -86,7 +86,7 @@ export function headlineOf(artifact: ArtifactEntry): string {
     case "evaluation":
       return evaluationWords(artifact);
     case "infra_blessing":
-      return properties.blessed ? "it loads and serves" : "it does not serve";
+      return properties.blessed ? "loads and serves" : "it fails to load or serve";
     case "deployment":
       return `${text(properties.model_name)} v${text(properties.version)} as ${text(properties.mode)}`;
     case "rollout":

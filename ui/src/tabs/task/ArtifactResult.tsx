@@ -44,7 +44,7 @@ export function ArtifactResult({ artifact }: { artifact: Artifact }) {
       {artifact.state !== "present" && (
         <Alert.Root status="warning">
           <Alert.Indicator />
-          <Alert.Title>{artifact.detail ?? "It is not there any more."}</Alert.Title>
+          <Alert.Title>{artifact.detail ?? "The artifact no longer exists."}</Alert.Title>
         </Alert.Root>
       )}
       <Content artifact={artifact} />

@@ -34,14 +34,14 @@ export function SkewResult({ artifact }: { artifact: Schemas["ArtifactEntry"] })
         ]}
       />
       {scores.length > 0 && (
-        <Table.Root size="sm" maxW="4xl" aria-label="The largest distances">
+        <Table.Root size="sm" maxW="4xl" aria-label="Largest distances">
           <Table.Header>
             <Table.Row>
               <Table.ColumnHeader>Feature</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Score</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Threshold</Table.ColumnHeader>
               <Table.ColumnHeader>
-                <VisuallyHidden>Score beside its threshold</VisuallyHidden>
+                <VisuallyHidden>Score and threshold</VisuallyHidden>
               </Table.ColumnHeader>
               <Table.ColumnHeader>Cause</Table.ColumnHeader>
             </Table.Row>

@@ -28,10 +28,10 @@ export function TaskProgress({ result }: { result: Schemas["TaskResult"] }) {
         >
           <HStack mb={1.5} gap={4}>
             <Text fontSize="lg" fontWeight="semibold" fontVariantNumeric="tabular-nums">
-              {share === null ? (isRunning ? "starts" : "–") : `${Math.round(share * 100)}%`}
+              {share === null ? (isRunning ? "starting" : "–") : `${Math.round(share * 100)}%`}
             </Text>
             <Text color="fg.muted">
-              {last ? `${isRunning ? "" : "was at: "}${last.text}` : "The step says nothing yet."}
+              {last ? `${isRunning ? "" : "stopped at: "}${last.text}` : "No progress reported yet."}
             </Text>
             {left !== null && (
               <Text marginInlineStart="auto" fontVariantNumeric="tabular-nums">

@@ -48,7 +48,7 @@ export function RowsTable({ rows }: { rows: Schemas["ArtifactEntry"]["rows"] }) 
           <Table.ColumnHeader>Rows of</Table.ColumnHeader>
           <Table.ColumnHeader textAlign="end">In</Table.ColumnHeader>
           <Table.ColumnHeader textAlign="end">Out</Table.ColumnHeader>
-          {isLossy && <Table.ColumnHeader>Rejected, and why</Table.ColumnHeader>}
+          {isLossy && <Table.ColumnHeader>Rejected, with reasons</Table.ColumnHeader>}
         </Table.Row>
       </Table.Header>
       <Table.Body fontVariantNumeric="tabular-nums">

@@ -7,7 +7,7 @@ import { Labelled } from "src/pages/Data/dive/Labelled";
 import type { ScaleKind } from "src/pages/Data/dive/scale";
 import { DEFAULT_BINS, type Placement } from "src/pages/Data/dive/settings";
 
-/** How rows are placed, faceted and coloured. */
+/** Placement of the rows, faceted and coloured. */
 export function Controls({
   features,
   columns,
@@ -27,7 +27,7 @@ export function Controls({
   return (
     <HStack
       as="form"
-      aria-label="How rows are placed"
+      aria-label="Placement of the rows"
       gap={4}
       rowGap={2}
       wrap="wrap"
@@ -54,7 +54,11 @@ export function Controls({
           onChange={(facetx) => place({ facetx: facetx || null })}
         />
         {placement.columns && (
-          <Bins label="Facet columns at most" value={placement.columnBins} onChange={(binsx) => place({ binsx })} />
+          <Bins
+            label="Maximum number of facet columns"
+            value={placement.columnBins}
+            onChange={(binsx) => place({ binsx })}
+          />
         )}
       </Labelled>
       <Labelled label="Rows">
@@ -65,7 +69,7 @@ export function Controls({
           onChange={(facety) => place({ facety: facety || null })}
         />
         {placement.rows && (
-          <Bins label="Facet rows at most" value={placement.rowBins} onChange={(binsy) => place({ binsy })} />
+          <Bins label="Maximum number of facet rows" value={placement.rowBins} onChange={(binsy) => place({ binsy })} />
         )}
       </Labelled>
       <Labelled label="Colour">

@@ -33,8 +33,8 @@ export function Dive() {
       <QueryView query={runs} loading={<LoadingBox height="60vh" />}>
         {() => (
           <Empty title="No rows yet">
-            Rows appear here when a run of {dagId} has made examples: its PrepareOperator writes them. Trigger the DAG,
-            and come back.
+            Rows appear here once the PrepareOperator of a run of {dagId} has written examples. Trigger the DAG to start
+            one.
           </Empty>
         )}
       </QueryView>
@@ -69,7 +69,7 @@ function OfArtifact({ artifact, runs }: { artifact: ArtifactRef; runs: ReturnTyp
       {alert}
       {content === undefined ? (
         <Empty title="No rows in this artifact">
-          {artifact.kind} of {artifact.task_id} holds no Parquet files.
+          {artifact.kind} of {artifact.task_id} contains no Parquet files.
         </Empty>
       ) : content.rows === 0 ? (
         <Empty title={`No rows in ${split}`}>Choose another split above.</Empty>

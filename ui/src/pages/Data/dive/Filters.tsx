@@ -65,7 +65,7 @@ export function Filters({
               />
             ) : (
               <Text fontSize="xs" color="fg.muted">
-                {features.some((feature) => feature.name === name) ? "Loading" : "These rows have no such feature."}
+                {features.some((feature) => feature.name === name) ? "Loading" : "These rows do not have this feature."}
               </Text>
             )}
           </Section>

@@ -127,7 +127,7 @@ export function Picture({
           <SearchInput name="find" placeholder={roles.key ? `Find a ${roles.key}` : "Find a value"} />
           <Segments
             size="xs"
-            label="How they are shown"
+            label="View"
             value={display}
             onChange={setDisplay}
             items={[
@@ -140,7 +140,7 @@ export function Picture({
       <Flex ref={frame} direction={{ base: "column", md: "row" }} height={{ md: `${height}px` }}>
         <Box flex={{ md: 1 }} height={{ base: `${PHONE_PX}px`, md: "full" }} minW={0} p={display === "table" ? 2 : 0}>
           {placed.shownCount === 0 ? (
-            <Empty title="No row passes the filters">Widen or remove a filter.</Empty>
+            <Empty title="No row matches the filters">Widen or remove a filter.</Empty>
           ) : display === "table" ? (
             <RowTable
               rows={listed}

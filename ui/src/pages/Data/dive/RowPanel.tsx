@@ -32,7 +32,7 @@ export function RowPanel({
   const values = answer.data?.columns.map((column) => [column.name, valueAt(column, 0)]) ?? [];
   return (
     <Section
-      title={place < 0 ? "Row, not among those shown" : `Row ${formatNumber(place + 1)} of ${formatNumber(count)}`}
+      title={place < 0 ? "Row, not currently shown" : `Row ${formatNumber(place + 1)} of ${formatNumber(count)}`}
       actions={
         <HStack gap={0}>
           {isThere && (

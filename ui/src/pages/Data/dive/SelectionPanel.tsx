@@ -47,7 +47,7 @@ export function SelectionPanel({
         </Text>
         {count > 0 && (
           <Button size="2xs" variant="outline" onClick={onOpen}>
-            Look at them
+            View rows
           </Button>
         )}
       </HStack>
@@ -95,8 +95,8 @@ function DifferenceRow({ difference }: { difference: Difference }) {
   const name = value === null ? column.name : `${column.name} = ${textOf(column, value, zone)}`;
   const words =
     value === null
-      ? `Means of ${name}: ${text(selected)} selected, ${text(all)} of all`
-      : `Share of ${name}: ${text(selected)} of the selected, ${text(all)} of all`;
+      ? `Means of ${name}: ${text(selected)} selected, ${text(all)} overall`
+      : `Share of ${name}: ${text(selected)} of the selected rows, ${text(all)} of all rows`;
   return (
     <Tooltip content={`${words}; ${formatNumber(effect, 3)} standard deviations apart`}>
       <tr>

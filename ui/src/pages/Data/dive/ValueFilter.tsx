@@ -72,7 +72,7 @@ export function ValueFilter({
       </Box>
       {found.length > MOST && (
         <Text fontSize="2xs" color="fg.muted" mt={1}>
-          {found.length - MOST} more: search for them
+          {found.length - MOST} more; search to find them
         </Text>
       )}
     </>

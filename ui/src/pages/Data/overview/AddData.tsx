@@ -64,9 +64,9 @@ function Choices({ onAdd }: { onAdd: Add }) {
       <Box mb={3}>
         <Choice label="Pipeline" value={dagId} onChange={setDagId} values={[...ids].map((value) => ({ value }))} />
       </Box>
-      <Entries dagId={dagId} kind="statistics" title="Statistics, the newest first" onAdd={onAdd} />
+      <Entries dagId={dagId} kind="statistics" title="Statistics, newest first" onAdd={onAdd} />
       {[dagId, ...monitors].map((id) => (
-        <Entries key={id} dagId={id} kind="skew" title={`What was served, by ${id}`} onAdd={onAdd} />
+        <Entries key={id} dagId={id} kind="skew" title={`Served data, compared by ${id}`} onAdd={onAdd} />
       ))}
     </>
   );
@@ -140,7 +140,7 @@ function Entries({
                         colorPalette="gray"
                         onClick={() => onAdd(artifact, datasetsOf(artifact)[0] ?? "", true)}
                       >
-                        Show alone
+                        Show only this
                       </Button>
                     </Table.Cell>
                   </Table.Row>

@@ -107,7 +107,7 @@ export function DatasetBar({
             variant="ghost"
             colorPalette="gray"
             alignSelf="center"
-            title="Take this slice away"
+            title="Remove this slice"
             onClick={() => toggle(each)}
           >
             <Swatch index={each.index} /> {each.label} ×
@@ -126,7 +126,7 @@ function Origin({ reference, listing }: { reference: ArtifactRef; listing: Listi
         <AppLink to={airflowTaskPath(reference)}>{shortRun(reference.run_id)}</AppLink>
         {reference.kind === "skew" && " · served"}
       </Text>
-      <Text fontSize="xs" color="fg.muted" truncate title={days && "Times of the rows"}>
+      <Text fontSize="xs" color="fg.muted" truncate title={days && "Time range of the rows"}>
         {days ?? reference.dag_id}
         {listing && (
           <>

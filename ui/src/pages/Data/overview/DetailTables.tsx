@@ -12,7 +12,7 @@ const FIRST_VALUES = 20;
 
 const FIGURES: readonly Figure[] = [
   ["Rows", ({ rows }) => rows],
-  ["Rows that have it", ({ count }) => count],
+  ["Rows with a value", ({ count }) => count],
   ["Missing", ({ missing }) => missing],
   ["Missing share", ({ count, missing }) => (missing ?? 0) / ((count ?? 0) + (missing ?? 0) || 1), "share"],
   ["NaN", ({ nan }) => nan || null],
@@ -20,12 +20,12 @@ const FIGURES: readonly Figure[] = [
   ["Zeros", ({ zeros }) => zeros],
   ["Mean", ({ mean }) => mean, "value"],
   ["Standard deviation", ({ std }) => std],
-  ["Different values", ({ unique }) => unique],
+  ["Distinct values", ({ unique }) => unique],
   ["Average length", ({ average_length: length }) => length],
   ["Not UTF-8", ({ not_utf8: count }) => count || null],
-  ["Values in a row, least", ({ values_per_row: each }) => (each && each[2] !== 1 ? each[0] : null)],
-  ["Values in a row, mean", ({ values_per_row: each }) => (each && each[2] !== 1 ? each[1] : null)],
-  ["Values in a row, most", ({ values_per_row: each }) => (each && each[2] !== 1 ? each[2] : null)],
+  ["Values per row, minimum", ({ values_per_row: each }) => (each && each[2] !== 1 ? each[0] : null)],
+  ["Values per row, mean", ({ values_per_row: each }) => (each && each[2] !== 1 ? each[1] : null)],
+  ["Values per row, maximum", ({ values_per_row: each }) => (each && each[2] !== 1 ? each[2] : null)],
   ["Non-uniformity", ({ non_uniformity: value }) => value],
 ];
 

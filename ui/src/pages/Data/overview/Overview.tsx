@@ -69,8 +69,8 @@ function NoStatistics({ dagId }: { dagId: string }) {
   }
   return (
     <Empty title="No statistics yet">
-      They are there as soon as a <Code>StatisticsOperator</Code> of this pipeline has finished, or a{" "}
-      <Code>SkewOperator</Code> has compared what is served. Start a run on{" "}
+      They appear once a <Code>StatisticsOperator</Code> of this pipeline has finished, or a <Code>SkewOperator</Code>{" "}
+      has compared served data with the training data. Start a run on{" "}
       <AppLink to={airflowDagPath(dagId)}>the page of {dagId}</AppLink>.
     </Empty>
   );

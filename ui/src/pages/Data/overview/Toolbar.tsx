@@ -26,7 +26,7 @@ export function Toolbar({
   const { groups, types, traits } = useMemo(() => countAll(all, several), [all, several]);
   return (
     <FilterBar summary={problem ?? (found === all.length ? "" : `${found} of `) + plural(all.length, "feature")}>
-      <Segments label="Kinds of features" value={group} onChange={setGroup} items={groups} />
+      <Segments label="Feature types" value={group} onChange={setGroup} items={groups} />
       <SearchInput placeholder="Search, or /regular expression/" />
       <ChoiceFilter name="type" label="Type" choices={types} />
       <ChoiceFilter name="only" label="Only" choices={traits} />

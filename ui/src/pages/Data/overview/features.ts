@@ -19,7 +19,7 @@ const LISTED_CLASSES = 20;
 /** What a label asks for: `classes: 0 setosa, 1 virginica`, or its problem. */
 export function labelInWords(problem: string | null, classes: readonly string[] | null): string {
   if (classes === null || classes.length === 0) {
-    return problem === null ? "what is to be predicted" : `what is to be predicted: ${problem}`;
+    return problem === null ? "the label, which the model predicts" : `the label, which the model predicts: ${problem}`;
   }
   const named = classes.slice(0, LISTED_CLASSES).map((name, number) => `${number} ${name}`);
   const rest = classes.length - named.length;
@@ -55,7 +55,7 @@ export interface FeatureRow {
 export const TRAITS = {
   missing: "has missing values",
   zeros: "mostly zeros",
-  constant: "has one value only",
+  constant: "has only one value",
   unique: "every value is different",
   lists: "has lists of values",
   differs: "differs from the first",

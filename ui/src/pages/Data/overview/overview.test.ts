@@ -41,8 +41,8 @@ test("what a label asks for is said, its classes by number", () => {
     ),
   ).toMatch(/^classes: 0 0, .* 19 19 and 2 more$/);
   expect([labelInWords("regression", null), labelInWords(null, null)]).toEqual([
-    "what is to be predicted: regression",
-    "what is to be predicted",
+    "the label, which the model predicts: regression",
+    "the label, which the model predicts",
   ]);
 });
 
