@@ -1,0 +1,135 @@
+"""Studies of hyperparameter searches in the store: ``<store>/_state/studies/<dag>/<task>/<study>/``.
+
+``study.json`` is the study; ``trials-000.jsonl`` and so on have a line for each trial, :data:`TRIALS_A_FILE` a file, by
+number; ``stop/<number>.json`` or ``stop/all.json`` asks the search to end a trial, or itself; ``best/`` is the model of
+the best trial so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from airflow_hops.contract.artifacts import BadInput, Producer
+from airflow_hops.contract.search import StudyRecord, TrialRecord
+from airflow_hops.contract.times import now
+from airflow_hops.store.artifact_store import ArtifactStore
+
+TRIALS_A_FILE = 500
+_STUDY, _ALL = "study.json", "all"
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """A study's folder; make one with :func:`study_folder`.
+
+    Attributes:
+        store: The artifact store.
+        uri: The folder's address.
+    """
+
+    store: ArtifactStore
+    uri: str
+
+    def read(self) -> StudyRecord | None:
+        """The study; None where there is none.
+
+        Raises:
+            BadInput: the file is not a study's.
+        """
+        uri = f"{self.uri}/{_STUDY}"
+        try:
+            return StudyRecord.from_dict(self.store.read_json(uri))
+        except FileNotFoundError:
+            return None
+        except TypeError as error:
+            raise BadInput(f"{uri}: not the record of a study ({error})") from error
+
+    def write(self, study: StudyRecord) -> None:
+        """Writes the study; the search's job alone does."""
+        self.store.write_text(f"{self.uri}/{_STUDY}", json.dumps(study.to_dict(), indent=1) + "\n")
+
+    def trials(self) -> list[TrialRecord]:
+        """All trials, by number.
+
+        Raises:
+            BadInput: a file is damaged.
+        """
+        found = []
+        for name in self.store.names(self.uri):
+            if not name.startswith("trials-") or not name.endswith(".jsonl"):
+                continue
+            uri = f"{self.uri}/{name}"
+            try:
+                found += [TrialRecord.from_dict(json.loads(line)) for line in self.store.read_text(uri).splitlines()]
+            except (ValueError, TypeError) as error:
+                raise BadInput(f"{uri}: not the record of trials ({error}); restore it, or remove the study") from error
+        return sorted(found, key=lambda trial: trial.number)
+
+    def write_trials(self, lines: Sequence[str], changed: Collection[int]) -> None:
+        """Writes the files that hold changed trials.
+
+        Args:
+            lines: The JSON of each trial, by number.
+            changed: Numbers of those that have changed.
+        """
+        for file in sorted({number // TRIALS_A_FILE for number in changed}):
+            held = lines[file * TRIALS_A_FILE : (file + 1) * TRIALS_A_FILE]
+            self.store.write_text(f"{self.uri}/trials-{file:03}.jsonl", "".join(f"{line}\n" for line in held))
+
+    def request_stop(self, trial: int | None, by: str) -> None:
+        """Asks the search to end a running trial, or itself with all of its trials; it looks every few seconds.
+
+        A search that is stopped ends with the best trial so far.
+
+        Args:
+            trial: The trial's number; None for the search.
+            by: Who asks.
+        """
+        name = _ALL if trial is None else str(trial)
+        self.store.write_text(f"{self.uri}/stop/{name}.json", json.dumps({"by": by, "at": now()}))
+
+    def stop_requests(self) -> dict[int | None, str]:
+        """Who has asked to stop a trial, by its number, or the search, under None."""
+        found: dict[int | None, str] = {}
+        for name in self.store.names(f"{self.uri}/stop"):
+            what = name.removesuffix(".json")
+            if what == _ALL or what.isdigit():
+                with contextlib.suppress(FileNotFoundError, BadInput, AttributeError):
+                    found[None if what == _ALL else int(what)] = str(
+                        self.store.read_json(f"{self.uri}/stop/{name}").get("by", "somebody")
+                    )
+        return found
+
+    def clear_stop(self, trial: int | None) -> None:
+        """Removes a request that has been answered."""
+        self.store.remove_text(f"{self.uri}/stop/{_ALL if trial is None else trial}.json")
+
+
+def study_folder(store: ArtifactStore, dag_id: str, task_id: str, study: str) -> StudyFolder:
+    """The folder of a study, whether or not it is there.
+
+    Args:
+        store: The artifact store.
+        dag_id: The DAG.
+        task_id: The task; ``<task>@<index>`` of a mapped one.
+        study: The study's name; by default the DAG run's id.
+    """
+    return StudyFolder(store, store.uri("_state", "studies", dag_id, task_id, study))
+
+
+def study_names(store: ArtifactStore, dag_id: str, task_id: str) -> list[str]:
+    """Names of a task's studies, as they are in the store, sorted."""
+    return store.names(store.uri("_state", "studies", dag_id, task_id))
+
+
+def searching_tasks(store: ArtifactStore, dag_id: str) -> list[str]:
+    """Tasks of a DAG that have studies, sorted; ``<task>@<index>`` of mapped ones."""
+    return store.names(store.uri("_state", "studies", dag_id))
+
+
+def task_name(producer: Producer) -> str:
+    """The name of a task in the folders of studies."""
+    return producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"

@@ -1,0 +1,136 @@
+"""Searches as both sides speak of them: spaces, options, and the record of a study in the store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.search import (
+    Choice,
+    IntUniform,
+    LogUniform,
+    SearchOptions,
+    StudyRecord,
+    TrialRecord,
+    Uniform,
+)
+from airflow_hops.contract.search.space import space_of_dict, space_to_dict
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.studies import TRIALS_A_FILE, searching_tasks, study_folder, study_names
+
+OPTIONS = {"training": {}, "space": {"lr": LogUniform(1e-4, 1e-2)}, "metrics": ["auc"], "directions": ["maximize"]}
+
+
+def test_a_space_comes_back_from_json() -> None:
+    space = {"lr": LogUniform(1e-4, 1e-2), "rate": Uniform(0, 1, step=0.5), "units": IntUniform(16, 64, step=16)}
+    told = space_to_dict({**space, "optimizer": ["sgd", "adam"], "epochs": 3})
+    assert space_of_dict(told) == {**space, "optimizer": Choice(["sgd", "adam"]), "epochs": Choice([3])}
+    assert space_to_dict(told) == told
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Uniform(1, 1), "low below high"),
+        (lambda: Uniform(0, float("inf")), "finite numbers"),
+        (lambda: LogUniform(0, 1), "above 0"),
+        (lambda: IntUniform(0, 8, log=True), "above 0"),
+        (lambda: IntUniform(1, 2.5), "integers"),  # type: ignore[arg-type]
+        (lambda: IntUniform(1, 8, step=0), "step is 0"),
+        (lambda: Choice([]), "at least one value"),
+        (lambda: Choice([1, 1]), "1 twice"),
+        (lambda: space_to_dict({}), "space is {}"),
+        (lambda: space_to_dict({"l r": [1]}), "'l r'"),
+        (lambda: space_to_dict({"lr": []}), r"space\['lr'\]"),
+        (lambda: space_to_dict({"lr": {"type": "uniform", "low": 2, "high": 1}}), r"space\['lr'\].*low below high"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"trials": 0}, "trials is 0"),
+        ({"parallel": 0}, "parallel is 0"),
+        ({"parallel": None}, "parallel is None"),
+        ({"sampler": "annealing"}, "sampler is 'annealing', expected one of tpe"),
+        ({"pruner": "half"}, "pruner is 'half'"),
+        ({"directions": ["up"]}, "direction is 'up'"),
+        ({"metrics": []}, "metrics"),
+        ({"metrics": ["auc", "loss"]}, "a direction for each"),
+        ({"sampler": "grid"}, "cannot enumerate"),
+        ({"sampler": "grid", "space": "model:space"}, "the function 'model:space'"),
+        ({"choose": "loss"}, "choose is 'loss'"),
+        ({"timeout_s": 0}, "timeout"),
+        ({"seed": -1}, "seed is -1"),
+        ({"trials": None}, "trials is None"),
+        (
+            {"metrics": ["auc", "loss"], "directions": ["maximize", "minimize"], "pruner": "median"},
+            "cannot be pruned",
+        ),
+    ],
+)
+def test_an_option_that_is_none_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        SearchOptions(**{**OPTIONS, **given})
+
+
+def test_options_come_back_from_json_and_a_grid_counts_its_points() -> None:
+    options = SearchOptions(**{**OPTIONS, "sampler": "grid", "space": {"a": [1, 2, 3], "b": IntUniform(0, 2)}})
+    assert SearchOptions(**options.to_dict()) == options
+    assert (options.wanted, replace(options, trials=None).wanted, replace(options, trials=4).wanted) == (9, 9, 4)
+
+
+def test_the_record_of_a_study_is_read_as_it_was_written(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    folder = study_folder(store, "flights", "search@1", "manual__2026-11-22T10:00:00+00:00")
+    assert folder.read() is None
+    study = StudyRecord(
+        name="manual__2026-11-22T10:00:00+00:00",
+        dag_id="flights",
+        task_id="search@1",
+        run_id="manual__2026-11-22T10:00:00+00:00",
+        state="running",
+        program="model:train",
+        space={"lr": {"type": "uniform", "low": 0.0, "high": 1.0, "step": None}},
+        metrics=["auc"],
+        directions=["maximize"],
+        sampler="tpe",
+        pruner="none",
+        trials=600,
+        parallel=2,
+        seed=0,
+        started="2026-11-22T10:00:00.000+00:00",
+        base="0" * 16,
+    )
+    folder.write(study)
+    trials = [
+        TrialRecord(number=n, state="complete", params={"lr": n / 600}, started="", key=str(n), run_id="r", values=[n])
+        for n in range(600)
+    ]
+    lines = [json.dumps(trial.to_dict()) for trial in trials]
+    folder.write_trials(lines, range(600))
+    assert (read := folder.read()) is not None and read.to_dict() == study.to_dict()
+    assert [trial.to_dict() for trial in folder.trials()] == [trial.to_dict() for trial in trials]
+    assert study_names(store, "flights", "search@1") == ["manual__2026-11-22T10_00_00+00_00"]
+    assert searching_tasks(store, "flights") == ["search@1"]
+    folder.write_trials([*lines[:TRIALS_A_FILE], "broken"], [TRIALS_A_FILE])
+    with pytest.raises(BadInput, match=r"trials-001\.jsonl"):
+        folder.trials()
+
+
+def test_a_stop_is_asked_for_and_answered(tmp_path: Path) -> None:
+    folder = study_folder(ArtifactStore(str(tmp_path)), "flights", "search", "one")
+    folder.request_stop(3, "ann")
+    folder.request_stop(None, "bob")
+    assert folder.stop_requests() == {3: "ann", None: "bob"}
+    folder.clear_stop(None)
+    assert folder.stop_requests() == {3: "ann"}
