@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import multiprocessing.forkserver
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.connection import Client, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-_ANSWER_S = 600.0
+_ANSWER_S = 180.0
 
 
 class WaitingRanks:
     """A gang of Horovod's whose ranks wait for what they are to do.
 
     ``ranks(function, *arguments)`` calls the function on every rank, and answers what it returned, by rank. What it
-    raises on one, it raises here; ``ranks.errors(…)`` are the messages of what it raises, by rank.
+    raises on one, it raises here; ``ranks.errors(…)`` are the messages of what it raises, by rank. Ranks of which one
+    does not answer are ended, and the next call begins with others.
 
     Args:
         size: Number of ranks.
@@ -29,15 +33,11 @@ class WaitingRanks:
     """
 
     def __init__(self, size: int, forking: Any) -> None:
+        self._size, self._forking = size, forking
         self._logs = tempfile.TemporaryDirectory(prefix="ranks-")
-        with Listener(family="AF_UNIX") as listener:
-            self._gang = forking.Process(target=run_waiting_gang, args=(size, listener.address, self._logs.name))
-            self._gang.start()
-            answered = [listener.accept() for _ in range(size)]
-        ranks = sorted((*connection.recv(), number) for number, connection in enumerate(answered))
-        self._connections = [answered[number] for _, _, number in ranks]
-        self._pids = [pid for _, pid, _ in ranks]
-        self._signal(signal.SIGSTOP)
+        self._gang: Any = None
+        self._connections: Sequence[Connection] = ()
+        self._pids: list[int] = []
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> list[Any]:
         """What the function returned, by rank."""
@@ -53,62 +53,95 @@ class WaitingRanks:
         return ["no error" if error is None else str(error) for _, error in answers]
 
     def end(self) -> None:
-        """Ends the ranks."""
-        self._signal(signal.SIGCONT)
+        """Ends the ranks, if there are any."""
+        if self._gang is None:
+            return
         for connection in self._connections:
             connection.close()
+        self._signal(signal.SIGCONT)
         self._gang.join(10)
         self._gang.kill()
-        self._logs.cleanup()
+        self._gang, self._connections, self._pids = None, (), []
+
+    def _start(self) -> None:
+        self._connections, theirs = zip(*(self._forking.Pipe() for _ in range(self._size)), strict=True)
+        self._gang = self._forking.Process(target=run_waiting_gang, args=(theirs, self._logs.name))
+        self._gang.start()
+        for each in theirs:
+            each.close()
+        self._pids = self._answers("is not there")
 
     def _signal(self, number: signal.Signals) -> None:
         # Between calls they stand still: Horovod's thread in each would look for work a thousand times a second.
         for pid in self._pids:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _ask(self, call: Callable[[], Any]) -> list[tuple[Any, Exception | None]]:
-        self._signal(signal.SIGCONT)
-        for connection in self._connections:
-            connection.send(call)
-        answers = []
-        for rank, connection in enumerate(self._connections):
-            assert connection.poll(_ANSWER_S), f"rank {rank} waits for another, or does not end: {answers}"
-            answers.append(connection.recv())
+        try:
+            if self._gang is None:
+                self._start()
+            self._signal(signal.SIGCONT)
+            for connection in self._connections:
+                connection.send(call)
+            answers = self._answers("waits for another, or does not end")
+        except BaseException:
+            self.end()
+            raise
         self._signal(signal.SIGSTOP)
         return answers
 
+    def _answers(self, otherwise: str) -> list[Any]:
+        answers: list[Any] = []
+        for rank, connection in enumerate(self._connections):
+            if not connection.poll(_ANSWER_S):
+                self._signal(signal.SIGABRT)  # which has them write where each thread stands
+                time.sleep(2)
+                pytest.fail(f"rank {rank} {otherwise}: {answers}\n{self._said()}")
+            answers.append(connection.recv())
+        return answers
 
-def run_waiting_gang(size: int, address: str, logs: str) -> None:
+    def _said(self) -> str:
+        """The last that the ranks have written."""
+        logs = {log.name: log.read_text().splitlines() for log in sorted(Path(self._logs.name).rglob("*.log"))}
+        return "\n".join(
+            line for name, lines in logs.items() for line in [name, *lines[-60:]] if "Extension modules" not in line
+        )
+
+
+def run_waiting_gang(connections: Sequence[Connection], logs: str) -> None:
     """The ranks' parent."""
     from airflow_hops.runtime.gang import LocalRanks, run_gang
 
-    run_gang(partial(_serve, address), size, logs=Path(logs), launcher=LocalRanks(size), stall_timeout_s=3600)
+    size = len(connections)
+    run_gang(partial(_serve, connections), size, logs=Path(logs), launcher=LocalRanks(size), stall_timeout_s=3600)
 
 
-def _serve(address: str, placement: Any, channel: Any) -> None:
+def _serve(connections: Sequence[Connection], placement: Any, channel: Any) -> None:
     """What a rank does: one thread, and graphs as they are, for optimizing one takes longer than its few steps."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
+    faulthandler.enable()
     # Gloo counts the seconds in which a rank stands still as seconds in which its peer did not answer (30 are allowed).
     os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "3600"
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     hvd.init()
-    with Client(address, family="AF_UNIX") as connection:
-        connection.send((placement.rank, os.getpid()))
-        while True:
-            try:
-                call = connection.recv()
-            except EOFError:
-                hvd.shutdown()
-                return
-            try:
-                answer = call(), None
-            except Exception as error:
-                answer = None, error
-            connection.send(answer)
+    connection = connections[placement.rank]
+    connection.send(os.getpid())
+    while True:
+        try:
+            call = connection.recv()
+        except EOFError:
+            hvd.shutdown()
+            return
+        try:
+            answer = call(), None
+        except Exception as error:
+            answer = None, error
+        connection.send(answer)
 
 
 def forkserver() -> Any:

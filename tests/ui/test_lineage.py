@@ -140,7 +140,9 @@ def test_what_another_dag_made_is_a_box_without_a_name(site: Site, open_page: Op
     assert DAG not in page.locator("main, #root").first.inner_text()
     seen = open_page(path)
     expect(seen.get_by_role("button", name=re.compile("^Skew"))).to_be_visible()
-    expect(seen.get_by_role("button", name=re.compile("made by a DAG that you do not have permission to read$"))).to_have_count(0)
+    expect(
+        seen.get_by_role("button", name=re.compile("made by a DAG that you do not have permission to read$"))
+    ).to_have_count(0)
 
 
 def test_nothing_made_yet_says_how_to_begin(open_page: OpenPage) -> None:

@@ -115,7 +115,9 @@ def test_anomalies_are_told_across_runs_with_values_and_rows(site: Site, open_pa
     rows.first.click()
     panel = page.get_by_role("complementary", name="Anomalies of dest")
     expect(panel.get_by_role("region", name="Split train")).to_contain_text(f"{told['reasons'][0]['rows']} of ")
-    expect(panel.get_by_role("link", name="Data of this feature")).to_have_attribute("href", re.compile("/data.*feature=dest"))
+    expect(panel.get_by_role("link", name="Data of this feature")).to_have_attribute(
+        "href", re.compile("/data.*feature=dest")
+    )
     proposal = page.get_by_role("table", name="From version 1 to proposed")
     expect(proposal.get_by_text("+ ABQ")).to_be_visible()
     expect(page.get_by_role("region", name="Decision")).to_contain_text(found[at]["question"]["note"])

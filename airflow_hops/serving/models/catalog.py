@@ -257,8 +257,8 @@ class Catalog:
                 raise ServingError(
                     grpc.StatusCode.UNAVAILABLE, f"Servable is not loaded yet: {_wanted(model, version)}"
                 ) from None
-            if not self.discover(model):
-                raise
+            self.discover(model)
+        # Once more: it may have been found, or have become available, since.
         return self._find(model, version, label, sticky_key)
 
     def _find(self, model: str, version: int | None, label: str | None, sticky_key: str | None) -> Servable:
