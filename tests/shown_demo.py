@@ -22,7 +22,7 @@ import pytest
 from airflow_hops.processes.lifetime import end_with_parent
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-TIMEOUT_S = 1500
+TIMEOUT_S = 500
 IDLE = ("scheduler", "dag-processor", "triggerer")
 """The components of Airflow that take a sixth of a core while nothing runs, and that no page needs."""
 

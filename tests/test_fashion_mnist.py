@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY
 
-TIMEOUT_S = 1500
+TIMEOUT_S = 500
 SCRIPTS = str(REPOSITORY / "scripts")
 
 
