@@ -70,7 +70,6 @@ LONG = (
     "tests/test_fashion_mnist.py",
     "tests/test_tutorial.py",
     "demo ends",
-    "wheel",
     "api",
 )
 """Groups that take minutes: those begin first, and the rest fills the time beside them."""

@@ -1,4 +1,4 @@
-"""The tutorial, by its own text: from an empty folder to a served model and a monitor that notices bad data."""
+"""The tutorial, by its own text and from the wheel alone: from an empty folder to a monitor that notices bad data."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow.parquet as pq
 import pytest
 from snippets import BLOCK, REPOSITORY
+from uv import find_uv_bin
 from waiting import wait_for
 
+from airflow_hops.environments import uv_environment
 from demo.airflow_api import FINISHED, AirflowApi
 from demo.services import free_port
 
@@ -38,7 +41,7 @@ class Reader:
         said: What the commands have printed.
     """
 
-    def __init__(self, folder: Path, runtime: Path) -> None:
+    def __init__(self, folder: Path, programs: Path, runtime: Path) -> None:
         airflow, grpc, rest = free_port(), free_port(), free_port()
         self.folder, self.said, self.api = folder, "", AirflowApi(f"http://localhost:{airflow}")
         self.text = TUTORIAL
@@ -47,7 +50,7 @@ class Reader:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
         self.environment = {
             **kept,
-            "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
+            "PATH": f"{programs}:{kept['PATH']}",
             "AIRFLOW__HOPS__RUNTIME": str(runtime),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__API__WORKERS": "1",
@@ -119,8 +122,24 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, runtime: Path) -> Iterator[Reader]:
-    reader = Reader(tmp_path, runtime)
+def programs(tmp_path: Path, wheel_file: Path) -> Path:
+    """Folder of the programs of an environment with the wheel and what else the tutorial installs."""
+    environment = tmp_path / "environment"
+    uv, kept = find_uv_bin(), uv_environment(os.environ)
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], env=kept, check=True)
+    (names,) = re.findall(r"^\$ pip install (.*)$", TUTORIAL, re.MULTILINE)
+    packages = [str(wheel_file) if name == "airflow-hops" else name for name in names.split()]
+    command = [uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), *packages]
+    command += ["--constraints", str(REPOSITORY / "requirements" / "airflow.txt")]
+    subprocess.run(command, env=kept, cwd=tmp_path, check=True)
+    return environment / "bin"
+
+
+@pytest.fixture
+def reader(tmp_path: Path, programs: Path, runtime: Path) -> Iterator[Reader]:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    reader = Reader(folder, programs, runtime)
     yield reader
     for service in reader.services:
         os.killpg(service.pid, signal.SIGTERM)
@@ -142,3 +161,12 @@ def test_the_tutorial_leads_to_a_served_model_and_to_a_monitor_that_notices(read
     skew = reader.api.xcom("penguins_monitoring", run_id, "skew")["properties"]
     assert (skew["verdict"], skew["causes"]) == ("pipeline_fault", {"bill_length_mm": "unit_change"})
     assert reader.states("penguins_monitoring")["request_retraining"] == "skipped"
+    captured = pq.read_table(reader.folder / "airflow" / "hops-serving" / "captured" / "penguins")
+    assert captured.num_rows == 1 + 333
+
+
+def test_the_quickstart_says_the_same() -> None:
+    text = (REPOSITORY / "docs" / "start" / "quickstart.md").read_text()
+    (text,) = re.findall(r"^## Install it in your Airflow$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
+    assert commands == ["pip install airflow-hops", INSTALLS[1], "airflow hops doctor", *SERVICES]
