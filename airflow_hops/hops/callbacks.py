@@ -33,10 +33,10 @@ _COUNTERS: Mapping[type, tuple[str, ...]] = {
 
 
 class FitCallbacks(keras.callbacks.CallbackList):
-    """The callbacks of one training that Keras runs in parts: the rest of a resumed epoch, then whole epochs.
+    """The callbacks of one training that Keras runs in parts: the rest of a resumed epoch, then the other epochs.
 
-    Keras's ``fit`` takes one number of steps for all epochs, so that each part is a ``fit`` of its own; callbacks see
-    one training, which :meth:`begin` and :meth:`end` enclose.
+    Keras's ``fit`` takes one number of steps for all epochs, so each part is a separate ``fit``; the callbacks see one
+    training, between :meth:`begin` and :meth:`end`.
     """
 
     def begin(self) -> None:
@@ -55,7 +55,7 @@ class FitCallbacks(keras.callbacks.CallbackList):
 
 
 def guarding_callbacks(context: TrainContext, guard: Guard) -> list[Any]:
-    """Equal weights at the start, finite loss, equally many steps, metrics over all ranks, equal weights all along."""
+    """Returns the callbacks that check weights, loss and steps, and average metrics over all ranks."""
     return [
         BroadcastCallback(),
         NanStopCallback(),
@@ -67,7 +67,7 @@ def guarding_callbacks(context: TrainContext, guard: Guard) -> list[Any]:
 
 
 class _EpochCallback(keras.callbacks.Callback):
-    """Tells the data which epoch it is, and the watcher that the rank lives; sees to it that ranks end it together."""
+    """Sets the epoch of the data, reports that the rank is alive, and makes ranks end the epoch together."""
 
     def __init__(self, context: TrainContext) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _EpochCallback(keras.callbacks.Callback):
         self._open = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Compares how many steps an epoch has on each rank, where that is known beforehand."""
+        """Compares the ranks' numbers of steps per epoch, if they are known in advance."""
         steps = self.params.get("steps")
         by_rank = _gather_int(-1 if steps is None else steps, "hops_steps")
         if len(set(by_rank)) > 1:
@@ -113,7 +113,7 @@ class _EpochCallback(keras.callbacks.Callback):
         self._end_steps()
 
     def _end_steps(self) -> None:
-        """Waits for all ranks to end the epoch; those that go on longer do so without this one's gradients."""
+        """Waits for all ranks to end the epoch; longer ranks continue without this one's gradients."""
         if not self._open:
             return
         self._open = False
@@ -132,10 +132,10 @@ class _EpochCallback(keras.callbacks.Callback):
 
 
 def _join(join: Callable[[], Any]) -> None:
-    """Waits for all ranks, which may go on without this one's gradients until then.
+    """Waits for all ranks, which may continue without this one's gradients until then.
 
-    A Horovod that is built with NCCL has this operation for GPUs alone. Without a GPU nothing is waited for here: ranks
-    of different numbers of steps then stand still, each where it says that it is.
+    Horovod built with NCCL has this operation only for GPUs. Without a GPU, this does not wait: ranks with different
+    numbers of steps then hang, each at the position that it reports.
     """
     try:
         # A function of its own each time: TensorFlow takes the operation for one without effects, and would reuse it.
@@ -146,13 +146,13 @@ def _join(join: Callable[[], Any]) -> None:
 
 
 class RecordCallback(keras.callbacks.Callback):
-    """Reports an epoch, writes its events and checkpoints, and lets all ranks stop together. The last of all.
+    """Reports an epoch, writes its events and checkpoints, and makes all ranks stop together. The last callback.
 
     Args:
         context: The rank's.
-        epochs: How many there will be.
-        rows: Rows of an epoch over all ranks, for the examples per second; 0 if that is not known.
-        users: The user's own callbacks, whose counters are saved, too.
+        epochs: Number of epochs.
+        rows: Rows of an epoch over all ranks, for the examples per second; 0 if unknown.
+        users: The user's own callbacks, whose counters are saved as well.
         every_steps: Steps between checkpoints within an epoch; 0 for none.
     """
 
@@ -166,7 +166,7 @@ class RecordCallback(keras.callbacks.Callback):
         self._first = self._saved_at = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts back what the others have set to its beginning."""
+        """Restores the state that the other callbacks have reset."""
         state = self._context.state
         self._saved_at = state.position.step
         if state.snapshot is not None and state.is_at_snapshot:
@@ -174,7 +174,7 @@ class RecordCallback(keras.callbacks.Callback):
             state.restore_own_state(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begins to count; within an epoch that is resumed, metrics and random numbers go on where they were."""
+        """Starts counting; in a resumed epoch, metrics and random numbers continue from their saved states."""
         context = self._context
         self._first = context.first_batch
         if self._first:
@@ -183,7 +183,7 @@ class RecordCallback(keras.callbacks.Callback):
         self._began = self._trained_until = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves where it is time."""
+        """Writes a checkpoint if it is due."""
         self._trained_until = time.monotonic()
         context, steps = self._context, self.params.get("steps")
         done = self._first + batch + 1
@@ -225,14 +225,14 @@ class RecordCallback(keras.callbacks.Callback):
 
 
 def _gather_int(value: int, name: str) -> list[int]:
-    """A number of each rank, by rank."""
+    """Gathers a number of each rank, by rank."""
     if hvd.size() == 1:
         return [value]
     return [int(found) for found in hvd.allgather(tf.constant([value], tf.int64), name=name).numpy()]
 
 
 def _counters(callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-    """What callbacks count, as JSON values and as arrays, by the callback's number and class."""
+    """Returns the callbacks' counters, as JSON values and as arrays, by the callback's number and class."""
     values: dict[str, Any] = {}
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for number, callback in enumerate(callbacks):

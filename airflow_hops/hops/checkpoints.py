@@ -1,8 +1,8 @@
-"""Checkpoints: all that a training needs to go on as if it had never stopped, each whole or not there.
+"""Checkpoints: everything that a training needs to continue as if it had never stopped, written atomically.
 
-A checkpoint is a folder ``step-<n>``: ``variables.npz`` (model and optimizer), ``callbacks.npz`` where callbacks keep
-arrays, ``rank-<n>.npz`` (each rank's own state) and ``checkpoint.json``, which says where the training stood and holds
-the checksums of the others. It appears by a rename, so that a kill at any moment leaves the one before.
+A checkpoint is a folder ``step-<n>``: ``variables.npz`` (model and optimizer), ``callbacks.npz`` if callbacks keep
+arrays, ``rank-<n>.npz`` (each rank's own state) and ``checkpoint.json``, which has the position of the training and the
+checksums of the other files. It is created by a rename, so that the previous one remains after a kill at any moment.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Position:
     Attributes:
         step: Steps done, over all epochs.
         epoch: Epochs done.
-        batch: Steps done of the epoch after them; 0 at its beginning.
-        fit: Trainings of this training function done: its calls of ``context.fit``.
-        stopped: Whether all ranks have agreed to stop.
+        batch: Steps done of the current epoch; 0 at its start.
+        fit: Finished trainings of this training function: its calls of ``context.fit``.
+        stopped: Whether all ranks agreed to stop.
     """
 
     step: int = 0
@@ -60,12 +60,12 @@ class Snapshot:
     """A training at one moment, in memory.
 
     Attributes:
-        position: Where it stands.
+        position: Position of the training.
         variables: Arrays of the model and its optimizer, by name; rank 0's.
         rank_states: Each rank's own state, by rank; see :mod:`airflow_hops.hops.rank_state`.
         history: Metrics of each epoch done.
-        callbacks: What callbacks count, JSON values, by callback.
-        callback_arrays: What of it are arrays.
+        callbacks: The callbacks' counters, JSON values, by callback.
+        callback_arrays: The callbacks' counters that are arrays.
     """
 
     position: Position
@@ -81,9 +81,9 @@ class Checkpoint:
     """A finished checkpoint on disk.
 
     Attributes:
-        path: Its folder.
-        position: Where the training stood.
-        ranks: How many ranks it was saved with.
+        path: Folder of the checkpoint.
+        position: Position of the training.
+        ranks: Number of ranks that it was saved with.
         history: Metrics of each epoch done.
     """
 
@@ -94,13 +94,13 @@ class Checkpoint:
 
     @classmethod
     def of(cls, path: Path, description: Mapping[str, Any]) -> Checkpoint:
-        """The checkpoint that ``checkpoint.json`` describes."""
+        """Returns the checkpoint that ``checkpoint.json`` describes."""
         history = tuple(description["history"])
         return cls(path, Position(**description["position"]), description["ranks"], history)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What a checkpoint says of itself.
+    """Reads the description of a checkpoint.
 
     Raises:
         BadInput: another version of this package wrote it.
@@ -126,11 +126,11 @@ def check_files(path: Path) -> None:
 
 
 def copy_variables(model: Any, optimizer: Any = None) -> dict[str, np.ndarray[Any, Any]]:
-    """Copies of the variables of a model and its optimizer.
+    """Copies the variables of a model and its optimizer.
 
     Args:
         model: A Keras model.
-        optimizer: Its optimizer, where it was not compiled with one.
+        optimizer: Its optimizer, if it was not compiled with one.
     """
     return {name: variable.numpy() for name, variable in _variables(model, optimizer).items()}
 
@@ -139,15 +139,15 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
     """Writes a checkpoint and removes the oldest beyond ``keep``.
 
     Args:
-        folder: Where checkpoints go; it is made.
-        snapshot: The training.
-        keep: How many checkpoints to keep.
+        folder: Folder of the checkpoints; it is created.
+        snapshot: State of the training.
+        keep: Number of checkpoints to keep.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        HopsError: it cannot be written; those before it are left as they are.
+        HopsError: it cannot be written; earlier ones remain.
         BadInput: a weight is not a number.
     """
     bad = [n for n, values in snapshot.variables.items() if values.dtype.kind == "f" and not np.isfinite(values).all()]
@@ -199,13 +199,13 @@ def load_snapshot(checkpoint: Checkpoint) -> Snapshot:
 
 
 def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, where: str = "the checkpoint") -> None:
-    """Sets the variables of a model and its optimizer to a snapshot's, however many ranks there were.
+    """Sets the variables of a model and its optimizer to those of a snapshot, of any number of ranks.
 
     Args:
-        snapshot: The training.
+        snapshot: State of the training.
         model: A Keras model, built.
-        optimizer: Its optimizer, where it was not compiled with one.
-        where: Where the snapshot comes from, for the error.
+        optimizer: Its optimizer, if it was not compiled with one.
+        where: Source of the snapshot, for the error.
 
     Raises:
         BadInput: the snapshot is of another architecture.
@@ -228,14 +228,14 @@ def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, 
 
 
 class CheckpointWriter:
-    """Writes checkpoints in a thread, one at a time, so that training need not wait for a disk.
+    """Writes checkpoints in a thread, one at a time, so that training does not wait for the disk.
 
     An error of the thread is raised by the next call.
 
     Args:
-        folder: Where checkpoints go.
-        keep: How many to keep.
-        on_written: Called, in the thread, with the folder of each that is whole.
+        folder: Folder of the checkpoints.
+        keep: Number of checkpoints to keep.
+        on_written: Called in the thread with the folder of each complete checkpoint.
     """
 
     def __init__(self, folder: Path, keep: int, on_written: Callable[[Path], None]) -> None:
@@ -244,13 +244,13 @@ class CheckpointWriter:
         self._error: BaseException | None = None
 
     def write(self, snapshot: Snapshot) -> None:
-        """Begins to write a snapshot, once the one before has been written."""
+        """Starts writing a snapshot, after the previous one has been written."""
         self.finish()
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint")
         self._thread.start()
 
     def check(self) -> None:
-        """Raises the error of the last checkpoint, if it has failed by now."""
+        """Raises the error of the last checkpoint, if it has failed."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

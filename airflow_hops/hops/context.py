@@ -104,7 +104,7 @@ class TrainContext:
 
     @property
     def history(self) -> list[dict[str, float]]:
-        """Metrics of each epoch, those before the checkpoint included."""
+        """Metrics of each epoch, including those before the checkpoint."""
         return self.state.history
 
     @property
@@ -113,19 +113,19 @@ class TrainContext:
         return self.resumed_from.position.epoch if self.resumed_from else 0
 
     def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
-        """This rank's rows of a split.
+        """Opens this rank's rows of a split.
 
         Args:
             split: ``train``, ``eval``.
             columns: Which of :attr:`feature_outputs` to read; None for all.
 
         Raises:
-            BadInput: there is no such split or column, or it cannot be read.
+            BadInput: the split or a column does not exist, or cannot be read.
         """
         return self._shares.reader(split, columns)
 
     def steps(self, split: str, batch_size: int) -> int:
-        """Steps of an epoch, the same on every rank.
+        """Returns the number of steps of an epoch, the same on every rank.
 
         Args:
             split: ``train``, ``eval``.
@@ -143,30 +143,30 @@ class TrainContext:
         first_step: int = 0,
         columns: Sequence[str] | None = None,
     ) -> tf.data.Dataset:
-        """This rank's share of a split: features by name, labels and, where the examples have one, the rows' weights.
+        """Returns this rank's share of a split: features by name, labels and, if the examples have them, row weights.
 
-        Labels are the numbers of classes, int64, or, in a regression, float32, several a dict; weights are float32.
+        Labels are class numbers (int64) or, in a regression, float32; several labels are a dict. Weights are float32.
 
-        Each rank gets its own rows, every row is given once an epoch, and all ranks take the same number of steps,
-        whatever the sizes of files.
+        Each rank gets its own rows, every row occurs once per epoch, and all ranks take the same number of steps,
+        whatever the file sizes.
 
         Args:
             split: ``train``, ``eval``.
             batch_size: Rows of a step over all ranks; this rank's batches are a ``size``-th of it.
-            shuffle: Whether each pass has an order of its own, from seed, rank and epoch.
-            repeat: Whether the dataset begins anew when it ends.
-            first_step: The batch to begin with, in an epoch that is resumed; those that follow are what the whole epoch
-                would have given.
+            shuffle: Whether to shuffle each pass, seeded with seed, rank and epoch.
+            repeat: Whether the dataset starts again when it ends.
+            first_step: The batch to start with, in a resumed epoch; the batches from there on are those of the whole
+                epoch.
             columns: Which of :attr:`feature_outputs` to read; None for all.
         """
         dataset = self._shares.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
         return dataset.repeat() if repeat else dataset
 
     def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
-        """This rank's rows of a split at once, as NumPy, pandas, PyTorch, XGBoost, LightGBM take them.
+        """Reads all of this rank's rows of a split, for NumPy, pandas, PyTorch, XGBoost or LightGBM.
 
-        ``columns`` names those of :attr:`feature_outputs` to read, in this order; None for all. A model that takes a
-        matrix gets those that were read of the split ``train`` when it serves.
+        ``columns`` names the :attr:`feature_outputs` to read, in this order; None for all. A model that takes a matrix
+        is served the columns that were read of the split ``train``.
         """
         return self._shares.table(split, columns)
 
@@ -175,7 +175,7 @@ class TrainContext:
         return self._shares.suffice(split)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Tells the data which epoch it is; :meth:`fit` does. A resumed epoch has the order that it had."""
+        """Sets the epoch that the data is shuffled for; :meth:`fit` calls it. A resumed epoch keeps its order."""
         self.epoch = epoch
         self.epochs_begun += 1
 
@@ -183,7 +183,7 @@ class TrainContext:
         """Streams metrics to the task's log and to TensorBoard; rank 0's count, the others' are ignored.
 
         Args:
-            step: Where training is, counted as you like.
+            step: The position of the training, in any unit.
             metrics: Numbers by name.
         """
         self.on_alive(f"step {step}")
@@ -193,17 +193,17 @@ class TrainContext:
             self.events.write("train", step, numbers)
 
     def request_stop(self) -> None:
-        """Asks all ranks to stop when they next look; :meth:`fit` looks after each epoch."""
+        """Asks all ranks to stop at their next check; :meth:`fit` checks after each epoch."""
         self.stop_requested = True
 
     def should_stop(self, every: int = 1) -> bool:
-        """Whether any rank has asked to stop. Every rank must call it equally often, and all get the same answer.
+        """Returns whether any rank has asked to stop. Every rank must call it equally often; all get the same answer.
 
-        Asking the others takes a cycle of Horovod's and an all-reduce, a few ms. In a loop over steps let it do so at
-        every hundredth call only; between them the answer is the last one.
+        Asking the other ranks takes one Horovod cycle and an all-reduce, a few ms. In a loop over steps, pass
+        ``every=100``: the calls in between return the last answer.
 
         Args:
-            every: Calls of which the first asks the other ranks.
+            every: Ask the other ranks only once in this many calls.
         """
         if self._stop_calls % every == 0:
             self._agreed_stop = self.any_rank(self.stop_requested)
@@ -211,7 +211,7 @@ class TrainContext:
         return self._agreed_stop
 
     def any_rank(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank; every rank must call it."""
+        """Returns whether the flag is set on any rank; every rank must call it."""
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
@@ -222,21 +222,21 @@ class TrainContext:
         return bool(hvd.allreduce(tf.constant(int(flag)), op=hvd.Max, name="hops_any_rank").numpy())
 
     def restore(self, model: Any, optimizer: Any = None) -> Position:
-        """Goes back to where an earlier try stood, if there was one, and gives all ranks rank 0's weights.
+        """Restores the state of an earlier try, if there is one, and gives all ranks the weights of rank 0.
 
-        Python's, NumPy's, TensorFlow's and Keras's generators, the states of the model's random layers and metrics, and
-        the optimizer come back with the weights. A checkpoint of another number of ranks begins its epoch anew, with
-        the shards that there are now.
+        Besides the weights, it restores the optimizer, the random generators of Python, NumPy, TensorFlow and Keras,
+        and the states of the model's random layers and metrics. If the number of ranks has changed, the epoch starts
+        again with the new shards.
 
         Args:
             model: A Keras model, built.
             optimizer: Its optimizer, where it was not compiled with one.
 
         Returns:
-            Where the training stands: how many steps and epochs, and steps of the epoch after them, are done.
+            The position of the training: the steps and epochs done, and the steps done of the current epoch.
 
         Raises:
-            BadInput: the checkpoint is of another architecture.
+            BadInput: the checkpoint is of a model with another architecture.
         """
         return self.state.restore(model, optimizer)
 
@@ -250,20 +250,20 @@ class TrainContext:
         optimizer: Any = None,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Writes a checkpoint in a training loop of one's own; :meth:`fit` does it by itself. Every rank must call it.
+        """Writes a checkpoint, in your own training loop; :meth:`fit` writes them for you. Every rank must call it.
 
-        Training goes on while it is written. That it could not be written is raised by the next call.
+        Training continues while it is written. If writing fails, the next call raises the error.
 
         Args:
             model: The Keras model.
             step: Steps done, over all epochs.
             epoch: Epochs done.
-            batch: Steps done of the epoch after them.
+            batch: Steps done of the current epoch.
             optimizer: The optimizer, where the model was not compiled with one.
-            metrics: Of the epoch that has ended, for ``training.json``.
+            metrics: Metrics of the epoch that has just ended, for ``training.json``.
 
         Raises:
-            HopsError: the checkpoint before could not be written.
+            HopsError: the previous checkpoint could not be written.
             BadInput: a weight is not a number.
         """
         if metrics is not None:
@@ -272,24 +272,24 @@ class TrainContext:
         self.state.save(model, optimizer)
 
     def checkpoint_files(self, step: int, files: Mapping[str, bytes]) -> None:
-        """Writes a checkpoint of a model that is not of Keras, after ``step`` steps: its library's files by name."""
+        """Writes a checkpoint of a model other than Keras's, after ``step`` steps: the library's files by name."""
         self.state.move(step=int(step))
         self.state.save_files(files)
 
     def resumed_files(self) -> dict[str, bytes]:
-        """What the last :meth:`checkpoint_files` of an earlier try has saved; nothing in a first try."""
+        """Returns the files that the last :meth:`checkpoint_files` of an earlier try saved; none in a first try."""
         return self.state.read_files()
 
     def callbacks(
         self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
     ) -> list[Any]:
-        """The callbacks that :meth:`fit` adds, for a ``model.fit`` of one's own; checkpoints come after each epoch.
+        """Returns the callbacks that :meth:`fit` adds, for your own ``model.fit``, with a checkpoint after each epoch.
 
         Args:
-            epochs: How many there will be, for the progress.
-            reader: Of the split that is trained on, ``context.reader("train")``: each epoch must give all of its rows,
-                once. None for other data, whose rows are not compared.
-            guard_every_steps: Compare the ranks' weights after so many steps; the context's own by default.
+            epochs: Number of epochs, for the progress report.
+            reader: Reader of the training split, ``context.reader("train")``: each epoch must give each of its rows
+                once. None for other data, whose rows are not checked.
+            guard_every_steps: Number of steps between comparisons of the ranks' weights; by default the context's.
         """
         from airflow_hops.hops.callbacks import RecordCallback, guarding_callbacks
 
@@ -309,9 +309,9 @@ class TrainContext:
         guard_every_steps: int | None = None,
         checkpoint_every_steps: int | None = None,
     ) -> list[dict[str, float]]:
-        """``model.fit`` on all ranks: from the last checkpoint, with weights broadcast, checked and saved each epoch.
+        """Runs ``model.fit`` on all ranks from the last checkpoint on; checks and saves the weights each epoch.
 
-        A training function may call it several times. When it is resumed, calls that had ended are left out.
+        A training function may call it several times. In a resumed training, calls that had finished are skipped.
 
         Args:
             model: A compiled Keras 3 model whose optimizer is a :func:`airflow_hops.hops.keras.DistributedOptimizer`.
@@ -319,14 +319,14 @@ class TrainContext:
             batch_size: Rows of a step over all ranks.
             split: What to train on.
             validation_split: What to measure after each epoch; None for nothing.
-            callbacks: Callbacks of one's own; they see metrics over all ranks. In an epoch that is resumed they see
-                batches counted from 0. Checkpoints hold the counters of Keras's own callbacks, and of those that have
-                methods ``get_state() -> JSON`` and ``set_state(JSON)``.
-            guard_every_steps: Compare the ranks' weights after so many steps; by default as the operator says.
-            checkpoint_every_steps: Write a checkpoint after so many steps, too; by default as the operator says.
+            callbacks: Your own callbacks; they see metrics over all ranks. In a resumed epoch they see batches counted
+                from 0. Checkpoints hold the counters of Keras's own callbacks, and of those that have methods
+                ``get_state() -> JSON`` and ``set_state(JSON)``.
+            guard_every_steps: Number of steps between comparisons of the ranks' weights; by default the operator's.
+            checkpoint_every_steps: Number of steps between checkpoints within an epoch; by default the operator's.
 
         Returns:
-            Metrics of each epoch, those before the checkpoint included.
+            Metrics of each epoch, including those before the checkpoint.
         """
         from airflow_hops.hops.fitting import fit_model
 
@@ -358,11 +358,11 @@ class TrainContext:
 
     @property
     def reading_failure(self) -> Exception | None:
-        """What went wrong while examples were read: TensorFlow's own error does not tell whether a retry may help."""
+        """The error that occurred while reading examples: TensorFlow's own does not show whether a retry may help."""
         return self._shares.failure
 
     def make_guard(self, every_steps: int | None, reader: SplitReader | None = None) -> Guard:
-        """The guard of a training, which is noted in :attr:`guards`."""
+        """Makes the guard of a training, and adds it to :attr:`guards`."""
         from airflow_hops.hops.keras import GUARD_EVERY_STEPS, Guard
 
         self.state.join()
@@ -380,10 +380,10 @@ _current: list[TrainContext] = []
 
 
 def current_context() -> TrainContext:
-    """The context of this rank, for a script, which is given none.
+    """Returns the context of this rank, for a script, which gets no argument.
 
     Raises:
-        HopsError: this process is no rank of a training.
+        HopsError: this process is not a rank of a training.
     """
     if not _current:
         raise HopsError("there is no training in this process; HorovodTrainOperator runs scripts as ranks of one")
@@ -392,7 +392,7 @@ def current_context() -> TrainContext:
 
 @contextlib.contextmanager
 def made_current(context: TrainContext) -> Iterator[None]:
-    """Has :func:`current_context` answer a context within the ``with`` block."""
+    """Makes :func:`current_context` return a context within the ``with`` block."""
     _current.append(context)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The GPUs of this host that are this process's to use."""
+"""The GPUs of this host that this process may use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Gpu:
     """A GPU.
 
     Attributes:
-        id: What ``CUDA_VISIBLE_DEVICES`` calls it: its UUID where the driver tells, else what the scheduler calls it.
-        name: The model, ``NVIDIA H200``; empty where the driver does not tell.
-        memory_bytes: Of all its memory; 0 where the driver does not tell.
+        id: Its name in ``CUDA_VISIBLE_DEVICES``: the UUID, or, if the driver does not report it, the scheduler's name.
+        name: The model, ``NVIDIA H200``; empty if the driver does not report it.
+        memory_bytes: Total memory; 0 if the driver does not report it.
     """
 
     id: str
@@ -23,18 +23,18 @@ class Gpu:
 
 
 def get_num_gpus() -> int:
-    """How many GPUs this process may use; within a training, those of its rank."""
+    """Returns the number of GPUs that this process may use; within a training, those of its rank."""
     return len(get_gpus())
 
 
 def get_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """The GPUs that this process may use.
+    """Returns the GPUs that this process may use.
 
-    A scheduler's assignment (``CUDA_VISIBLE_DEVICES``: Slurm, Kubernetes, Spark, or a rank's own) comes first; without
-    one, they are all that NVML finds. TensorFlow is not asked, which would take them.
+    A scheduler's assignment (``CUDA_VISIBLE_DEVICES``: Slurm, Kubernetes, Spark, or a rank's own) takes precedence;
+    without one, all GPUs that NVML finds are returned. TensorFlow is not asked, because it would reserve them.
 
     Args:
-        environment: Variables of another process, whose GPUs are meant.
+        environment: Environment variables of another process, to get its GPUs.
 
     Returns:
         In the order of the assignment, or of the PCI bus.

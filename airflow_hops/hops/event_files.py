@@ -9,10 +9,10 @@ from typing import Any
 
 
 class EventFiles:
-    """The event files in a folder, made when they are written to.
+    """The event files in a folder, created at the first write.
 
     Args:
-        folder: Where they lie, in a folder for each run.
+        folder: Folder of the files, with a subfolder for each run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,7 +32,7 @@ class EventFiles:
         self._writers[run].flush()
 
     def write_epochs(self, history: Sequence[Mapping[str, float]]) -> None:
-        """Writes the metrics of the epochs that are not in the files yet, those of earlier tries included."""
+        """Writes the metrics of epochs that are not in the files yet, including those of earlier tries."""
         for number in range(self._epochs_written, len(history)):
             metrics = {name: value for name, value in history[number].items() if name != "seconds"}
             validation = {n.removeprefix("val_"): v for n, v in metrics.items() if n.startswith("val_")}

@@ -41,16 +41,16 @@ _NAMED_ROWS = 5
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What came of an export.
+    """The result of an export.
 
     Attributes:
         format: ``onnx`` or ``skops``; the folder in the artifact is called the same.
-        framework: What the model was trained with.
-        versions: Of the framework and of what converted it, by distribution.
-        largest_difference: Between the model and what is served, of any row of the sample: of a probability, or, in a
-            regression, in standard deviations of the predictions.
-        inputs: What requests hold: dtypes (int64, float32, string, …) by name.
-        not_converted: Why the model is no ONNX graph, where it is not.
+        framework: The framework of the model.
+        versions: Versions of the framework and of the converter, by distribution.
+        largest_difference: Largest difference between the model and the exported model on any row of the sample: of a
+            probability or, in a regression, in standard deviations of the predictions.
+        inputs: Inputs of requests: dtypes (int64, float32, string, …) by name.
+        not_converted: Why the model was not converted to ONNX, if it was not.
     """
 
     format: ModelFormat
@@ -74,37 +74,36 @@ def export_model(
     tolerance: float = TOLERANCE,
     fall_back: bool = False,
 ) -> ExportedModel:
-    """Writes ``<folder>/onnx`` (or ``<folder>/skops``), which the model server serves; it appears whole or not at all.
+    """Writes ``<folder>/onnx`` (or ``<folder>/skops``) for the model server, completely or not at all.
 
-    What is served is asked for each row of the sample, and compared with the model itself: features are float32 there
-    and the graph computes in float32, which can take a tree to another leaf.
+    The exported model predicts each row of the sample, and is compared with the model itself: it takes float32 features
+    and computes in float32, which can lead a tree to another leaf.
 
     Args:
         model: A fitted estimator of scikit-learn (a Pipeline, too), XGBoost or LightGBM (a Booster, too), a
-            ``PipelineModel`` of Spark ML, whose session still runs, or a ``torch.nn.Module``, which gives
-            probabilities where there are classes. Its classes are their numbers. For
-            several labels a dict of models by label, of one framework, or a module that gives a dict by label; what
-            the module gives beside labels is served as it is.
+            ``PipelineModel`` of Spark ML, whose session still runs, or a ``torch.nn.Module``, which returns
+            probabilities if there are classes. Classes are class numbers. For several labels: a dict of models by
+            label, of one framework, or a module that returns a dict by label; its other outputs are served unchanged.
         folder: The artifact's folder.
         framework: ``sklearn``, ``xgboost``, ``lightgbm``, ``torch`` or ``pyspark``.
-        target: What it predicts.
+        target: What the model predicts.
         sample: Held-out rows as the model takes them: a data frame, or a matrix ``[rows, width]``.
-        transform_graph: The pipeline's transform graph, where the model takes its outputs: it is put before the model,
-            so that requests hold raw features; its ``features.json`` lies beside it. None where the model takes raw
+        transform_graph: The pipeline's transform graph, if the model takes its outputs: it is placed before the model,
+            so that requests hold raw features; its ``features.json`` is in the same folder. None if the model takes raw
             features.
-        order: Names of the raw features, or of the graph's outputs, that a matrix's columns are; an output of several
-            values takes as many. None for the columns of the data frame.
-        widths: Of raw features in ``order`` that are vectors: how many columns of the matrix each takes.
-        tolerance: Greatest difference allowed.
-        fall_back: Whether an estimator of scikit-learn that has no converter is stored with skops.
+        order: Names of the raw features or graph outputs in the columns of a matrix; an output of several values takes
+            as many columns. None for the columns of the data frame.
+        widths: Number of matrix columns of each raw feature in ``order`` that is a vector.
+        tolerance: Largest difference allowed.
+        fall_back: Whether to store a scikit-learn estimator without a converter with skops.
 
     Returns:
-        What came of it.
+        The result.
 
     Raises:
-        BadInput: the model cannot be served as the target says, has no converter (the message names the step of its
-            Pipeline), differs from what would be served (the message names rows), or a package is missing.
-        FileExistsError: The folder of the format is there already.
+        BadInput: the model does not predict the target, has no converter (the message names the step of its Pipeline),
+            differs from the exported model (the message names rows), or a package is missing.
+        FileExistsError: The folder of the format exists already.
     """
     if framework not in FRAMEWORKS:
         raise BadInput(f"framework is {framework!r}; expected one of {', '.join(FRAMEWORKS)}")
@@ -148,7 +147,7 @@ def export_model(
 
 
 def _signature(rows: Sample, target: Target, transform_graph: Path | None, widths: Mapping[str, int]) -> ModelSignature:
-    """What requests hold, and what is predicted."""
+    """The inputs of requests, and what is predicted."""
     outputs = ProblemOutputs(target.problem, target.classes)
     if transform_graph is None:
         requests = rows.columns_of_requests(widths)

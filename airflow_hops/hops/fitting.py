@@ -1,4 +1,4 @@
-"""``model.fit`` as :meth:`airflow_hops.hops.context.TrainContext.fit` does it: from where a checkpoint stands."""
+"""``model.fit`` from a checkpoint on, as :meth:`airflow_hops.hops.context.TrainContext.fit` runs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def evaluation_rows(outputs: Mapping[str, OutputSpec]) -> int:
-    """Rows of a batch that is only measured: as many as are quick, unless they are images."""
+    """Rows of an evaluation batch: large for speed, except for images."""
     bytes_per_row = 4 * sum(math.prod(output.shape) for output in outputs.values())
     return max(1, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(bytes_per_row, 1)))
 
@@ -43,17 +43,17 @@ def fit_model(
 ) -> list[dict[str, float]]:
     """Trains a model; see :meth:`airflow_hops.hops.context.TrainContext.fit` for the arguments.
 
-    Keras's ``fit`` takes one number of steps for all epochs. The rest of an epoch that is resumed is therefore a
-    ``fit`` of its own; to the callbacks both are one training.
+    Keras's ``fit`` takes one number of steps for all epochs. The rest of a resumed epoch is therefore a separate
+    ``fit``; the callbacks see both as one training.
 
     Args:
         context: The rank's.
         model: The model.
-        number: Trainings of this training function before this one.
+        number: Number of trainings of this training function before this one.
         epochs: Passes over the examples.
         batch_size: Rows of a step over all ranks.
-        split: What to train on.
-        validation_split: What to measure.
+        split: The split to train on.
+        validation_split: The split to evaluate.
         callbacks: The user's.
         guard_every_steps: Steps between comparisons of the weights.
         checkpoint_every_steps: Steps between checkpoints.
@@ -113,9 +113,9 @@ def _parts(start: Position, epochs: int) -> list[tuple[int, int, int]]:
 
 
 def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
-    """The transform's outputs that a model takes, by the names of its inputs; None: all of them.
+    """Returns the transform's outputs that a model takes, by the names of its inputs; None for all of them.
 
-    A model that says nothing of its inputs, such as a subclassed one, takes all.
+    A model that does not declare its inputs, such as a subclassed one, takes all.
 
     Args:
         model: A Keras model.

@@ -33,8 +33,8 @@ class Graph:
 
     Attributes:
         content: The file.
-        inputs: What it takes: columns by name, or one matrix.
-        outputs: Of a model of several outputs, names of the graph's by its own; else of the only one, by ``""``.
+        inputs: Its inputs: columns by name, or one matrix.
+        outputs: Names of the graph's outputs by the model's; the only output of a model has the key ``""``.
     """
 
     content: bytes
@@ -46,10 +46,10 @@ def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph
     """Converts a model.
 
     Args:
-        model: The model; one for each label, by name, is one graph.
-        sample: Rows as it takes them.
+        model: The model; several models, by label, become one graph.
+        sample: Rows as the model takes them.
         framework: ``sklearn``, ``xgboost``, ``lightgbm``, ``torch`` or ``pyspark``.
-        target: What it predicts.
+        target: What the model predicts.
 
     Raises:
         NotConvertible: There is no converter for it.

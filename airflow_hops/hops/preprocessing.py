@@ -1,8 +1,8 @@
-"""Building blocks of a preprocessing function: TensorFlow operations that treat missing values as the contract says.
+"""Building blocks of a preprocessing function: TensorFlow operations with defined results for missing values.
 
-A raw feature is a dense tensor of shape ``[batch]``, of vectors ``[batch, width]``: a missing float is NaN, a missing
-vector NaN throughout, a missing string empty. Every function here works on each row by itself, so that training and
-serving see the same.
+A raw feature is a dense tensor of shape ``[batch]`` or, for vectors, ``[batch, width]``: a missing float is NaN, a
+missing vector is all NaN, a missing string is empty. Every function here processes each row independently, so that
+training and serving compute the same values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def fill_missing(values: tf.Tensor, fill: float) -> tf.Tensor:
 
     Args:
         values: Numbers of shape ``[batch]`` or ``[batch, width]``.
-        fill: What stands for a missing value.
+        fill: Replacement of a missing value.
 
     Returns:
         float32 of the same shape.
@@ -30,20 +30,20 @@ def fill_missing(values: tf.Tensor, fill: float) -> tf.Tensor:
 
 
 def is_missing(values: tf.Tensor) -> tf.Tensor:
-    """1 where a float, or any of a vector's, is NaN or a string is empty, else 0; float32 of shape ``[batch]``."""
+    """Returns 1 if a float, or any of a vector's, is NaN or a string is empty, else 0; float32 of shape ``[batch]``."""
     missing = tf.equal(values, "") if values.dtype == tf.string else tf.math.is_nan(tf.cast(values, tf.float32))
     missing = tf.reduce_any(missing, axis=1) if missing.shape.rank == 2 else missing
     return tf.cast(missing, tf.float32)
 
 
 def z_score(features: dict[str, tf.Tensor], name: str, constants: Constants, *, clip: float | None = 10.0) -> tf.Tensor:
-    """A feature's distance from its mean in standard deviations; 0 where it is missing or constant.
+    """Returns a feature's distance from its mean in standard deviations; 0 if it is missing or constant.
 
     Args:
         features: The raw features.
         name: The numeric feature; a vector has one mean and one deviation for all its numbers.
-        constants: Its mean and standard deviation come from here.
-        clip: Greatest absolute value; None for no limit. (One absurd reading must not decide a prediction.)
+        constants: The source of its mean and standard deviation.
+        clip: Maximum absolute value; None for no limit. (A single outlier must not determine a prediction.)
 
     Returns:
         float32 of the feature's shape.
@@ -54,7 +54,7 @@ def z_score(features: dict[str, tf.Tensor], name: str, constants: Constants, *, 
 
 
 def vocabulary_ids(values: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
-    """Ids of strings: 1 for the most frequent value and so on, 0 for an unknown or missing one.
+    """Returns ids of strings: 1 for the most frequent value and so on, 0 for an unknown or missing one.
 
     Args:
         values: Strings of shape ``[batch]``.
@@ -82,10 +82,10 @@ def vocabulary_ids(values: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
 
 
 def bucketize(values: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
-    """The bucket of each number: 0 below the first boundary, ``len(boundaries)`` from the last on.
+    """Returns the bucket of each number: 0 below the first boundary, ``len(boundaries)`` from the last on.
 
     Args:
-        values: Numbers of shape ``[batch]``; a missing one comes to the last bucket, so fill it first.
+        values: Numbers of shape ``[batch]``; a missing number falls into the last bucket, so fill it first.
         boundaries: Ascending.
 
     Returns:
@@ -97,16 +97,16 @@ def bucketize(values: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
 
 
 def one_hot(ids: tf.Tensor, depth: int) -> tf.Tensor:
-    """Ids as indicator columns: float32 of shape ``[batch, depth]``; an id outside of 0 to ``depth - 1`` is all 0."""
+    """Returns indicator columns of ids: float32 ``[batch, depth]``; an id outside 0 to ``depth - 1`` gives all 0."""
     return tf.one_hot(ids, depth, dtype=tf.float32)
 
 
 def cyclic(values: tf.Tensor, period: float) -> tf.Tensor:
-    """A point on a circle for a quantity that comes round (the minute of a day): its sine and cosine.
+    """Returns the sine and cosine of a periodic quantity, such as the minute of a day.
 
     Args:
         values: Numbers of shape ``[batch]``.
-        period: After how much the quantity is the same again.
+        period: Period of the quantity.
 
     Returns:
         float32 of shape ``[batch, 2]``; zeros where the value is missing.
@@ -117,6 +117,6 @@ def cyclic(values: tf.Tensor, period: float) -> tf.Tensor:
 
 
 def columns(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Puts tensors of shape ``[batch]`` and ``[batch, width]`` side by side: float32 of shape ``[batch, widths]``."""
+    """Concatenates tensors of shape ``[batch]`` and ``[batch, width]``: float32 of shape ``[batch, widths]``."""
     wide = [part if part.shape.rank == 2 else part[:, tf.newaxis] for part in parts]
     return tf.concat([tf.cast(part, tf.float32) for part in wide], axis=1)

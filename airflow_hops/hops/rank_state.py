@@ -1,8 +1,8 @@
-"""The state of a rank alone: random generators, metrics so far, variables that differ from rank 0's.
+"""The state that differs between ranks: random generators, metrics so far, variables that are not equal to rank 0's.
 
-Not to be had are the counters of TensorFlow's stateful random operations (``tf.random.normal``, ``tf.nn.dropout``),
-which live in its kernels. Keras's layers and ``keras.random``, ``tf.random.Generator``, NumPy's and Python's own
-generators go on exactly.
+The counters of TensorFlow's stateful random operations (``tf.random.normal``, ``tf.nn.dropout``) are in its kernels and
+cannot be saved. Keras's layers and ``keras.random``, ``tf.random.Generator``, NumPy's and Python's own generators
+continue exactly.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _LENGTH_BYTES = 8
 
 
 def seed_rank(seed: int, rank: int) -> None:
-    """Seeds all generators of a rank, each rank's otherwise: ranks should drop out different units."""
+    """Seeds all generators of a rank, each rank's differently: ranks should drop out different units."""
     keras.utils.set_random_seed(seed + rank)
     tf.random.set_global_generator(tf.random.Generator.from_seed(seed + rank))
 
 
 def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
-    """The states of all ranks, by rank; every rank must call it.
+    """Returns the states of all ranks, by rank; every rank must call it.
 
     Args:
         model: The Keras model that is trained.
-        optimizer: Its optimizer, where it was not compiled with one.
+        optimizer: Its optimizer, if it was not compiled with one.
     """
     own = _own_variables(model)
     if not hvd.is_initialized() or hvd.size() == 1:
@@ -57,12 +57,12 @@ def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
 
 
 def restore_rank_state(state: bytes, model: Any, optimizer: Any = None) -> None:
-    """Puts this rank where it stood; what the model does not have, or has in another shape, is left alone.
+    """Restores the state of this rank, except for variables that the model lacks or has in another shape.
 
     Args:
-        state: Of this rank, from :func:`gather_rank_states`.
+        state: The state of this rank, from :func:`gather_rank_states`.
         model: The Keras model that is trained.
-        optimizer: Its optimizer, where it was not compiled with one.
+        optimizer: Its optimizer, if it was not compiled with one.
     """
     with np.load(io.BytesIO(state), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}

@@ -26,21 +26,21 @@ class UntrustedTypes(Exception):
 
 
 def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted_types: Sequence[str] = ()) -> Path:
-    """Writes a version folder that the model server serves; it appears whole or not at all.
+    """Writes a version folder for the model server, completely or not at all.
 
     Args:
         estimator: A fitted estimator with ``predict``.
-        folder: The version folder to make, as ``<base path>/<version>``.
-        sample: A data frame or a matrix ``[rows, width]`` like those it was fitted on; the model's signature is made
-            from it.
-        trusted_types: Types that skops does not trust by itself, by their full names: the server is started with the
-            same in ``--trusted_skops_types``.
+        folder: The version folder to create, ``<base path>/<version>``.
+        sample: A data frame or a matrix ``[rows, width]`` like those that the estimator was fitted on; the model's
+            signature is derived from it.
+        trusted_types: Full names of types that skops does not trust by default: start the server with the same types in
+            ``--trusted_skops_types``.
 
     Returns:
         The folder.
 
     Raises:
-        FileExistsError: The folder is there already.
+        FileExistsError: The folder exists already.
         ValueError: The estimator cannot predict the sample, or holds types that skops does not trust.
     """
     target = Path(folder)
@@ -71,11 +71,11 @@ def write_skops(estimator: Any, folder: Path, trusted_types: Sequence[str] = ())
 
     Args:
         estimator: A fitted estimator.
-        folder: Where to.
-        trusted_types: Types that it may hold beyond those that skops trusts by itself.
+        folder: The folder.
+        trusted_types: Types that it may hold in addition to those that skops trusts by default.
 
     Raises:
-        UntrustedTypes: It holds others.
+        UntrustedTypes: The estimator holds other types.
     """
     import skops.io
 

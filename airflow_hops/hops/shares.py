@@ -1,4 +1,4 @@
-"""The share of a rank: its rows of each split, with the columns that are asked for."""
+"""The share of a rank: its rows of each split, with the requested columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Shares:
     """The shares of one rank; what :class:`airflow_hops.hops.context.TrainContext` reads with.
 
     Args:
-        context: The rank's.
+        context: Context of the rank.
     """
 
     def __init__(self, context: TrainContext) -> None:
@@ -106,7 +106,7 @@ class Shares:
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong while a dataset was read."""
+        """The error that occurred while a dataset was read."""
         return next((reader.failure for reader in self._readers.values() if reader.failure is not None), None)
 
     def _root(self, split: str) -> str:
@@ -144,7 +144,7 @@ def check_batch_size(batch_size: int, ranks: int) -> None:
     """Checks the rows of a step over all ranks.
 
     Raises:
-        BadInput: it is no number of rows, or fewer than one for each rank.
+        BadInput: it is not a number of rows, or less than one row for each rank.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, Integral):
         raise BadInput(f"batch_size is {batch_size!r}, expected a number of rows over all ranks")

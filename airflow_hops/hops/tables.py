@@ -28,14 +28,14 @@ _PROBED_ROWS = 64
 
 @dataclass(frozen=True)
 class SplitTable:
-    """The rows of a split, or a rank's share of them; each framework's own form shares memory with it where it can.
+    """The rows of a split, or a rank's share of them; the forms of the frameworks share its memory if possible.
 
     Attributes:
         split: Its name.
         columns: The features, as :meth:`arrow` has them.
-        specs: What they hold, by name, in the order in which a model takes them.
-        labels: ``[rows]``: the number of the row's class, int64; in a regression float64.
-        weights: ``[rows]``, float64; None where rows have none.
+        specs: Their specifications by name, in the order in which a model takes them.
+        labels: ``[rows]``: class numbers, int64; in a regression, numbers, float64.
+        weights: ``[rows]``, float64; None if rows have no weights.
         where: For messages.
         more_labels: Further labels by name, as ``labels``.
     """
@@ -53,7 +53,7 @@ class SplitTable:
 
     @property
     def names(self) -> list[str]:
-        """The features by the columns of :meth:`matrix` and :meth:`frame`; one of several values has several."""
+        """The columns of :meth:`matrix` and :meth:`frame`; a feature of several values has several columns."""
         return [
             name if spec.width is None else f"{name}_{number}"
             for name, spec in self.specs.items()
@@ -61,7 +61,7 @@ class SplitTable:
         ]
 
     def arrow(self) -> pa.Table:
-        """The features as they lie in the files."""
+        """The features as in the files."""
         return self.columns
 
     def arrays(self) -> dict[str, Array]:
@@ -75,7 +75,7 @@ class SplitTable:
         """The features as a ``pandas.DataFrame`` with the columns :attr:`names`.
 
         Raises:
-            BadInput: two columns have one name.
+            BadInput: two columns have the same name.
         """
         import pandas as pd
 
@@ -94,7 +94,7 @@ class SplitTable:
         """The features side by side, float32 of shape ``[rows, width]``.
 
         Raises:
-            BadInput: one holds strings.
+            BadInput: a feature holds strings.
         """
         for name, spec in self.specs.items():
             if spec.dtype == "string":
@@ -129,7 +129,7 @@ class SplitTable:
         """A ``lightgbm.Dataset`` with labels, weights and the features' names.
 
         Args:
-            reference: That of the rows that are trained on, where these are to be measured.
+            reference: The dataset of the training rows, if these rows are for evaluation.
         """
         import lightgbm
 
@@ -160,20 +160,20 @@ def read_table(
     size: int = 1,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SplitTable:
-    """Reads the features, the labels and the weights of a split.
+    """Reads the features, labels and weights of a split.
 
     Args:
-        folder: The split's folder; a local path, or any URI that fsspec opens.
+        folder: The split's folder: a local path, or any URI that fsspec opens.
         split: Its name.
-        target: What a model is to predict.
-        specs: The features to read, and what they hold.
-        rank: Which share of the rows.
+        target: What the model will predict.
+        specs: The features to read, with their specifications.
+        rank: Number of the share of the rows.
         size: How many shares there are.
         storage_options: For fsspec.
 
     Raises:
-        BadInput: a file cannot be read or lacks a column; a label is missing, no number or no class; a weight is not
-            above 0; or the split that is trained on has no row of a class.
+        BadInput: a file cannot be read or lacks a column; a label is missing, not a number or not a class; a weight is
+            not above 0; or the training split has no row of a class.
     """
     files = SplitFiles(folder, format="parquet", storage_options=storage_options)
     wanted = [*specs, *target.dtypes]
@@ -219,13 +219,13 @@ def _of_types(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
 def raw_specs(
     folder: str, others: Sequence[str | None], *, storage_options: Mapping[str, Any] | None = None
 ) -> dict[str, OutputSpec]:
-    """What the raw features of a split of examples hold, by name, as its first file says it.
+    """Returns the specifications of the raw features of a split of examples, by name, from its first file.
 
-    Of a vector whose first file has only missing ones, the length is that of the files that follow.
+    If all vectors of a feature are missing in the first file, its length comes from the files that follow.
 
     Args:
         folder: The split's folder.
-        others: Columns that are no features: label, key, time, weight.
+        others: Columns that are not features: label, key, time, weight.
         storage_options: For fsspec.
 
     Raises:

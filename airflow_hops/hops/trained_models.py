@@ -1,4 +1,4 @@
-"""Trained models of any framework, asked for rows: what the exported one must give."""
+"""Predictions of trained models of any framework, which the exported model must reproduce."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Sample:
     Attributes:
         rows: A data frame, or a matrix.
         inputs: The same as the model server calls it: columns with their types, or a matrix.
-        order: Names of what stands in the columns; None for a matrix whose columns have none.
-        labels: What messages call the rows.
+        order: Names of the columns; None for a matrix without column names.
+        labels: Names of the rows, for messages.
     """
 
     rows: Any
@@ -43,10 +43,10 @@ class Sample:
 
     @classmethod
     def of(cls, rows: Any, order: Sequence[str] | None) -> Sample:
-        """Of a data frame or a matrix.
+        """Makes a sample of a data frame or a matrix.
 
         Raises:
-            BadInput: it is neither, there are no rows, or a column has a type that requests cannot hold.
+            BadInput: it is neither, it has no rows, or a column has a type that requests cannot hold.
         """
         if hasattr(rows, "columns"):
             inputs = EstimatorInputs({str(name): _column_type(str(name), rows[name]) for name in rows.columns})
@@ -68,13 +68,13 @@ class Sample:
         return sample
 
     def columns_of_requests(self, widths: Mapping[str, int]) -> EstimatorInputs:
-        """What requests hold where no transform graph stands before the model.
+        """Returns the inputs of requests, for a model without a transform graph.
 
         Args:
-            widths: Of names in the order that are vectors: how many columns each is.
+            widths: Number of columns of each name in the order that is a vector.
 
         Raises:
-            BadInput: what the order names is not as wide as the matrix.
+            BadInput: the columns in the order are not as many as those of the matrix.
         """
         if self.inputs.width is None or self.order is None:
             return self.inputs
@@ -86,7 +86,7 @@ class Sample:
 
     @property
     def matrix(self) -> Array:
-        """The rows as numbers, float32.
+        """Returns the rows as float32 numbers.
 
         Raises:
             BadInput: a column holds strings.
@@ -111,21 +111,21 @@ class Sample:
 
 
 def answers_of(model: Any, sample: Sample, framework: str, target: Target) -> dict[str, Array]:
-    """What a model says of the rows, by the names under which it is served.
+    """Returns a model's predictions for the rows, by the names of the served outputs.
 
     Args:
         model: The model, or one for each label by name; a ``torch.nn.Module`` may give a dict by label, and of tensors
             ``[batch, …]`` by other names.
         sample: The rows.
-        framework: What it was trained with.
+        framework: The framework that it was trained with.
         target: What it predicts.
 
     Returns:
-        float64: of a label the second class's probability, those of all classes, or a number; what else there is, as it
-        is.
+        float64: for a label, the probability of the second class, those of all classes, or a number; other outputs
+            unchanged.
 
     Raises:
-        BadInput: it cannot be asked for that, there is nothing for a label, or a model for what is no label.
+        BadInput: the model cannot predict that, a label has no prediction, or a model's name is not a label.
     """
     by_label = isinstance(model, Mapping)
     found: Any = model if by_label else _ask(model, sample, framework, target)
@@ -248,7 +248,7 @@ def _ask_spark(model: Any, sample: Sample, target: Target) -> Any:
 
 
 def spark_output(target: Target) -> str:
-    """The column, and the output of its graph, in which a model of Spark ML predicts."""
+    """Returns the column, and the output of its graph, that holds the prediction of a Spark ML model."""
     return "prediction" if target.problem == REGRESSION else "probability"
 
 
@@ -258,7 +258,7 @@ def _output_column(stage: Any) -> str | None:
 
 
 def spark_session() -> Any:
-    """The session that a model of Spark ML was trained in.
+    """Returns the Spark session in which a Spark ML model was trained.
 
     Raises:
         BadInput: it was stopped.

@@ -1,4 +1,4 @@
-"""Where a training stands: saved as checkpoints, and restored from the one that an earlier try has left."""
+"""The state of a training, saved as checkpoints and restored from the last checkpoint of an earlier try."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class TrainingState:
         context: The rank's.
 
     Attributes:
-        position: Where the training stands.
-        history: Metrics of each epoch, those before the checkpoint included.
-        snapshot: What is restored from, once :meth:`restore` has read it.
+        position: Position of the training.
+        history: Metrics of each epoch, including those before the checkpoint.
+        snapshot: The snapshot to restore from, once :meth:`restore` has read it.
         is_restored: Whether :meth:`restore` was called.
     """
 
@@ -48,11 +48,11 @@ class TrainingState:
         self.is_restored = False
 
     def move(self, **changes: Any) -> None:
-        """Notes where the training stands now, as fields of :attr:`position`."""
+        """Updates fields of :attr:`position`."""
         self.position = replace(self.position, **changes)
 
     def join(self) -> None:
-        """Begins Horovod in a training of one process, which by itself needs none: what Keras's callbacks ask."""
+        """Initializes Horovod in a training of one process, because Keras's callbacks query it."""
         import horovod.tensorflow as hvd
 
         if self._context.size == 1 and self._context.strategy is None and not hvd.is_initialized():
@@ -76,21 +76,21 @@ class TrainingState:
 
     @property
     def is_at_snapshot(self) -> bool:
-        """Whether nothing has been trained since what is restored from."""
+        """Whether nothing has been trained since the snapshot."""
         if self.snapshot is None:
             return False
         there, here = self.snapshot.position, self.position
         return (there.fit, there.step) == (here.fit, here.step)
 
     def restore_own_state(self, model: Any, optimizer: Any = None) -> None:
-        """Puts back what of the checkpoint is this rank's own, such as random generators; :meth:`restore` does."""
+        """Restores this rank's own state, such as random generators; :meth:`restore` calls it."""
         from airflow_hops.hops.rank_state import restore_rank_state
 
         if self.snapshot is not None and len(self.snapshot.rank_states) == self._context.size:
             restore_rank_state(self.snapshot.rank_states[self._context.rank], model, optimizer)
 
     def save(self, model: Any, optimizer: Any = None, counters: tuple[Mapping[str, Any], Any] = ({}, {})) -> None:
-        """Writes a checkpoint of where the training stands, by :attr:`position`."""
+        """Writes a checkpoint at :attr:`position`."""
         from airflow_hops.hops.rank_state import gather_rank_states
 
         context = self._context
@@ -102,14 +102,14 @@ class TrainingState:
             self._write(snapshot)
 
     def save_files(self, files: Mapping[str, bytes]) -> None:
-        """Writes a checkpoint in the user's own form, by :attr:`position`; rank 0's counts, the others' are ignored."""
+        """Writes a checkpoint of the user's own files at :attr:`position`; ranks other than 0 are ignored."""
         if self._context.rank:
             return
         contents = {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
         self._write(Snapshot(self.position, contents, (b"",), tuple(self.history)))
 
     def read_files(self) -> dict[str, bytes]:
-        """What :meth:`save_files` has saved in the checkpoint that the training is resumed from."""
+        """Returns the files that :meth:`save_files` saved in the checkpoint that the training resumes from."""
         found = self._context.resumed_from
         if found is None:
             return {}

@@ -1,4 +1,4 @@
-"""Keras 3 over Horovod's collectives: what a training function imports, under the names that Horovod's users know."""
+"""Keras 3 with Horovod's collectives, under the names that Horovod uses."""
 
 from airflow_hops.hops.keras.callbacks import (
     BroadcastCallback,

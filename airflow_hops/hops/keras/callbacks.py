@@ -1,4 +1,4 @@
-"""Callbacks of Keras for training on several ranks, under the names that Horovod has for them."""
+"""Keras callbacks for training on several ranks, under Horovod's names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from airflow_hops.hops.keras.weights import average_statistics, broadcast_weight
 
 
 class BroadcastCallback(keras.callbacks.Callback):
-    """Starts all ranks from one rank's weights, and sees to it that gradients can travel.
+    """Starts all ranks from one rank's weights, and checks that gradients are exchanged.
 
     Args:
-        root_rank: Whose weights.
+        root_rank: The rank whose weights are used.
     """
 
     def __init__(self, root_rank: int = 0) -> None:
@@ -36,15 +36,15 @@ class BroadcastCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces each epoch's metrics by those over all ranks' rows.
+    """Replaces each epoch's metrics with those over the rows of all ranks.
 
-    What Keras's metrics keep are sums: of losses and rows, of true and false positives at each threshold. They are
-    added over the ranks, and the result is that of one process on all rows: exact for shards of different sizes, and
-    for an AUC, which is no mean of the ranks' AUCs. A variable whose ``aggregation`` is ``mean`` is averaged, one with
-    ``none`` is left alone. Other values in the logs become means over the ranks.
+    Keras's metrics keep sums: of losses and rows, of true and false positives at each threshold. They are added over
+    the ranks, so the result is that of one process on all rows: exact for shards of different sizes, and for an AUC,
+    which is not the mean of the ranks' AUCs. A variable whose ``aggregation`` is ``mean`` is averaged; one with
+    ``none`` is left unchanged. Other values in the logs become means over the ranks.
 
-    Place it before every callback that reads metrics: those that reduce the learning rate or stop when a metric gets
-    no better then decide the same on all ranks.
+    Place it before every callback that reads metrics: those that reduce the learning rate or stop when a metric stops
+    improving then decide the same on all ranks.
     """
 
     def __init__(self) -> None:
@@ -53,16 +53,16 @@ class MetricAverageCallback(keras.callbacks.Callback):
         self._in_epoch = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Forgets the epoch before."""
+        """Resets the values of the previous epoch."""
         self._exact, self._in_epoch = {}, True
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Takes in the training's metrics before those of the validation take their place."""
+        """Collects the training metrics before the validation metrics replace them."""
         if self._in_epoch:
             self._exact = self._over_all_ranks()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Takes in the validation's metrics."""
+        """Collects the validation metrics."""
         if self._in_epoch:
             self._exact |= {f"val_{name}": value for name, value in self._over_all_ranks().items()}
 
@@ -92,10 +92,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 def metric_value(name: str, value: Any) -> float:
-    """A metric as a number.
+    """Returns a metric as a number.
 
     Raises:
-        BadInput: it is several, as of an F1 score for each class.
+        BadInput: it has several values, such as an F1 score for each class.
     """
     if np.ndim(value):
         raise BadInput(
@@ -108,7 +108,7 @@ def metric_value(name: str, value: Any) -> float:
 class StatisticsAverageCallback(keras.callbacks.Callback):
     """Averages the ranks' non-trainable weights, such as a batch normalization's moving statistics.
 
-    That is done after each epoch's steps, before the validation, and so before the model is saved or exported.
+    This is done after each epoch's steps, before the validation, and thus before the model is saved or exported.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class StatisticsAverageCallback(keras.callbacks.Callback):
         self._pending = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """An epoch's steps come."""
+        """Marks the start of an epoch's steps."""
         self._pending = True
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -124,7 +124,7 @@ class StatisticsAverageCallback(keras.callbacks.Callback):
         self._average()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Averages where there was no validation."""
+        """Averages if there was no validation."""
         self._average()
 
     def _average(self) -> None:
@@ -134,10 +134,10 @@ class StatisticsAverageCallback(keras.callbacks.Callback):
 
 
 class NanStopCallback(keras.callbacks.Callback):
-    """Stops training with an error as soon as the loss is not a number.
+    """Stops the training with an error as soon as the loss is not a number.
 
-    It looks at the mean loss of the epoch so far, once an execution, which takes a microsecond: a loss that was not a
-    number in any step of a ``steps_per_execution`` is found. On whichever rank it is found first, the error ends all.
+    It checks the epoch's mean loss so far once per execution, which takes a microsecond and finds a loss that was not a
+    number in any step of a ``steps_per_execution``. An error on one rank ends all ranks.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class NanStopCallback(keras.callbacks.Callback):
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Looks at the loss."""
+        """Checks the loss."""
         loss = float((logs or {}).get("loss", 0.0))
         if not math.isfinite(loss):
             raise BadInput(

@@ -1,4 +1,4 @@
-"""Exchanging gradients: one grouped all-reduce of Horovod's for all of them, under a name that all ranks agree on."""
+"""Exchanges gradients with one grouped Horovod all-reduce, under a name that all ranks agree on."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class GradientExchange:
     """Combines the ranks' gradients.
 
     Attributes:
-        compression: How they travel: ``horovod.tensorflow.Compression.none`` or ``.fp16``.
-        sparse_as_dense: Whether sparse gradients become dense ones first.
+        compression: Compression of the gradients: ``horovod.tensorflow.Compression.none`` or ``.fp16``.
+        sparse_as_dense: Whether to convert sparse gradients to dense ones first.
         op: ``horovod.tensorflow.Average`` or ``.Sum``.
-        name: What the all-reduce is called; None for a name made of the gradients' shapes. One derived from the graph,
-            as Horovod does it, differs as soon as one rank builds a layer more than the others, and the all-reduce
+        name: Name of the all-reduce; None for a name made of the gradients' shapes. A name derived from the graph, as
+            Horovod uses, differs as soon as one rank builds one layer more than the others, and then the all-reduce
             hangs.
         seconds: Variable to which the seconds spent are added, or None.
     """
@@ -43,10 +43,10 @@ class GradientExchange:
     def of(
         cls, who: str, compression: Any, sparse_as_dense: bool, op: Any, name: str | None, *, timed: bool = False
     ) -> GradientExchange:
-        """An exchange with Horovod's defaults where nothing is given.
+        """Makes an exchange, with Horovod's defaults for values that are not given.
 
         Raises:
-            BadInput: Horovod is not initialized, or cannot combine gradients like that.
+            BadInput: Horovod is not initialized, or does not support these arguments.
         """
         if not hvd.is_initialized():
             raise BadInput(
@@ -65,14 +65,14 @@ class GradientExchange:
         return cls(compression or hvd.Compression.none, sparse_as_dense, op, name, seconds)
 
     def dense(self, grads: Sequence[Any]) -> list[Any]:
-        """The gradients, sparse ones made dense if they shall be."""
+        """Returns the gradients, with sparse ones converted to dense ones if requested."""
         if not self.sparse_as_dense:
             return list(grads)
         return [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
 
     @tf.autograph.experimental.do_not_convert  # converting it, and Horovod, would take a loop of one's own seconds
     def combine(self, grads: Sequence[Any]) -> list[Any]:
-        """The gradients of all ranks, averaged or summed; None stays None.
+        """Returns the gradients of all ranks, averaged or summed; None stays None.
 
         Raises:
             BadInput: XLA compiles the graph.
@@ -116,9 +116,9 @@ class GradientExchange:
 
 
 class DistributedGradientTape:
-    """A ``tf.GradientTape`` whose gradients are averaged over all ranks; for training loops of one's own.
+    """A ``tf.GradientTape`` whose gradients are averaged over all ranks, for your own training loops.
 
-    Horovod's own takes TensorFlow's variables; this one takes those of Keras 3, too.
+    Horovod's own accepts TensorFlow's variables; this one also accepts those of Keras 3.
 
     .. code-block:: python
 
@@ -127,17 +127,17 @@ class DistributedGradientTape:
         tape = DistributedGradientTape(tape)
         optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_weights), model.trainable_weights))
 
-    The optimizer stays as it is: around a :func:`DistributedOptimizer` gradients would be averaged twice.
+    Use a plain optimizer: with a :func:`DistributedOptimizer`, gradients would be averaged twice.
 
     Args:
-        tape: The tape that has recorded the forward pass.
-        compression: How gradients travel: ``horovod.tensorflow.Compression.none`` (the default) or ``.fp16``.
-        sparse_as_dense: Whether an embedding's sparse gradients become dense ones.
+        tape: The tape that recorded the forward pass.
+        compression: Compression of the gradients: ``horovod.tensorflow.Compression.none`` (the default) or ``.fp16``.
+        sparse_as_dense: Whether to convert an embedding's sparse gradients to dense ones.
         op: ``horovod.tensorflow.Average`` (the default) or ``.Sum``.
-        name: Give one where a step takes gradients of two sets of variables of the very same shapes.
+        name: Name of the all-reduce. Required if a step takes gradients of two sets of variables of the same shapes.
 
     Raises:
-        BadInput: Horovod is not initialized, or cannot combine gradients like that.
+        BadInput: Horovod is not initialized, or does not support these arguments.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class DistributedGradientTape:
         self._exchange = GradientExchange.of("DistributedGradientTape", compression, sparse_as_dense, op, name)
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None) -> Any:
-        """The gradients as :meth:`tf.GradientTape.gradient` gives them, averaged over all ranks."""
+        """Returns the gradients like :meth:`tf.GradientTape.gradient`, averaged over all ranks."""
         grads = self._tape.gradient(target, sources, output_gradients)
         flat = self._exchange.combine(self._exchange.dense(tf.nest.flatten(grads)))
         return tf.nest.pack_sequence_as(grads, flat)

@@ -1,4 +1,4 @@
-"""The guard: a training whose ranks drift apart, or that does not see what its split holds, stops with an error."""
+"""The guard: stops a training whose ranks' weights diverge, or that does not see each row of its split once."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _END_OF_EPOCH = -1
 
 
 class Guard(keras.callbacks.Callback):
-    """Compares the ranks' weights, and the rows that they have seen with what there are.
+    """Compares the ranks' weights, and the rows that they have seen with those of the split.
 
     After the first step, after every ``every_steps`` steps and at each epoch's end, a checksum of the trainable weights
     (:func:`airflow_hops.hops.keras.weights.in_graph_checksum`) is gathered from all ranks: 48 bytes a rank. With
-    ``steps_per_execution`` above 1 a check comes at the end of the execution in which it is due. Each rank sees the
-    same figures and so raises the same error.
+    ``steps_per_execution`` above 1 a check happens at the end of the execution in which it is due. Every rank sees the
+    same values, and therefore raises the same error.
 
     Args:
-        every_steps: Steps between two checks; 0 for none at all.
-        rows_seen: Returns the rows that this rank was given in the present epoch; None to leave rows alone.
-        rows_expected: Rows that all ranks together must be given in an epoch, or a function that returns them.
+        every_steps: Steps between two checks; 0 for no checks.
+        rows_seen: Returns the number of rows that this rank was given in the current epoch; None to not check rows.
+        rows_expected: Number of rows that all ranks together must be given in an epoch, or a function that returns it.
 
     Attributes:
-        checks: How many comparisons were made.
-        checksums: Of the weights at the end of each epoch, 16 hex digits.
-        rows: Rows that all ranks together were given in each epoch; None for one that was stopped before its end.
+        checks: Number of comparisons made.
+        checksums: Checksums of the weights at the end of each epoch, 16 hex digits.
+        rows: Number of rows that all ranks together were given in each epoch; None for an epoch that was stopped early.
 
     Raises:
-        BadInput: ``every_steps`` is no number of steps. In training: weights differ, ranks stand at different steps,
-            or rows are missing or were given twice.
+        BadInput: ``every_steps`` is not a number of steps. During training: weights differ, ranks are at different
+            steps, or rows are missing or were given twice.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class Guard(keras.callbacks.Callback):
         self._epoch, self._step = epoch, 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Compares the weights where it is time."""
+        """Compares the weights if a check is due."""
         self._unchecked += batch + 1 - self._step
         self._step = batch + 1
         if self._gather is not None and self._unchecked >= self.every_steps:
             self._compare(self._gather, f"after step {self._step} of epoch {self._epoch + 1}")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Compares the weights, and the rows with what there are."""
+        """Compares the weights, and the rows with those expected."""
         if self._gather is None:
             return
         checksum, rows = self._compare(self._gather, f"at the end of epoch {epoch + 1}", end=True)

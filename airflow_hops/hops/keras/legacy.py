@@ -1,4 +1,4 @@
-"""tf_keras, the Keras before 3, with Horovod in a process that has imported TensorFlow and Keras 3 already."""
+"""tf_keras (Keras 2) with Horovod, in a process that has already imported TensorFlow and Keras 3."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tensorflow.python.autograph.core import config as autograph
 
 
 def leave_unconverted(*packages: str) -> None:
-    """Has AutoGraph call what packages define as it is, as it does with TensorFlow and Keras.
+    """Makes AutoGraph leave the code of packages unconverted, as it does for TensorFlow and Keras.
 
-    They are written for graphs, and converting what one step calls of tf_keras and Horovod takes ten seconds.
+    They are written for graphs, and converting what one step calls in tf_keras and Horovod takes ten seconds.
     """
     autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, packages), *autograph.CONVERSION_RULES)
 
 
 def use_tf_keras() -> None:
-    """Makes ``tensorflow.keras`` tf_keras from here on, as ``TF_USE_LEGACY_KERAS=1`` does for a new process.
+    """Makes ``tensorflow.keras`` refer to tf_keras from now on, as ``TF_USE_LEGACY_KERAS=1`` does in a new process.
 
-    A rank is forked from a process in which TensorFlow and Keras 3 are imported, where the variable alone comes too
-    late. Call this before code that imports ``tensorflow.keras`` or ``horovod.tensorflow.keras`` runs. Horovod's
-    callbacks, which take their backend from the package ``keras`` and so fail beside a Keras 3, work, too.
+    A rank is forked from a process that has imported TensorFlow and Keras 3, so setting the variable is too late. Call
+    this before running code that imports ``tensorflow.keras`` or ``horovod.tensorflow.keras``. Horovod's callbacks,
+    which take their backend from the package ``keras`` and therefore fail with Keras 3, work as well.
     """
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     leave_unconverted("tf_keras")

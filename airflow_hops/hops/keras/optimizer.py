@@ -1,8 +1,8 @@
 """An optimizer of Keras 3 whose gradients are averaged across ranks.
 
-Horovod's own ``DistributedOptimizer`` was made for the Keras before 3: around a Keras 3 optimizer it trains without
-exchanging a single gradient, and says nothing. This one overrides the method that Keras 3 calls, and
-:class:`airflow_hops.hops.keras.Guard` proves that it did.
+Horovod's own ``DistributedOptimizer`` was made for Keras 2: with a Keras 3 optimizer it trains silently without
+exchanging any gradient. This one overrides the method that Keras 3 calls, and :class:`airflow_hops.hops.keras.Guard`
+checks that it takes effect.
 """
 
 from __future__ import annotations
@@ -48,25 +48,26 @@ def DistributedOptimizer(
 ) -> Any:
     """Makes a Keras 3 optimizer average its gradients across all ranks before it clips and applies them.
 
-    Equal batches on N ranks then train as one batch of N times the size would in a single process.
+    Equal batches on N ranks then train like one batch of N times the size in a single process.
 
     Args:
-        optimizer: A Keras 3 optimizer. It is changed in place, keeps its state, and serializes as what it was.
-        compression: How gradients travel: ``horovod.tensorflow.Compression.none`` (the default) or ``.fp16``.
-        sparse_as_dense: Whether an embedding's sparse gradients become dense ones, on one rank as on many. That makes
-            ranks equal to the last bit, is faster but for very large vocabularies, and sums what a batch says of one
-            row, which Keras's sparse Adam applies one after the other.
-        backward_passes_per_step: Batches whose gradients a rank averages by itself before they are exchanged and
-            applied. It is Keras's own ``gradient_accumulation_steps``, which does the same if it is given instead.
-            Under a ``LossScaleOptimizer`` gradients travel at every batch, for the ranks must agree on which to leave
-            out.
+        optimizer: A Keras 3 optimizer. It is changed in place, keeps its state, and is serialized as the original.
+        compression: Compression of the exchanged gradients: ``horovod.tensorflow.Compression.none`` (the default) or
+            ``.fp16``.
+        sparse_as_dense: Whether to convert an embedding's sparse gradients to dense ones, on one rank as on many. This
+            makes ranks equal to the last bit, is faster except for very large vocabularies, and sums a batch's
+            gradients of the same row, which Keras's sparse Adam applies one after the other.
+        backward_passes_per_step: Number of batches whose gradients a rank averages locally before they are exchanged
+            and applied. It is Keras's own ``gradient_accumulation_steps``, which you can give instead. With a
+            ``LossScaleOptimizer``, gradients are exchanged at every batch, because the ranks must agree on which to
+            skip.
         op: ``horovod.tensorflow.Average`` (the default) or ``.Sum``.
 
     Returns:
         The optimizer.
 
     Raises:
-        BadInput: it is not a Keras 3 optimizer, Horovod is not initialized, or an argument is none of the above.
+        BadInput: it is not a Keras 3 optimizer, Horovod is not initialized, or an argument has another value.
     """
     global _optimizers_made
     if not isinstance(optimizer, keras.optimizers.Optimizer):
@@ -85,31 +86,31 @@ def DistributedOptimizer(
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Whether :func:`DistributedOptimizer` has made the optimizer average."""
+    """Returns whether :func:`DistributedOptimizer` was applied to the optimizer."""
     return isinstance(optimizer, _DistributedOptimizer)
 
 
 def exchange_seconds(optimizer: Any) -> float:
-    """Seconds that this rank's steps have spent exchanging gradients, waiting for the other ranks included.
+    """Returns the seconds that this rank's steps spent exchanging gradients, including the wait for other ranks.
 
-    They are measured in the graph, from when the last gradient is there until the averages are. On a GPU a gradient
-    counts as there as soon as its computation is queued, so that the figure is an upper bound.
+    They are measured in the graph, from the last gradient until the averages are available. On a GPU, a gradient counts
+    as available once its computation is queued, so the value is an upper bound.
 
     Args:
-        optimizer: Of :func:`DistributedOptimizer`, or what Keras has wrapped it in; 0 for any other.
+        optimizer: An optimizer of :func:`DistributedOptimizer`, or Keras's wrapper of it; for any other, 0 is returned.
     """
     holder: Any = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
     return float(holder._hops_exchange.seconds.numpy()) if is_distributed(holder) else 0.0
 
 
 def average_before_loss_scaling(optimizer: Any) -> None:
-    """Has the gradients of a scaled loss averaged before they are looked at.
+    """Averages the gradients of a scaled loss before they are checked for overflow.
 
-    Keras wraps the optimizer of a ``mixed_float16`` model in one that leaves a step out when a gradient overflows.
-    Were they averaged behind it, a rank that leaves a step out would keep the others waiting for its gradients.
+    Keras wraps the optimizer of a ``mixed_float16`` model in one that skips a step when a gradient overflows. If
+    gradients were averaged inside it, a rank that skips a step would keep the others waiting.
 
     Args:
-        optimizer: A compiled model's optimizer; any but a ``LossScaleOptimizer`` stays as it is.
+        optimizer: A compiled model's optimizer; only a ``LossScaleOptimizer`` is changed.
     """
     inner: Any = getattr(optimizer, "inner_optimizer", None)
     if is_distributed(optimizer) or not is_distributed(inner):

@@ -1,8 +1,8 @@
 """Learning rates for many ranks.
 
-N ranks with batches of the same size train as one process with batches N times as large; the learning rate is then
-scaled by N, and comes there gradually (Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
-2017, https://arxiv.org/abs/1706.02677, sections 2.1 and 2.2).
+N ranks with batches of the same size train like one process with batches N times as large; the learning rate is then
+scaled by N, and increased gradually (Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017,
+https://arxiv.org/abs/1706.02677, sections 2.1 and 2.2).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_hops.contract.artifacts import BadInput
 
 
 def scale_learning_rate(learning_rate: Any, size: int | None = None) -> Any:
-    """The learning rate for so many ranks: ``size`` times as large.
+    """Returns the learning rate for several ranks: ``size`` times as large.
 
     Args:
         learning_rate: A number, or a ``keras.optimizers.schedules.LearningRateSchedule``.
@@ -51,18 +51,18 @@ class _ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type:
 class LearningRateSchedule(keras.callbacks.Callback):
     """Sets the learning rate to a multiple of a base, by epoch or by batch.
 
-    How far training is comes from the optimizer's own count of steps, so that a resumed training goes on where it was.
-    After ``end_epoch`` the learning rate is left to others, such as ``keras.callbacks.ReduceLROnPlateau``.
+    Progress is taken from the optimizer's own count of steps, so that a resumed training continues correctly. After
+    ``end_epoch``, other callbacks may set the learning rate, such as ``keras.callbacks.ReduceLROnPlateau``.
 
     Args:
-        base: Learning rate that is multiplied.
+        base: Base learning rate, which is multiplied.
         multiplier: A number, or a function of the epochs done (a float where ``staircase`` is False).
         start_epoch: The first epoch whose rate is set, from 0.
-        end_epoch: The first epoch whose rate is not set any more; None for never.
-        staircase: Whether the rate stays the same for an epoch. If not, it is set for every batch, or with
-            ``steps_per_execution`` above 1 for every execution.
-        steps_per_epoch: Steps of an epoch; by default what ``fit`` says, which a dataset of unknown length does not.
-            A resumed training whose first epoch is a part of one must give it.
+        end_epoch: The first epoch whose rate is no longer set; None for never.
+        staircase: Whether the rate is constant within an epoch. If not, it is set for every batch or, with
+            ``steps_per_execution`` above 1, for every execution.
+        steps_per_epoch: Steps of an epoch; by default the number that ``fit`` reports, which is missing for a dataset
+            of unknown length. Required if a training resumes within an epoch.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LearningRateSchedule(keras.callbacks.Callback):
         self._set_until_end = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Sees to it that the rate can be set."""
+        """Checks that the rate can be set."""
         if isinstance(self.model.optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             raise BadInput(
                 f"{type(self).__name__}: the optimizer's learning rate is a schedule of its own, which cannot be set; "
@@ -120,13 +120,14 @@ class LearningRateSchedule(keras.callbacks.Callback):
 class LearningRateWarmup(LearningRateSchedule):
     """Raises the learning rate batch by batch from ``base`` to ``base * size`` over the first epochs.
 
-    As in section 2.2 of Goyal et al. (2017): from rate η to kη for k ranks, by the same amount after every batch.
-    Momentum is not corrected for the changing rate (remark 3 of section 2.1): within a warm-up it changes little.
+    It follows section 2.2 of Goyal et al. (2017): from rate η to kη for k ranks, by the same amount after every batch.
+    Momentum is not corrected for the changing rate (remark 3 of section 2.1), because it changes little within a
+    warm-up.
 
     Args:
         base: Learning rate of one rank.
-        epochs: How long it takes.
-        size: How many times as large the rate becomes; by default the number of ranks.
+        epochs: Number of epochs of the warm-up.
+        size: Factor by which the rate increases; by default the number of ranks.
         steps_per_epoch: As for :class:`LearningRateSchedule`.
     """
 

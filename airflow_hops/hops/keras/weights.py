@@ -1,4 +1,4 @@
-"""Weights across ranks: equal at the start, compared by checksums, averaged where ranks rightly differ."""
+"""Weights across ranks: broadcast, compared by checksums, and averaged where they may differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GAMMA, _FIRST_FACTOR, _SECOND_FACTOR = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 
 def broadcast_weights(model: Any, root_rank: int = 0) -> None:
     """Gives every rank the weights, and the optimizer's state, of one rank.
 
-    The states of random number generators are left alone: ranks should drop out different units.
+    The states of random number generators are left unchanged: ranks should drop out different units.
     """
     variables = list(model.weights)
     optimizer = getattr(model, "optimizer", None)
@@ -43,10 +43,10 @@ def broadcast_weights(model: Any, root_rank: int = 0) -> None:
 
 
 def rank_variables(model: Any) -> list[Any]:
-    """The variables of a model and its optimizer that may differ from rank to rank while it trains.
+    """Returns the variables of a model and its optimizer that may differ between ranks during training.
 
     They are the states of random number generators, statistics such as a batch normalization's until they are averaged
-    at an epoch's end, and gradients that wait for their exchange.
+    at an epoch's end, and gradients that have not been exchanged yet.
     """
     trainable = {id(variable) for variable in model.trainable_variables}
     own = [variable for variable in model.variables if id(variable) not in trainable]
@@ -59,8 +59,8 @@ def rank_variables(model: Any) -> list[Any]:
 def average_statistics(model: Any) -> None:
     """Gives every rank the average of the ranks' non-trainable weights; every rank must call it.
 
-    A batch normalization has seen each rank's own rows: its moving mean and variance become the means over the ranks.
-    What is equal on all ranks stays so to the last bit. Integers are left alone.
+    Each rank's batch normalization has seen only that rank's rows: its moving mean and variance become the means over
+    the ranks. Weights that are equal on all ranks stay equal to the last bit. Integers are left unchanged.
     """
     statistics = [v for v in model.non_trainable_weights if v.value.dtype.is_floating]
     if hvd.size() == 1 or not statistics:
@@ -71,7 +71,7 @@ def average_statistics(model: Any) -> None:
 
 
 def sum_over_ranks(variables: Sequence[Any], name: str) -> None:
-    """Gives each variable the sum over the ranks of its values; every rank must call it."""
+    """Sets each variable to the sum of its values over the ranks; every rank must call it."""
     if hvd.size() > 1 and variables:
         assign_flat(variables, hvd.allreduce(_flat(variables), op=hvd.Sum, name=name))
 
@@ -88,9 +88,9 @@ def _flat(variables: Sequence[Any]) -> tf.Tensor:
 
 
 def weights_checksum(model: Any) -> str:
-    """SHA-256 (hex) of the bytes of the weights that training changes, those that are frozen by now included.
+    """Returns the SHA-256 (hex) of the bytes of the trained weights, including those frozen since.
 
-    Only these must be equal across ranks: moving averages of batch normalization are each rank's own.
+    Only these must be equal across ranks: the moving averages of batch normalization differ.
 
     Args:
         model: A model of Keras 3 or tf_keras.
@@ -143,12 +143,12 @@ def check_weights(model: Any, when: str) -> str:
 
 
 def weights_differ(checksums: Sequence[str], when: str, optimizer: Any) -> BadInput:
-    """The error that names the ranks whose weights differ, and the likely cause.
+    """Returns the error that names the ranks whose weights differ, and the likely cause.
 
     Args:
         checksums: By rank.
         when: ``after step 12 of epoch 3``.
-        optimizer: The model's.
+        optimizer: The model's optimizer.
     """
     ranks: dict[str, list[int]] = {}
     for rank, checksum in enumerate(checksums):
@@ -169,16 +169,16 @@ def _ranks(numbers: Sequence[int]) -> str:
 
 
 def in_graph_checksum(variables: Sequence[Any]) -> Callable[[], tf.Tensor]:
-    """Makes a function of TensorFlow's that computes a 64-bit checksum of variables where they are.
+    """Makes a TensorFlow function that computes a 64-bit checksum of variables on their device.
 
-    The bytes of all of them, one after the other, are taken as 64-bit words; each is mixed with its position by the
+    The concatenated bytes of all variables are read as 64-bit words; each is mixed with its position by the
     finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), and the
-    sum of them, modulo 2^64, does not depend on the order in which a device adds. A bit that differs and values that
-    have changed places are found but for a chance of 2^-64.
+    sum of them, modulo 2^64, does not depend on the order in which a device adds. Different bits and swapped values are
+    detected, except with probability 2^-64.
 
     Args:
-        variables: Keras variables of any floating type. Those up to 16 MiB are looked at together, larger ones one by
-            one.
+        variables: Keras variables of any floating type. Those of up to 16 MiB are processed together, larger ones one
+            by one.
 
     Returns:
         A function without arguments that returns an int64 scalar.

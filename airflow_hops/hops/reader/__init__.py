@@ -1,4 +1,4 @@
-"""Examples as ``tf.data``: Parquet or TFRecord files of any store, shared by ranks, each row once an epoch."""
+"""Examples as ``tf.data``: Parquet or TFRecord files in any store, divided among ranks, each row once per epoch."""
 
 from airflow_hops.hops.reader.files import split_names
 from airflow_hops.hops.reader.split import SplitReader, open_split, row_count

@@ -1,4 +1,4 @@
-"""Whole files of other machines, kept on this one: fetched once for all its ranks, the least recently used go first."""
+"""A cache of remote files, shared by the ranks of a host; the least recently used are removed first."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _PART = ".part"
 class FileCache:
     """A folder of fetched files, which processes share.
 
-    A file is named by its address, size and version, so that one that has changed is fetched anew. Who fetches holds a
-    lock, which its death releases; what it had begun is overwritten by the next.
+    A file is named by its address, size and version, so that a changed file is fetched again. The fetching process
+    holds a lock, which is released if it dies; the next process overwrites its partial file.
 
     Args:
         fs: The fsspec file system that the files are on.
         folder: The cache.
-        max_bytes: How much it may hold.
+        max_bytes: Maximum size of the cache.
     """
 
     def __init__(self, fs: Any, folder: str | Path, max_bytes: int) -> None:
         self._fs, self._folder, self._max_bytes = fs, Path(folder), max_bytes
 
     def find(self, file: SourceFile) -> Path | None:
-        """The local copy, if there is one."""
+        """Returns the local copy, if there is one."""
         path = self._path(file)
         try:
             if path.stat().st_size != file.size_bytes:
@@ -47,11 +47,11 @@ class FileCache:
         return path
 
     def fetch(self, file: SourceFile) -> Path:
-        """The local copy, which is made if there is none.
+        """Returns the local copy, after fetching it if there is none.
 
         Raises:
             BadInput: the file is larger than the whole cache.
-            HopsError: it cannot be fetched, or has changed meanwhile.
+            HopsError: it cannot be fetched, or changed in the meantime.
         """
         if (path := self.find(file)) is not None:
             return path

@@ -1,4 +1,4 @@
-"""Columns of a split: what Arrow holds, as the arrays that TensorFlow takes."""
+"""Columns of a split: Arrow columns as the arrays that TensorFlow takes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ColumnType:
 
     Attributes:
         arrow: Type of a value: a number, a bool, or binary.
-        width: Values of a row where all rows have as many; None for one value a row.
-        is_ragged: Whether rows have any number of values.
+        width: Values per row, if all rows have the same number; None for one value per row.
+        is_ragged: Whether the number of values differs between rows.
         is_coded: Whether strings are kept as codes into the distinct ones of a window, which cost less to shuffle and
             to hand to TensorFlow.
     """
@@ -53,7 +53,7 @@ class ColumnType:
 
         Args:
             values_per_row: Mean length of a row's list; 1 for plain columns.
-            bytes_per_value: Mean length of a string; not looked at for numbers.
+            bytes_per_value: Mean length of a string; ignored for numbers.
         """
         if self.is_coded:
             return 4.0
@@ -67,7 +67,7 @@ class ColumnType:
 
 
 def column_type(found: pa.DataType, where: str, *, width: int | None = None, is_coded: bool = False) -> ColumnType:
-    """What an Arrow column becomes.
+    """Returns the type of an Arrow column.
 
     Args:
         found: Its type in the file.
@@ -107,8 +107,8 @@ def to_arrays(
         column: Rows of a window.
         kind: What the column holds.
         where: For messages: the split and the column.
-        fill: What stands for a missing value; None where there must be none.
-        check: Looks at the column before it is turned into arrays.
+        fill: Replacement of missing values; None if there must not be any.
+        check: Checks the column before it is converted to arrays.
 
     Raises:
         BadInput: there are missing values and nothing to fill in, or rows of another width.
@@ -173,7 +173,7 @@ def batch_arrays(
 
 
 def plain_types(table: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Table:
-    """Gives columns of one kind one type, so that tables of several files can be put together."""
+    """Gives columns of one kind the same type, so that tables of several files can be concatenated."""
     columns = []
     for name, kind in kinds.items():
         column = table.column(name)

@@ -1,4 +1,4 @@
-"""Whether encoded images are whole, before TensorFlow decodes them: its own error names no record."""
+"""Checks that encoded images are complete before TensorFlow decodes them: its own error names no record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_images(column: Any, where: str) -> None:
     """Checks the checksums of PNG images (https://www.w3.org/TR/png/), and the first and last bytes of JPEG images.
 
     Args:
-        column: Arrow column of encoded images; nulls are left to others.
+        column: Arrow column of encoded images; nulls are not checked.
         where: File and column, for the message.
 
     Raises:

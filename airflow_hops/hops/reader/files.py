@@ -1,4 +1,4 @@
-"""The files of a split: read in place where they are local, else through a cache of whole files."""
+"""The files of a split: read in place if they are local, otherwise through a cache of whole files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SUFFIXES = {"parquet": (".parquet",), "tfrecord": (".tfrecord", ".tfrecords", "
 
 
 class SplitFiles:
-    """The files below a folder that are in one format, in the order of their names.
+    """The files of one format below a folder, sorted by name.
 
     Args:
         source: Folder, file or glob: a local path, or any URI that fsspec opens.
-        format: ``parquet`` or ``tfrecord``; None takes Parquet where there are files of both.
+        format: ``parquet`` or ``tfrecord``; None takes Parquet if there are files of both.
         storage_options: For fsspec.
-        cache_dir: Where files of other machines are kept.
-        cache_bytes: How much of them at most.
+        cache_dir: Folder for fetched remote files.
+        cache_bytes: Maximum size of that folder.
 
     Attributes:
         source: As given.
         format: Of the files.
-        cache_dir: Where files of other machines are kept.
+        cache_dir: Folder for fetched remote files.
 
     Raises:
         BadInput: there are none.
@@ -69,7 +69,7 @@ class SplitFiles:
         return self._files[number].size_bytes
 
     def local(self, number: int) -> str:
-        """A local path of a file, which is fetched first where it is not local.
+        """Returns a local path of a file, after fetching it if it is remote.
 
         Another process may clear the cache at any time: open it at once.
         """
@@ -77,13 +77,13 @@ class SplitFiles:
         return file.path if self._cache is None else str(self._cache.fetch(file))
 
     def open(self, number: int) -> Any:
-        """Opens a file where it lies, to read some of its bytes; from the cache if it is there already."""
+        """Opens a file in place, to read some of its bytes; from the cache if it is there already."""
         file = self._files[number]
         kept = file.path if self._cache is None else self._cache.find(file)
         return self._fs.open(file.path, "rb") if kept is None else Path(kept).open("rb")
 
     def beside(self, name: str) -> bytes | None:
-        """The content of a small file in the folder of the first file; None if there is none."""
+        """Returns the content of a small file in the folder of the first file; None if there is none."""
         try:
             content: bytes = self._fs.cat_file(f"{self._files[0].path.rpartition('/')[0]}/{name}")
         except FileNotFoundError:
@@ -91,7 +91,7 @@ class SplitFiles:
         return content
 
     def version(self, number: int) -> str:
-        """What changes when a file does."""
+        """A version string that changes when the file does."""
         file = self._files[number]
         return f"{file.name} {file.size_bytes} {file.version}"
 
@@ -102,7 +102,7 @@ def default_cache_dir() -> Path:
 
 
 def split_names(root: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:
-    """The folders in a folder of examples, by name; none where there is no such folder.
+    """Returns the names of the folders in a folder of examples; none if it does not exist.
 
     Args:
         root: A local path, or any URI that fsspec opens.

@@ -1,4 +1,4 @@
-"""Parquet files of a split: their row groups, and the columns that are read of them."""
+"""Parquet files of a split: their row groups, and the columns to read."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ParquetUnits:
 
     Args:
         files: The files.
-        columns: The columns to read, with what is expected of them, or None.
+        columns: The columns to read, with their expected types, or None.
 
     Attributes:
-        units: The row groups, in the order of the files; empty ones left out.
-        kinds: What the columns hold.
+        units: The row groups, in the order of the files, without empty ones.
+        kinds: Types of the columns.
 
     Raises:
         BadInput: a file cannot be read, lacks a column, or has one of another type than the first file.
@@ -53,7 +53,7 @@ class ParquetUnits:
             self.units += _row_groups(footer, number, self.kinds)
 
     def read(self, unit: Unit) -> pa.Table:
-        """The columns of a row group, decoded.
+        """Reads and decodes the columns of a row group.
 
         Raises:
             BadInput: it cannot be read.

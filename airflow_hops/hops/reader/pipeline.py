@@ -1,8 +1,8 @@
 """The ``tf.data`` pipeline of a pass.
 
-Batches are cut in Python, each by one call, from windows that a thread reads ahead. The graph around it is small on
-purpose: TensorFlow prepares it anew for each pass, and with a graph that slices every column that takes longer than a
-pass over a hundred thousand rows.
+Python cuts each batch, in one call, from windows that a thread reads ahead. The graph around it is deliberately small:
+TensorFlow prepares it again for each pass, and preparing a graph that slices every column takes longer than a pass over
+a hundred thousand rows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Window = Mapping[str, Arrays]
 
 
 class WindowsAhead:
-    """The windows of a pass: the one that batches are cut from, and the next, which is read meanwhile.
+    """The windows of a pass: the current one, from which batches are cut, and the next, which is read in the meantime.
 
     Args:
         load: Reads a window of an epoch.
-        windows: How many there are.
+        windows: Number of windows.
     """
 
     def __init__(self, load: Callable[[int, int], Window], windows: int) -> None:

@@ -1,4 +1,4 @@
-"""The order of a pass over a share: which rows come in which window, and how they are shuffled within."""
+"""The order of a pass over a share: the rows of each window, and how they are shuffled within it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from airflow_hops.hops.reader.units import Piece, Share
 
 
 class PassPlan:
-    """The windows of a pass, each of whole batches. What is in them follows from seed, rank and epoch alone.
+    """The windows of a pass, each of whole batches. Their contents depend only on seed, rank and epoch.
 
-    A share in memory is shuffled whole. Else its pieces (row groups) come in an order of their own, and each window,
-    which is made of several, is shuffled.
+    A share in memory is shuffled as a whole. Otherwise its pieces (row groups) are shuffled, and then the rows of each
+    window, which consists of several pieces.
 
     Args:
         share: The rank's rows.
         rank: The rank.
         steps: Batches of a pass.
-        seed: Seeds the order; None: as the rows lie.
-        window_rows: Rows of a window, about.
+        seed: Seed of the order; None for the order of the files.
+        window_rows: Approximate number of rows of a window.
     """
 
     def __init__(self, share: Share, rank: int, steps: int, seed: int | None, window_rows: int) -> None:

@@ -1,4 +1,4 @@
-"""A rank's share of a split as ``tf.data``: held in memory where it fits, else read window by window."""
+"""A rank's share of a split as ``tf.data``: held in memory if it fits, otherwise read window by window."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class SplitReader:
     Attributes:
         rows: Rows of this rank.
         total_rows: Rows of the split, over all ranks.
-        smallest_rows: Rows of the rank that has the fewest; ranks differ by one row at most.
+        smallest_rows: Rows of the rank with the fewest; ranks differ by at most one row.
         in_memory: Whether the share is held in memory.
-        kinds: What the columns hold.
-        failure: What went wrong while a dataset was read: TensorFlow's own error does not tell whether a retry may mend
-            it.
+        kinds: Types of the columns.
+        failure: The error that occurred while a dataset was read: TensorFlow's own does not show whether a retry may
+            help.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SplitReader:
         return self._share.steps(batch_size)
 
     def rows_given(self) -> int:
-        """Rows of the present pass that have been handed out, those before its first step included."""
+        """Rows of the current pass that have been returned, including those before its first step."""
         return int(self._given.numpy())
 
     def dataset(
@@ -92,23 +92,23 @@ class SplitReader:
         epoch: Callable[[], int] | None = None,
         first_step: Callable[[], int] | None = None,
     ) -> tf.data.Dataset:
-        """This rank's batches of a pass, which gives each of its rows once.
+        """Returns this rank's batches of a pass, each row once.
 
         Args:
             batch_size: Rows of a step over all ranks; this rank's batches have a ``size``-th of them.
-            shuffle_seed: Seeds the order; None: as the rows lie. The order depends on this seed, the rank and the epoch
-                alone.
-            epoch: Called at the beginning of each pass: its number. None: passes are counted from 0.
-            first_step: Called at the beginning of each pass: the batch to begin with; those that follow are what the
-                whole pass would have given. None: 0; only then is the dataset's cardinality known beforehand.
+            shuffle_seed: Seed of the order; None for the order of the files. The order depends only on this seed, the
+                rank and the epoch.
+            epoch: Called at the start of each pass; returns its number. None counts passes from 0.
+            first_step: Called at the start of each pass; returns the first batch of the pass, and the batches from
+                there on are those of the whole pass. None starts at 0; only then is the dataset's cardinality known in
+                advance.
 
         Returns:
-            A finite dataset of features by name, with the label, or several by name, and the weight, if there is one:
-            ``[batch]``, ``[batch, width]``, or ragged. Labels and weights of float64 are given as float32, as Keras
-            takes them.
+            A finite dataset of features by name, with the label (or several, by name) and the weight, if there is one:
+            ``[batch]``, ``[batch, width]``, or ragged. Labels and weights of float64 become float32, as Keras expects.
 
         Raises:
-            BadInput: ``batch_size`` is no number of rows.
+            BadInput: ``batch_size`` is not a number of rows.
         """
         if batch_size < 1:
             raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
@@ -198,25 +198,25 @@ def open_split(
 
     Args:
         source: Folder, file or glob of Parquet or TFRecord files: a local path, or any URI that fsspec opens.
-        columns: The features to read; by name, what is expected of them, as ``features.json`` says it.
-        rank: Which share.
-        size: How many shares there are.
-        label: The column that is the label, or those that are the labels; None for none.
-        weight: The column of the rows' weights; None for none. It needs a label.
-        format: ``parquet`` or ``tfrecord``; None takes Parquet where there are files of both.
-        fill_values: By column, what stands for a missing value; where there is none, a missing value is an error.
+        columns: The features to read, by name, with their expected types as in ``features.json``.
+        rank: Number of the share.
+        size: Number of shares.
+        label: The label's column, or the columns of several labels; None for none.
+        weight: The column of the row weights; None for none. It requires a label.
+        format: ``parquet`` or ``tfrecord``; None takes Parquet if there are files of both.
+        fill_values: Replacements of missing values, by column; in other columns, a missing value is an error.
         storage_options: For fsspec.
-        cache_dir: Where files of other machines are kept; None: in this user's cache.
-        cache_bytes: How much of them at most.
-        memory_bytes: A share is held in memory if the split, divided by ``size``, takes no more than this when decoded.
-            None: a quarter of the memory of the machine, or of the control group, divided by ``size``. (Not of what is
-            free at the moment: a resumed training must have the order that it had.)
-        buffer_bytes: Decoded bytes of a window. Of a share that is not held in memory, a window is what is shuffled at
-            once, and about three windows and one row group are in memory.
-        threads: How many batches of images are decoded at once. None: as many as TensorFlow's threads.
+        cache_dir: Folder for fetched remote files; None for this user's cache.
+        cache_bytes: Maximum size of that folder.
+        memory_bytes: A share is held in memory if the decoded split, divided by ``size``, takes no more than this.
+            None: a quarter of the memory of the machine, or of the control group, divided by ``size``. (Not of the
+            memory that is free at the moment: a resumed training must keep its order.)
+        buffer_bytes: Decoded bytes of a window. A share that is not held in memory is shuffled window by window, with
+            about three windows and one row group in memory.
+        threads: Number of batches of images that are decoded in parallel. None: the number of TensorFlow's threads.
 
     Raises:
-        BadInput: there are no files or fewer rows than ranks; a file cannot be read, lacks a column, or has one of
+        BadInput: there are no files or fewer rows than ranks; a file cannot be read, lacks a column, or has a column of
             another type than the first file; there are missing values, or rows of another width.
     """
     wanted = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
@@ -246,7 +246,7 @@ def open_split(
 
 
 def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> int:
-    """Rows of a split, without reading them.
+    """Returns the number of rows of a split, without reading them.
 
     Raises:
         BadInput: there are no files, or one cannot be read.

@@ -1,4 +1,4 @@
-"""TFRecord files of ``tf.Example``: a file is decoded whole, to the columns that Parquet has."""
+"""TFRecord files of ``tf.Example``: each file is decoded completely, into the same columns as Parquet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Feature:
 
     Attributes:
         dtype: TensorFlow's type of a value.
-        lengths: Values of each record.
+        lengths: Number of values in each record.
         bytes_per_value: Mean length of a string.
     """
 
@@ -51,18 +51,18 @@ class _Feature:
 
 
 class TFRecordUnits:
-    """The files of a split, each of which is a unit.
+    """The files of a split; each is a unit.
 
-    Types and widths are those of the first records, as the format does not say them: one value a record, as many in
-    each, or any number (ragged).
+    Types and widths come from the first records, because the format does not state them: one value per record, the same
+    number in each, or any number (ragged).
 
     Args:
         files: The files.
-        columns: The features to read, with what is expected of them, or None.
+        columns: The features to read, with their expected types, or None.
 
     Attributes:
         units: The files that hold records.
-        kinds: What the features hold.
+        kinds: Types of the features.
 
     Raises:
         BadInput: a file cannot be read, or lacks a feature.
@@ -86,10 +86,10 @@ class TFRecordUnits:
         self.units = [Unit(number, 0, counts[number], int(counts[number] * row_bytes) + 1) for number in holding]
 
     def read(self, unit: Unit) -> pa.Table:
-        """The features of a file's records, decoded.
+        """Decodes the features of a file's records.
 
         Raises:
-            BadInput: the file is damaged, has another number of records, or features of other types.
+            BadInput: the file is damaged, or has a different number of records or features of other types.
         """
         name = self._files.name(unit.file)
         parts = []
@@ -117,10 +117,10 @@ class TFRecordUnits:
 
 
 def record_counts(files: SplitFiles) -> list[int]:
-    """Records of each file: from ``counts.json`` beside them (names to numbers), else counted, once for each state.
+    """Returns the number of records of each file: from ``counts.json`` in its folder (names to numbers), else counted.
 
     Raises:
-        BadInput: a file is damaged, or ``counts.json`` is something else.
+        BadInput: a file is damaged, or ``counts.json`` does not have that form.
     """
     told = _told_counts(files)
     return [

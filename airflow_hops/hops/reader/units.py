@@ -1,4 +1,4 @@
-"""Units of rows that are decoded whole, by which a split is read, and their shares by rank."""
+"""Units of rows in which a split is read and decoded, and the ranks' shares of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from airflow_hops.contract.artifacts import BadInput
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows that are decoded at once: a row group of a Parquet file, or a block of records of a TFRecord file.
+    """Rows that are decoded together: a row group of a Parquet file, or the records of a TFRecord file.
 
     Attributes:
         file: Number of the file.
         index: Number of the unit within the file.
-        rows: Its rows.
-        size_bytes: Their memory, decoded; estimated.
+        rows: Number of rows.
+        size_bytes: Estimated memory of the decoded rows.
     """
 
     file: int
@@ -30,7 +30,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of a unit, from ``first`` to before ``last``."""
+    """Rows of a unit, from ``first`` up to, but not including, ``last``."""
 
     unit: Unit
     first: int
@@ -38,17 +38,17 @@ class Piece:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return self.last - self.first
 
 
 @dataclass(frozen=True)
 class Share:
-    """A rank's rows of a split: contiguous ones, cut across files and units; shares differ by one row at most.
+    """A rank's rows of a split: contiguous, across files and units; shares differ by at most one row.
 
     Attributes:
-        pieces: Where they lie.
-        rows: How many they are.
+        pieces: The pieces of units that hold the rows.
+        rows: Number of rows.
         total_rows: Rows of the split, over all ranks.
         smallest_rows: Rows of the smallest share.
     """
@@ -60,7 +60,7 @@ class Share:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the share, decoded; estimated."""
+        """Estimated memory of the decoded share."""
         return sum(piece.unit.size_bytes * piece.rows // piece.unit.rows for piece in self.pieces)
 
     def steps(self, batch_size: int) -> int:
@@ -72,17 +72,17 @@ class Share:
         return max(1, min(-(-self.total_rows // batch_size), self.smallest_rows))
 
     def bounds(self, steps: int) -> np.ndarray[Any, Any]:
-        """Where the batches begin and end: ``steps`` + 1 row numbers. Batches differ by one row at most."""
+        """The boundaries of the batches: ``steps`` + 1 row numbers. Batches differ by at most one row."""
         return np.arange(steps + 1, dtype=np.int64) * self.rows // steps
 
 
 def share(units: Sequence[Unit], rank: int, size: int, where: str) -> Share:
-    """Cuts the rows of a split into equal, contiguous shares.
+    """Divides the rows of a split into equal, contiguous shares.
 
     Args:
         units: All units of the split.
-        rank: Which share.
-        size: How many shares there are.
+        rank: Number of the share.
+        size: Number of shares.
         where: The split's name, for the message.
 
     Raises:
