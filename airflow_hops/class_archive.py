@@ -90,7 +90,7 @@ def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)
         if why or not made.exists():
-            say(f"no archive of Spark's classes could be made; its steps start slower, and nothing else: {why}")
+            say(f"could not make an archive of Spark's classes; Spark steps work, but start more slowly: {why}")
             archive.touch()
             return False
         with staged(archive) as staging:

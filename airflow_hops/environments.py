@@ -111,7 +111,7 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
         expected: Fingerprint of the pins that it should hold.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return EnvironmentState("absent", f"there is nothing at {path}")
+        return EnvironmentState("absent", f"{path} does not exist")
     if not (path / "pyvenv.cfg").exists():
         return EnvironmentState("foreign", f"{path} is not a Python environment (it has no pyvenv.cfg)")
     if not (path / "bin" / "python").exists():
@@ -183,8 +183,8 @@ def create_environment(
     if state.good and not force and not (wants_java and own_java(path) is None):
         return java is not None and _archive_classes(path, say)
     if state.name == "foreign" or path == Path(sys.prefix).resolve():
-        detail = state.detail if state.name == "foreign" else "it is the environment of this very process"
-        raise BadInput(f"{path}: will not be overwritten, since {detail}; name an empty or new folder")
+        detail = state.detail if state.name == "foreign" else "this process runs in it"
+        raise BadInput(f"{path}: will not be overwritten, because {detail}; name an empty or new folder")
     if state.name == "unmanaged" and not force:
         raise BadInput(
             f"{state.detail}, and all but the pins would be removed from it; delete it, or use --force, if so meant"
@@ -292,7 +292,7 @@ def find_python(uv: str, given: str | None, version: tuple[int, int], say: Say =
     if sys.version_info[:2] == version:
         return sys.executable
     if not find(wanted):
-        say(f"there is no Python {wanted} on this machine: uv downloads one")
+        say(f"there is no Python {wanted} on this machine: uv will download one")
         for line in ask("install", "--no-bin", wanted).stderr.splitlines():
             say(line)
     if python := find(wanted):

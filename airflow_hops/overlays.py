@@ -106,7 +106,7 @@ def overlay_state(folder: Path) -> EnvironmentState:
     base = base_of(folder)
     state = environment_state(folder, _resolved_with(base, pins_fingerprint(base)))
     if state.name == "stale":
-        detail = f"{folder} was resolved with other packages than {base} has now"
+        detail = f"{folder} was resolved with packages other than those that {base} has now"
         return EnvironmentState(state.name, detail)
     return state
 
@@ -155,7 +155,7 @@ def make_overlay(
     if state.name not in ("good", "unmanaged"):
         raise BadInput(f"{base}: {state.detail}; run 'airflow hops runtime create {base}' first")
     if folder.exists() and any(folder.iterdir()) and not (folder / BASE_NAME).exists():
-        raise BadInput(f"{folder}: will not be overwritten, since it is no environment of ours; choose another name")
+        raise BadInput(f"{folder}: will not be overwritten, because airflow-hops did not make it; choose another name")
     if python is not None:
         find_python(uv, python, PYTHON_VERSION)
     requirements = list({package_name(requirement): requirement for requirement in requirements}.values())

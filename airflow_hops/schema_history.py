@@ -228,7 +228,7 @@ def publish_schema(
         SchemaChanged: it is another one than ``replaces`` says.
     """
     if not approved_by:
-        raise BadInput(f"{uri}: approved_by is empty, expected the name of who approves the schema")
+        raise BadInput(f"{uri}: approved_by is empty, expected the name of the person who approves the schema")
     with store.lock(_history(uri)):
         manifest = _take_in(store, uri)
         if replaces not in (None, manifest.fingerprint):

@@ -88,7 +88,7 @@ class ServerAddress:
 
         if self.rest_port is None:
             raise BadInput(
-                f"model server {self}: this goes through its REST port, which the connection does not name; set the "
+                f"model server {self}: this requires its REST port, which the connection does not give; set the "
                 "field 'serving_rest_port' (of a connection of type model_server, 'rest_port')"
             )
         tls = (self.tls or TlsFiles()) if self.rest_tls else None

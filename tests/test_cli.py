@@ -118,7 +118,7 @@ def test_a_protobuf_newer_than_tensorflow_is_recognised(
     assert found["protobuf"].status == found["tensorflow"].status == "fail"
     assert "TensorFlow 2.16 needs protobuf 4" in found["protobuf"].advice
     assert found["tensorflow"].advice == (
-        f"protobuf is newer than TensorFlow bears: airflow hops runtime create --force {cuda}{tmp_path}"
+        f"protobuf is newer than TensorFlow supports: airflow hops runtime create --force {cuda}{tmp_path}"
     )
 
 

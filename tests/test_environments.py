@@ -229,7 +229,7 @@ def test_an_overlay_adds_packages_to_its_base_and_a_task_or_a_connection_names_i
     with pytest.raises(BadInput, match=f"{base}'.* holds pins older.*create {base}'"):
         runtime_python(churn)
     shutil.rmtree(base)
-    with pytest.raises(BadInput, match=f"there is nothing at {base}"):
+    with pytest.raises(BadInput, match=f"{base} does not exist"):
         runtime_python(churn)
 
 
@@ -266,7 +266,7 @@ def test_the_commands_change_an_overlay_and_leave_it_as_it_was_where_packages_do
     assert runtime("freeze", "--name", "churn").split() == ["extra==1.0", "tiny==1.0"]
     runtime("remove", "--name", "churn")
     assert not churn.exists() and len(json.loads(runtime("list", "--output", "json"))) == 1
-    with pytest.raises(SystemExit, match="--with: expected --name, too"):
+    with pytest.raises(SystemExit, match="--with: expected together with --name"):
         runtime("create", "--with", "extra")
 
 
@@ -316,7 +316,7 @@ def test_where_there_is_no_such_python_and_none_to_download_the_error_says_what_
     said: list[str] = []
     with pytest.raises(HopsError, match=r"Python 3\.9 is needed.*so that python3\.9 is on the PATH.*_MIRROR"):
         create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), version=(3, 9), say=said.append)
-    assert said[0] == "there is no Python 3.9 on this machine: uv downloads one"
+    assert said[0] == "there is no Python 3.9 on this machine: uv will download one"
     assert "none.json" in " ".join(said[1:])
     assert not (tmp_path / "runtime").exists()
 
@@ -554,7 +554,7 @@ def test_an_overlay_is_stale_once_its_base_has_other_packages_added(churn: Path,
     base = churn.with_name("runtime")
     write_wheel(pins.parent, "late", "1.0")
     add_requirements(base, pins_file(), ["late"], uv=find_uv_bin(), say=lambda line: None)
-    with pytest.raises(BadInput, match=f"{churn} was resolved with other packages than .* --name churn'"):
+    with pytest.raises(BadInput, match=f"{churn} was resolved with packages other than those that .* --name churn'"):
         runtime_python(churn)
     (found,) = check_overlays(base)
     assert (found.status, found.advice) == ("warn", f"airflow hops runtime create {base} --name churn")

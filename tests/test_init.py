@@ -104,8 +104,8 @@ def test_the_report_shows_each_column_on_one_line_and_a_request_that_the_shell_t
         ("my-model", "expected a Python identifier"),
         ("../up", "expected a Python identifier"),
         ("größe", "expected a Python identifier"),
-        ("json", "module that is installed beside Airflow"),
-        ("taken", "is there already"),
+        ("json", "module installed with Airflow"),
+        ("taken", "exists already"),
     ],
 )
 def test_a_name_that_cannot_be_one_is_refused(hops: Callable[..., Any], tmp_path: Path, name: str, words: str) -> None:

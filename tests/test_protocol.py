@@ -115,7 +115,7 @@ def test_out_of_memory_is_reported_as_such(step: Step) -> None:
 def test_a_step_that_the_kernel_kills_for_want_of_memory_is_said_and_leaves_no_artifact(
     step: Step, small_memory: Path
 ) -> None:
-    with pytest.raises(StepFailed, match=r"ended by SIGKILL .*the kernel did for want of memory") as caught:
+    with pytest.raises(StepFailed, match=r"ended by SIGKILL .*the kernel for lack of memory") as caught:
         step("outgrow", kind="text", group=str(small_memory))
     assert caught.value.retryable
     runner = step.runner  # type: ignore[attr-defined]
@@ -302,7 +302,7 @@ def test_missing_runtime_environment_is_named(tmp_path: Path) -> None:
     spec = StepSpec(step="say", entry="protocol_steps:say", code_paths=(CODE,))
     with pytest.raises(BadInput) as caught:
         hook.run(spec, launcher=LocalLauncher(tmp_path / "nowhere"), cache=False)
-    assert f"runtime environment '{tmp_path}/nowhere': there is no bin/python" in str(caught.value)
+    assert f"runtime environment '{tmp_path}/nowhere': it has no bin/python" in str(caught.value)
     assert f"airflow hops runtime create {tmp_path}/nowhere" in str(caught.value)
 
 

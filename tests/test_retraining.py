@@ -91,7 +91,7 @@ def test_a_broken_pipeline_is_not_learnt_from_and_is_named(
     }
     assert request_retraining(report) == ("skipped", [])
     output = capfd.readouterr()
-    assert "'pipeline_fault': temp (unit_change), carrier (new_category); mend what feeds" in output.out + output.err
+    assert "'pipeline_fault': temp (unit_change), carrier (new_category); correct the source" in output.out + output.err
 
 
 def test_drift_between_spans_asks_too(request_retraining: Requests) -> None:

@@ -127,7 +127,7 @@ def test_a_function_amends_the_inferred_schema_once_and_a_change_of_it_is_told(p
     )
     state, _, log = pipeline("schema_function", runtime=os.devnull)
     assert state == "success"
-    assert "The schema function changed since the schema was frozen, without effect" in log
+    assert "The schema function changed since the schema was frozen, but this has no effect" in log
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_schema_follows_the_data_until_a_model_is_deployed_with_it_and_after_a
     assert set(dropped) <= set(first["properties"]["features"])
     _, second, _ = pipeline(dag_id, statistics=other)
     assert set(second["properties"]["features"]) == set(first["properties"]["features"]) - set(dropped)
-    notes = ["inferred by run …", "inferred by run … (no model was deployed with the one before)"]
+    notes = ["inferred by run …", "inferred by run … (no model was deployed with the previous one)"]
     assert pipeline.notes(dag_id) == notes
     write_record(pipeline.store, "of_another_schema", ModelRecord(trained_with("file:///another")))
     _, third, _ = pipeline(dag_id)

@@ -146,7 +146,7 @@ def test_a_schema_from_before_there_was_a_history_is_its_first_version(store: Ar
 
 
 def test_publishing_needs_a_frozen_schema_and_somebody_who_approves(store: ArtifactStore) -> None:
-    with pytest.raises(BadInput, match="no artifact there"):
+    with pytest.raises(BadInput, match="no artifact found"):
         publish_schema(store, address(store), text_of("a"), approved_by="ann")
     freeze(store, text_of("a"))
     with pytest.raises(BadInput, match="approved_by is empty"):

@@ -56,7 +56,10 @@ def test_drift_dag_asks_for_a_retraining_but_not_where_the_pipeline_is_broken(
     # Before any request, so that no cooldown can be what keeps it from asking.
     assert states("celsius") == {"drift": "success", "request": "skipped"}
     output = capfd.readouterr()
-    assert "the verdict is 'pipeline_fault': temp (unit_change); mend what feeds the model" in output.out + output.err
+    assert (
+        "the verdict is 'pipeline_fault': temp (unit_change); correct the source of the model"
+        in output.out + output.err
+    )
     assert states("july") == {"drift": "success", "request": "success"}
     assert states("march") == {"drift": "success", "request": "skipped"}
 

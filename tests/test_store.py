@@ -167,7 +167,7 @@ def test_without_a_commit_there_is_no_artifact(any_store: ArtifactStore) -> None
     assert not staged.exists()
     assert not any_store.exists(uri)
     assert names_in(any_store) == []
-    with pytest.raises(BadInput, match=r"no artifact there \(no manifest.json\)"):
+    with pytest.raises(BadInput, match=r"no artifact found \(no manifest.json\)"):
         any_store.manifest(uri)
 
 
@@ -225,7 +225,7 @@ def test_a_retry_replaces_what_the_try_before_published(any_store: ArtifactStore
 def test_an_artifact_that_was_replaced_is_not_taken_for_the_one_that_was_asked_for(any_store: ArtifactStore) -> None:
     asked = write(any_store, {"a": "1"})
     write(any_store, {"a": "2"})
-    with pytest.raises(BadInput, match=r"another model lies there by now .* its task ran again"):
+    with pytest.raises(BadInput, match=r"another model is stored there now .* its task ran again"):
         any_store.local(asked)
 
 
@@ -239,7 +239,7 @@ def test_an_edit_by_hand_is_accepted_where_it_is_asked_for(any_store: ArtifactSt
     any_store.verify(edited)
     assert (any_store.local(edited) / "schema.pbtxt").read_bytes() == b"new\r\n"
     remove(any_store, f"{artifact.uri}/schema.pbtxt")
-    with pytest.raises(BadInput, match=r"schema.pbtxt: the manifest names it, but it is gone"):
+    with pytest.raises(BadInput, match=r"schema.pbtxt: it is in the manifest, but was deleted"):
         any_store.accept_edit(artifact.uri, "schema.pbtxt")
 
 
@@ -300,11 +300,11 @@ def test_a_flipped_byte_and_a_lost_file_are_found(any_store: ArtifactStore) -> N
         with pytest.raises(HopsError, match=r"model/b/c: found SHA-256 .*, the manifest says"):
             any_store.local(artifact)
         any_store.files.remote().fs.rm_file(f"{artifact.uri}/a")
-        with pytest.raises(HopsError, match="model/a: the manifest names it, but it is gone"):
+        with pytest.raises(HopsError, match="model/a: it is in the manifest, but was deleted"):
             any_store.local(artifact)
         assert any_store._local_cache is not None
         assert [path.name for path in any_store._local_cache.iterdir()] == [".lock"]
-    with pytest.raises(HopsError, match="model/a: the manifest names it, but it is gone"):
+    with pytest.raises(HopsError, match="model/a: it is in the manifest, but was deleted"):
         any_store.verify(artifact)
 
 
@@ -441,7 +441,7 @@ def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
 
     remove(any_store, f"{artifact.uri}/a")
     found, why = find_cached(any_store, later, parts)
-    assert (found, why) == (None, f"{artifact.uri}/a: the manifest names it, but it is gone")
+    assert (found, why) == (None, f"{artifact.uri}/a: it is in the manifest, but was deleted")
     write(any_store, {"a": "changed"})
     found, why = find_cached(any_store, later, parts)
     assert (found, why) == (None, f"{artifact.uri} has changed since it was recorded")
@@ -573,7 +573,7 @@ def test_the_command_finds_all_damage_and_exits_with_1(
     extra = {"store": any_store.root, "storage_options": any_store.storage_options}
     monkeypatch.setenv("AIRFLOW_CONN_CHECKED", json.dumps({"conn_type": "hops", "extra": extra}))
     asked = ("--hops-conn-id", "checked", "--output", "json")
-    with pytest.raises(SystemExit, match=f"{re.escape(any_store.root)}: no artifact there"):
+    with pytest.raises(SystemExit, match=f"{re.escape(any_store.root)}: no artifact found"):
         verify(*asked)
     whole = write(any_store, {"a": "1", "inner/manifest.json": "data"})
     producers = [dataclasses.replace(PRODUCER, run_id=f"run-{number}") for number in range(3)]

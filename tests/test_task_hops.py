@@ -134,7 +134,7 @@ def test_names_from_outside_are_refused_when_the_dag_is_parsed() -> None:
         (closure, (), "outer"),
         (in_a_comprehension, (1,), "json"),
     ):
-        with pytest.raises(ValueError, match=rf"uses '{name}', defined outside of it") as caught:
+        with pytest.raises(ValueError, match=rf"uses '{name}', defined outside it") as caught:
             shipped(function, *arguments)
         assert "import or define it inside the function" in str(caught.value)
 
@@ -184,7 +184,7 @@ def test_error_in_the_function_shows_its_line(run_step: Any, warm_launcher: Any)
 def test_name_that_is_missing_at_run_time_is_explained(run_step: Any, warm_launcher: Any) -> None:
     source = "def f():\n    return pd.DataFrame()\n"
     params = {"source": source, "function": "f"}
-    with pytest.raises(StepFailed, match=r"f\(\) uses 'pd', which is defined outside of it"):
+    with pytest.raises(StepFailed, match=r"f\(\) uses 'pd', which is defined outside it"):
         run_step("airflow_hops.runtime.step.function:run", params=params, launcher=warm_launcher)
     with pytest.raises(StepFailed, match=r"the source of g\(\) does not define it"):
         run_step("airflow_hops.runtime.step.function:run", params={**params, "function": "g"}, launcher=warm_launcher)

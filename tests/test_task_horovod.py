@@ -129,7 +129,7 @@ def test_mlflow_has_the_sources_of_functions_and_scripts_and_the_end_of_each_tra
         ({}, "a training is given by one of train and script, found none of them"),
         ({"train": "a:b", "script": "c.py"}, "found function and script"),
         ({"script": "no_such.py"}, "script 'no_such.py': there is no such file on the step's path"),
-        ({"script": "script_without_model.py"}, "left no model: neither a keras.Model in its global 'model' (found"),
+        ({"script": "script_without_model.py"}, "made no model: neither a keras.Model in its global 'model' (found"),
         ({"script": "script_that_exits.py"}, "script 'script_that_exits.py' ended itself by sys.exit(3)"),
         ({"train": "training_functions:build_nothing"}, "has no function 'build_nothing'"),
         ({"train": "training_functions:without_context"}, "cannot be called as train(context)"),
@@ -166,7 +166,7 @@ def test_a_function_that_cannot_be_shipped_is_refused_where_the_dag_is_parsed() 
     def fit(context):
         return None
 
-    with pytest.raises(ValueError, match="uses 'json', defined outside of it"):
+    with pytest.raises(ValueError, match="uses 'json', defined outside it"):
         task.horovod(np=2)(train)()
     with pytest.raises(ValueError, match="train is 'a:b'; what is trained is fit"):
         task.horovod(train="a:b")(fit)()

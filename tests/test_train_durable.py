@@ -143,7 +143,7 @@ def test_a_retry_goes_on_with_the_training_of_a_worker_that_was_killed(start):
     second = training.log(2)
     assert "rank 0 has done epoch 2" not in second
     assert "rank 0 has done epoch 3" in second and "rank 0 has done epoch 5" in second
-    assert "Try 1 left a job that goes on" in second
+    assert "Try 1 left a job that continues" in second
     assert all(is_gone(pid) for pid in [step, *ranks])
     assert not job.path.exists() and not training.jobs()
 

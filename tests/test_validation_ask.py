@@ -145,7 +145,7 @@ def test_an_approved_schema_is_what_the_tasks_after_it_and_the_next_run_use(runs
     assert question["options"] == [APPROVE, CONTINUE, REJECT]
     assert "feature 'dest'" in question["body"]
     assert "Z\\*Z" in question["body"]
-    assert "### Proposed change of the schema" in question["body"]
+    assert "### Proposed change to the schema" in question["body"]
     history = schema_history(runs.store, runs.schema_uri)
     assert [version.in_force for version in history] == [False, True]
     assert (history[1].approved_by, history[1].note) == ("Anonymous", "new airport")

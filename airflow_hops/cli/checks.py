@@ -76,7 +76,7 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
     try:
         settings = RuntimeHook(hops_conn_id).settings
     except Exception as error:
-        advice = f"airflow connections add {hops_conn_id} --conn-type hops, or name another with --hops-conn-id"
+        advice = f"airflow connections add {hops_conn_id} --conn-type hops, or use --hops-conn-id to check another one"
         yield Check(f"connection {hops_conn_id}", "fail", f"{type(error).__name__}: {error}", advice)
         return
     yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}")
@@ -160,7 +160,7 @@ def check_spark_connection(conn_id: str) -> Check:
         )
         return Check(name, "warn", f"{error}; the operators that name it fail", advice)
     if connection.conn_type != "spark":
-        return Check(name, "fail", f"its type is {connection.conn_type!r}", "make it one of type spark")
+        return Check(name, "fail", f"its type is {connection.conn_type!r}", "change it to type spark")
     return Check(name, "ok", f"master {connection.host or 'yarn'}")
 
 
@@ -168,7 +168,7 @@ def check_java(runtime: Path) -> Check:
     """Whether there is a Java that Spark runs on."""
     java = find_java(runtime)
     wanted = " or ".join(map(str, SUPPORTED_VERSIONS))
-    advice = f"install Java {wanted}, or run 'airflow hops runtime create', which brings one along"
+    advice = f"install Java {wanted}, or run 'airflow hops runtime create', which installs one"
     if java is None:
         return Check("Java", "fail", "none", advice)
     found = f"{java.version} in {java.home} ({java.source})"
@@ -182,7 +182,7 @@ def check_runtime(runtime: Path) -> Check:
         return Check("runtime environment", "ok", f"{runtime}, {state.detail}")
     advice = f"airflow hops runtime create {runtime}"
     if state.name == "unmanaged":
-        return Check("runtime environment", "warn", state.detail, f"to have the tested pins: {_create_anew(runtime)}")
+        return Check("runtime environment", "warn", state.detail, f"to get the tested pins: {_create_anew(runtime)}")
     if state.name == "moved":
         return Check("runtime environment", "warn", state.detail, f"its scripts point there: {advice}")
     return Check("runtime environment", "fail", state.detail, advice)
@@ -210,7 +210,7 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
     for module, facts in modules.items():
         name = module.partition(".")[0] if module != "google.protobuf" else "protobuf"
         if facts["error"]:
-            hint = "protobuf is newer than TensorFlow bears: " if "GetPrototype" in facts["error"] else ""
+            hint = "protobuf is newer than TensorFlow supports: " if "GetPrototype" in facts["error"] else ""
             yield Check(name, "fail", facts["error"], f"{hint}{advice}")
         elif module == "google.protobuf" and not str(facts["version"]).startswith("4."):
             yield Check(name, "fail", facts["version"], f"TensorFlow 2.16 needs protobuf 4: {advice}")
@@ -248,7 +248,9 @@ def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Ch
         return Check("CUDA", "warn", f"{cuda}; Horovod without NCCL; {seen}", f"{create} --force")
     if answer["gpus"]:
         return Check("CUDA", "ok", f"{cuda}; {seen}")
-    return Check("CUDA", "warn", f"{cuda}; {seen}; training and serving run on the CPU", "look at the driver, or go on")
+    return Check(
+        "CUDA", "warn", f"{cuda}; {seen}; training and serving run on the CPU", "check the driver, or continue"
+    )
 
 
 def check_gpu() -> Check:
@@ -276,7 +278,7 @@ def check_serving(settings: Settings) -> Iterator[Check]:
                 yield Check(f"model server, {name}", "ok", f"{where} answers")
         except OSError as error:
             if is_this_machine(host):
-                yield Check(f"model server, {name}", "ok", f"none runs; {where} is free for one", "airflow hops serve")
+                yield Check(f"model server, {name}", "ok", f"not running; {where} is free", "airflow hops serve")
             else:
                 advice = "start the model server there, or correct the connection's host and port"
                 yield Check(f"model server, {name}", "warn", f"{where}: {error}", advice)
@@ -292,7 +294,7 @@ def check_disk(settings: Settings) -> Iterator[Check]:
         free = shutil.disk_usage(there).free
         found = f"{free / 2**30:.1f} GiB free at {there}"
         if not os.access(there, os.W_OK):
-            yield Check(name, "fail", f"{there} is not writable", "change its owner, or name another folder")
+            yield Check(name, "fail", f"{there} is not writable", "change its owner, or choose another folder")
         elif free < _LOW_DISK_BYTES:
             yield Check(name, "fail" if free < _NO_DISK_BYTES else "warn", found, "free some space")
         else:
@@ -310,7 +312,7 @@ def check_memory() -> Check:
     except OSError:
         pass
     if available < _LOW_MEMORY_BYTES:
-        return Check("memory", "warn", found, "Spark and two training ranks want 4 GiB together")
+        return Check("memory", "warn", found, "Spark and two training ranks need 4 GiB together")
     return Check("memory", "ok", found)
 
 
@@ -331,7 +333,7 @@ def _probe(runtime: Path, group: str) -> dict[str, Any]:
         )
         answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {_PROBE_TIMEOUT_S} s", "advice": "try again once the machine is less busy"}
+        return {"error": f"no answer within {_PROBE_TIMEOUT_S} s", "advice": "try again when the machine is less busy"}
     except (OSError, ValueError, IndexError) as error:
         said = result.stderr.strip().splitlines()[-1:] if "result" in locals() else []
         return {"error": " ".join([f"{type(error).__name__}: {error}", *said])}

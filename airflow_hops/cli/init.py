@@ -67,7 +67,7 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
     yield f"{label}: {table.problem}" + (f" ({', '.join(shown)})" if shown else "")
     yield from (f"note: {note}" for note in table.notes)
     yield ""
-    yield f"Written to {folder}: change what is guessed wrong there, and run it:"
+    yield f"Written to {folder}: correct what was guessed wrong there, and run it:"
     yield ""
     yield f"  airflow dags trigger {name}_training"
     yield "  airflow hops serve"
@@ -93,10 +93,10 @@ def _check_name(name: str, folder: Path) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise BadInput(f"name is {name!r}; expected a Python identifier of ASCII letters, digits and '_'")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: is there already; delete it, choose another name, or another folder with --output")
+        raise BadInput(f"{folder}: exists already; delete it, or choose another name, or another folder with --output")
     found = None if name in sys.modules else importlib.util.find_spec(name)
     if name in sys.modules or (found is not None and found.origin is not None):
-        raise BadInput(f"name {name!r} is that of a module that is installed beside Airflow; choose another one")
+        raise BadInput(f"name {name!r} is the name of a module installed with Airflow; choose another one")
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
@@ -112,4 +112,4 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     except OSError as error:
-        raise BadInput(f"{folder}: cannot be written ({error}); name another folder with --output") from None
+        raise BadInput(f"{folder}: cannot be written ({error}); choose another folder with --output") from None

@@ -56,20 +56,20 @@ def create(args: Namespace) -> None:
     """Makes the runtime environment from the pins, or completes or updates the one that is there; or an overlay."""
     begun, base = time.monotonic(), _folder(args)
     if args.name and args.cuda:
-        raise BadInput("--cuda: expected without --name: an environment of one's own has the CUDA of the one below it")
+        raise BadInput("--cuda: expected without --name: a named environment has the CUDA of the runtime environment")
     if args.name:
         folder = overlay_folder(base, args.name)
         _make(args, [*added_requirements(folder), *args.requirement], begun, force=args.force)
         return
     if args.requirement:
-        raise BadInput("--with: expected --name, too: packages of your own make an environment of their own")
+        raise BadInput("--with: expected together with --name: additional packages make a named environment")
     pins = pins_file(CUDA_PINS_NAME) if args.cuda else pins_file() if args.force else pins_of(base)
     print(f"Runtime environment {base} from {pins}", flush=True)
     java = pins.with_name("java.txt")
     made = create_environment(base, pins, uv=_uv(), python=args.python, java=java, force=args.force, say=_say)
-    print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It is there already, with these very pins.")
+    print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It exists already, with these pins.")
     if base != runtime_folder():
-        print(f"Make it known: AIRFLOW__HOPS__RUNTIME={base}, or the field 'runtime' of the connection.")
+        print(f"Configure it: AIRFLOW__HOPS__RUNTIME={base}, or the field 'runtime' of the connection.")
 
 
 @_command

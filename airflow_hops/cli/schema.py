@@ -46,7 +46,9 @@ def history(args: Namespace) -> None:
     shown = ("version", "in_force", "recorded_at", "approved_by", "note", "run_id", "sha256")
     AirflowConsole().print_as([{name: version[name] for name in shown} for version in versions], output=args.output)
     if edited:
-        print(f"{uri}/{SCHEMA_FILE} has been edited since; the next run takes that in as a version.", file=sys.stderr)
+        print(
+            f"{uri}/{SCHEMA_FILE} has been edited since; the next run records the edit as a version.", file=sys.stderr
+        )
 
 
 @suppress_logs_and_warning
@@ -77,7 +79,7 @@ def reset(args: Namespace) -> None:
     with _errors():
         hook, uri = _schema(args)
         request_reset(hook.store, uri, by=args.by or getpass.getuser(), note=args.note)
-    print(f"The next run of DAG {args.dag_id!r} infers {uri} anew; until then it is in force as it is.")
+    print(f"The next run of DAG {args.dag_id!r} infers {uri} again; until then it stays in force.")
 
 
 @suppress_logs_and_warning
@@ -114,7 +116,7 @@ def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
     hook = RuntimeHook(args.hops_conn_id)
     uri = hook.store.uri(args.dag_id, "_frozen", args.name, "schema")
     if not has_schema(hook.store, uri) and not schema_history(hook.store, uri):
-        raise BadInput(f"{uri}: no frozen schema there; the first run of DAG {args.dag_id!r} makes it")
+        raise BadInput(f"{uri}: no frozen schema exists; the first run of DAG {args.dag_id!r} makes it")
     return hook, uri
 
 

@@ -56,7 +56,7 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
     """
     names = {flag.partition("=")[0] for flag in given}
     if (kind := services.get("serving_kind") or "bundled") != "bundled":
-        raise BadInput(f"connection field 'kind' is {kind!r}, expected 'bundled': no other server is started here")
+        raise BadInput(f"connection field 'kind' is {kind!r}, expected 'bundled': this command starts no other server")
     if services.get("serving_ca_file") and "--ssl_config_file" not in names:
         raise BadInput(
             "connection field 'ca_file' says that the server speaks TLS; give its own key and certificate: "
@@ -65,7 +65,7 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
     config_file = local_path(services, "serving_config_file")
     if config_file is None and names.isdisjoint(_WHAT_TO_SERVE):
         raise BadInput(
-            "connection field 'config_file' is empty, so that nothing says what to serve; fill it in, or give one of "
+            "connection field 'config_file' is empty, so there is nothing to serve; fill it in, or give one of "
             f"{', '.join(_WHAT_TO_SERVE)} behind --"
         )
     values: dict[str, object] = {

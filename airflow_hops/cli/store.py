@@ -24,7 +24,7 @@ def verify(args: Namespace) -> None:
         place = _address(store, args.prefix)
         artifacts = store.artifacts(place)
         if not artifacts:
-            raise BadInput(f"{place}: no artifact there")
+            raise BadInput(f"{place}: no artifact found")
         count, found = _check(store, artifacts)
     except (HopsError, OSError) as error:
         raise SystemExit(str(error)) from None
@@ -34,7 +34,7 @@ def verify(args: Namespace) -> None:
     print(f"{count} artifacts in {place}: {damaged or 'none'} damaged", file=sys.stderr)
     if found:
         print(
-            "Clear the task that made a damaged artifact, with those after it, to have it made again.", file=sys.stderr
+            "To make a damaged artifact again, clear the task that made it, with its downstream tasks.", file=sys.stderr
         )
         raise SystemExit(1)
 

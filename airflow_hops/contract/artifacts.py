@@ -116,7 +116,7 @@ class RowCounts:
                 f"{what}: {rows} of {self.rows_in} rows ({rows / self.rows_in:.1%}) are rejected for {reason!r}, more "
                 f"than max_rejected={max_rejected:g} allows; rejected in all: "
                 f"{', '.join(f'{reason} {rows}' for reason, rows in by_reason)}. Correct the data, or raise "
-                "max_rejected where so many are rightly left out"
+                "max_rejected if so many rows should be rejected"
             )
 
 

@@ -126,9 +126,7 @@ class ImageOptions(StepOptions):
         if TRAIN not in sources:
             raise BadInput(f"sources has no {TRAIN!r}; it has {', '.join(sources) or 'nothing'}")
         if REJECTED in sources:
-            raise BadInput(
-                f"sources[{REJECTED!r}]: that folder is for what is set aside; choose another name of a split"
-            )
+            raise BadInput(f"sources[{REJECTED!r}]: that folder is for rejected images; choose another split name")
         if not isinstance(self.eval_percent, int) or not 0 <= self.eval_percent < 100:
             raise BadInput(f"eval_percent is {self.eval_percent!r}, expected a whole number from 0 to 99")
         if EVAL in sources and self.eval_percent:
@@ -138,7 +136,7 @@ class ImageOptions(StepOptions):
         if self.encoding not in ENCODINGS:
             raise BadInput(f"encoding is {self.encoding!r}, expected one of {', '.join(ENCODINGS)}")
         if self.encoding == "jpeg" and self.channels == 4:
-            raise BadInput("encoding is 'jpeg', which knows no opacity, but channels is 4; expected 'png'")
+            raise BadInput("encoding is 'jpeg', which has no alpha channel, but channels is 4; expected 'png'")
         if not 1 <= self.jpeg_quality <= 100:
             raise BadInput(f"jpeg_quality is {self.jpeg_quality!r}, expected 1 to 100")
 

@@ -117,4 +117,6 @@ def _check_classes(classes: Sequence[str | int]) -> None:
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(f"classes names {twice[0]!r} twice; each is one value of the label")
     if len(names) > MAX_CLASSES:
-        raise BadInput(f"classes are {len(names)}, more than {MAX_CLASSES}; a label of so many values is no class")
+        raise BadInput(
+            f"classes are {len(names)}, more than {MAX_CLASSES}; a label with that many values is not a class"
+        )

@@ -270,7 +270,9 @@ class ModelProperties(Properties):
         for known in get_args(ModelFormat):
             if known == (self.format or "saved_model"):
                 return known  # type: ignore[no-any-return]
-        raise BadInput(f"the model's format is {self.format!r}; this version knows {', '.join(get_args(ModelFormat))}")
+        raise BadInput(
+            f"the model's format is {self.format!r}; this version supports {', '.join(get_args(ModelFormat))}"
+        )
 
     @property
     def target(self) -> Target:

@@ -146,7 +146,7 @@ def check_heads(found: Any, target: Target, whose: str) -> Mapping[str, Any] | N
         if missing:
             given = ", ".join(map(repr, found)) or "nothing"
             raise BadInput(
-                f"{whose} gives nothing for the label {missing[0]!r}; it gives {given}: expected an output named as "
+                f"{whose} has no output for the label {missing[0]!r}; it gives {given}: expected an output named as "
                 f"each of the labels {', '.join(map(repr, labels))}"
             )
         return found

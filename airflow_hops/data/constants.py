@@ -65,7 +65,9 @@ class Constants:
         try:
             statistics.ParseFromString(path.read_bytes())
         except FileNotFoundError:
-            raise BadInput(f"{path}: no statistics there; the constants come from the training split's") from None
+            raise BadInput(
+                f"{path}: no statistics found; the constants are computed from those of the training split"
+            ) from None
         except DecodeError as error:
             raise BadInput(f"{path}: not a DatasetFeatureStatisticsList ({error})") from None
         if not statistics.datasets or not statistics.datasets[0].num_examples:
@@ -148,8 +150,8 @@ class Constants:
         statistics = self._get(feature)
         if statistics.WhichOneof("stats") != "string_stats":
             raise BadInput(
-                f"vocabulary({feature!r}): {self.source} has {_type_name(statistics)} for it, and only a string has a "
-                "vocabulary; cast it in prepare(), or use quantiles() and bucketize()"
+                f"vocabulary({feature!r}): {self.source} has {_type_name(statistics)} for it, but only a string has "
+                "a vocabulary; cast it in prepare(), or use quantiles() and bucketize()"
             )
         buckets = statistics.string_stats.rank_histogram.buckets
         unique = int(statistics.string_stats.unique)
@@ -160,7 +162,7 @@ class Constants:
         if len(buckets) < wanted and len(frequent) == len(buckets):
             raise BadInput(
                 f"vocabulary({feature!r}): it has {unique} values, and {self.source} holds the {len(buckets)} most "
-                f"frequent; ask for top_k={len(buckets)} or fewer, or for a greater min_frequency"
+                f"frequent; ask for top_k={len(buckets)} or fewer, or for a higher min_frequency"
             )
         vocabulary = Vocabulary(feature, values if top_k is None else values[:top_k])
         self.vocabularies.append(vocabulary)

@@ -164,7 +164,9 @@ class FeatureSpecs:
                 more_labels=value.get("more_labels"),
             )
         except FileNotFoundError:
-            raise BadInput(f"{path}: there is no such file; transform writes it beside its transform graph") from None
+            raise BadInput(
+                f"{path}: the file does not exist; the transform writes it beside its transform graph"
+            ) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{path}: not the features.json of a transform ({type(error).__name__}: {error})") from None
 
@@ -238,6 +240,6 @@ def _width(feature: Any, schema_path: Path) -> str:
         found = f"shape {sizes}" if feature.HasField("shape") else f"{low} to {high or 'any number of'} values a row"
         raise BadInput(
             f"{schema_path}: feature {feature.name!r} is {schema_pb2.FeatureType.Name(feature.type)}, {found}; "
-            "expected one value, or vectors of floats of one length; mend it in prepare()"
+            "expected one value, or vectors of floats of one length; correct it in prepare()"
         )
     return f"[{sizes[0]}]"

@@ -108,7 +108,7 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
             if column.null_count:
                 raise BadInput(
                     f"{where}: column {name!r} is an integer and missing in {column.null_count} of {len(column)} rows; "
-                    "an integer cannot say that it is missing: cast it to double in prepare(), or fill it there"
+                    "an integer column cannot hold missing values: cast it to double in prepare(), or fill it there"
                 )
             arrays[name] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
         elif dtype in ("float32", "float64"):

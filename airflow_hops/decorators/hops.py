@@ -139,7 +139,7 @@ def _check_shippable(function: Callable[..., Any]) -> None:
     outside = sorted({*_global_names(function.__code__), *function.__code__.co_freevars} - {name, *dir(builtins)})
     if outside:
         raise ValueError(
-            f"@task.hops: {name}() uses {', '.join(map(repr, outside))}, defined outside of it: only the function's "
+            f"@task.hops: {name}() uses {', '.join(map(repr, outside))}, defined outside it: only the function's "
             "own source is shipped; import or define it inside the function, or pass it as an argument"
         )
 

@@ -307,7 +307,7 @@ async def asked_from_a_trigger(conn_id: str) -> dict[str, str]:
         services: dict[str, str] = await sync_to_async(lambda: ModelServerHook(conn_id).services)()
         return services
     except HopsError as error:
-        log.warning("%s; the model server is asked without a token", error)
+        log.warning("%s; the model server is called without a token", error)
         return {}
 
 

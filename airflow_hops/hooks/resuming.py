@@ -53,7 +53,7 @@ class Jobs:
         is_current = job.fingerprint == self._fingerprint
         if state in ("prepared", "running"):
             if is_current and job.is_here:
-                log.info("Try %d left a job that goes on in %s: this try follows it", job.try_number, job.path)
+                log.info("Try %d left a job that continues in %s: this try follows it", job.try_number, job.path)
                 return state
             why = f"works on {job.host}" if is_current else "is of other code, parameters or inputs"
             log.info("Try %d left a job that %s: it is ended first", job.try_number, why)
@@ -96,8 +96,8 @@ class Jobs:
                     )
                 elif process.has_backlog:
                     self._hook.log.warning(
-                        "Only the end of what the step has said meanwhile follows; all of it is in %s until the job "
-                        "ends",
+                        "Only the end of the step's output in the meantime follows; all of it is in %s until the "
+                        "job ends",
                         job.path / "output.log",
                     )
                 self._hook.watch(job.step, process, job.path)

@@ -85,8 +85,8 @@ class _EpochCallback(keras.callbacks.Callback):
                 f"rank {rank}: {steps if steps >= 0 else 'an unknown number'}" for rank, steps in enumerate(by_rank)
             )
             raise BadInput(
-                f"the ranks would take different numbers of steps an epoch ({found}), and all but the shortest would "
-                "wait for ever; give each rank equally many batches, as context.examples does"
+                f"the ranks would take different numbers of steps an epoch ({found}), and all but the shortest "
+                "would wait forever; give each rank equally many batches, as context.examples does"
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

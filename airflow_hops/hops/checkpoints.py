@@ -153,8 +153,8 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
     bad = [n for n, values in snapshot.variables.items() if values.dtype.kind == "f" and not np.isfinite(values).all()]
     if bad:
         raise BadInput(
-            f"variable {bad[0].partition('|')[2]!r} holds values that are no numbers {snapshot.position}; no "
-            "checkpoint was written of it. Lower the learning rate, clip gradients, or look for such values in the "
+            f"variable {bad[0].partition('|')[2]!r} holds values that are not numbers {snapshot.position}; no "
+            "checkpoint was written. Lower the learning rate, clip gradients, or look for such values in the "
             "examples"
         )
     path = folder / f"step-{snapshot.position.step:08d}"
@@ -172,7 +172,8 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
     except OSError as error:
         shutil.rmtree(staging, ignore_errors=True)
         raise HopsError(
-            f"{path}: the checkpoint cannot be written ({error}); make room there. The checkpoints before it are whole"
+            f"{path}: the checkpoint cannot be written ({error}); free some space there. Earlier checkpoints are "
+            "complete"
         ) from error
     for old in sorted(folder.glob(CHECKPOINT_GLOB))[:-keep]:
         hidden = old.rename(folder / f".{old.name}")  # who copies it meanwhile finds it whole or gone
@@ -194,7 +195,7 @@ def load_snapshot(checkpoint: Checkpoint) -> Snapshot:
         arrays = _read_arrays(path / _CALLBACKS_NAME) if (path / _CALLBACKS_NAME).exists() else {}
         states = tuple((path / _rank_name(rank)).read_bytes() for rank in range(checkpoint.ranks))
     except (OSError, ValueError, zlib.error) as error:
-        raise HopsError(f"{path}: cannot be read ({error}); delete the checkpoint to start anew") from None
+        raise HopsError(f"{path}: cannot be read ({error}); delete the checkpoint to start again") from None
     return Snapshot(checkpoint.position, variables, states, checkpoint.history, value["callbacks"], arrays)
 
 
@@ -217,7 +218,7 @@ def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, 
         if expected != found:
             raise BadInput(
                 f"{where}: variable {name.partition('|')[2]!r} has shape {found} there and {expected} in the model; "
-                "the checkpoint is of another architecture: delete it to start anew, or bring back the model that it "
+                "the checkpoint is of another architecture: delete it to start again, or restore the model that it "
                 "was made with"
             )
     for name, variable in variables.items():
@@ -279,8 +280,8 @@ def _read_description(path: Path) -> Mapping[str, Any]:
     if written != _FORMAT:
         raise BadInput(
             f"{file}: a checkpoint of format {written}, written by airflow-hops {by}; airflow-hops {__version__} reads "
-            f"format {_FORMAT}. Finish the training with the version that began it, or delete the checkpoint to start "
-            "anew"
+            f"format {_FORMAT}. Finish the training with the version that started it, or delete the checkpoint to "
+            "start again"
         )
     return value
 

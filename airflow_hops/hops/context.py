@@ -332,7 +332,7 @@ class TrainContext:
 
         number, self._fits = self._fits, self._fits + 1
         if number < self.position.fit:
-            log.info("call %d of context.fit had ended before the checkpoint: it is left out", number + 1)
+            log.info("call %d of context.fit had finished before the checkpoint: it is skipped", number + 1)
             return self.history
         return fit_model(
             self,

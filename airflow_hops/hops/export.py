@@ -210,7 +210,7 @@ def _prove(
     try:
         found = servable.predict(rows.arrays(signature.model))
     except ServingError as error:
-        raise BadInput(f"the exported model refuses the rows of the sample: {error}") from error
+        raise BadInput(f"the exported model rejects the rows of the sample: {error}") from error
     finally:
         servable.close()
     probabilities = {
@@ -275,7 +275,7 @@ def _open(folder: Path, form: ModelFormat) -> LocalServable:
 
 def _advice(framework: str, model: Any) -> str:
     if isinstance(model, Mapping):
-        return "; models of several labels are served as one ONNX graph alone: use another step"
+        return "; models of several labels are only served as one ONNX graph: use another step"
     return "; set fall_back=True to store it with skops, or use another step" if framework == "sklearn" else ""
 
 

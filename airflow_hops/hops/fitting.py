@@ -144,7 +144,7 @@ def _prepare(context: TrainContext, model: Any, examples: Any) -> None:
     """Builds what Keras builds at the first batch only, and turns off what cannot work."""
     if context.size > 1 and model.jit_compile:
         # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
-        log.info("jit_compile is off: XLA has no Horovod all-reduce")
+        log.info("jit_compile is turned off: XLA has no Horovod all-reduce")
         model.jit_compile = False
     if model.built and not context.position.batch:
         return

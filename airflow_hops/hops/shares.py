@@ -60,7 +60,7 @@ class Shares:
         folder, names = self._folder(split), tuple(context.feature_outputs if columns is None else columns)
         self._check_names(names)
         if context.target is None:
-            raise BadInput(f"{folder}: the examples say of no label what it asks for")
+            raise BadInput(f"{folder}: the examples have no label")
         if split == TRAIN:
             context.columns_taken = names
         context.on_alive(f"reading {split}")
@@ -101,7 +101,7 @@ class Shares:
         there_is_one = split in split_names(root, storage_options=context.storage_options)
         rows = row_count(f"{root}/{split}", storage_options=context.storage_options) if there_is_one else 0
         if rows < context.size:
-            log.warning("split %r holds %d rows for %d ranks: it is not measured", split, rows, context.size)
+            log.warning("split %r holds %d rows for %d ranks: it is not evaluated", split, rows, context.size)
         return rows >= context.size
 
     @property
@@ -112,7 +112,7 @@ class Shares:
     def _root(self, split: str) -> str:
         context = self._context
         if context.examples_dir is None:
-            raise BadInput(f"there is no split {split!r}: the training was given no examples")
+            raise BadInput(f"there is no split {split!r}: the training has no examples")
         return context.splits_uri or str(context.examples_dir)
 
     def _folder(self, split: str) -> str:

@@ -335,7 +335,7 @@ def _check_classes(labels: Array, target: Target, where: str) -> None:
     if missing:
         raise BadInput(
             f"{where}: label {target.label!r} is {', '.join(map(repr, missing))} in no row; a model tells the classes "
-            f"{', '.join(names)} apart, and needs rows of each: widen the window, or split otherwise"
+            f"{', '.join(names)} apart, and needs rows of each: widen the window, or split differently"
         )
 
 

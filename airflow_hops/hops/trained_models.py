@@ -64,7 +64,7 @@ class Sample:
             inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, matrix.shape[1])
             sample = cls(matrix, inputs, None if order is None else tuple(order), range(len(matrix)))
         if not len(rows):
-            raise BadInput("the sample has no rows; expected held-out rows, on which the exported model is proved")
+            raise BadInput("the sample has no rows; expected held-out rows, to check the exported model")
         return sample
 
     def columns_of_requests(self, widths: Mapping[str, int]) -> EstimatorInputs:
@@ -186,7 +186,7 @@ def _scores(model: Any, found: Any, sample: Sample, target: Target) -> Array:
 def _ask_estimator(model: Any, sample: Sample, target: Target) -> Any:
     if target.problem == REGRESSION:
         if hasattr(model, "predict_proba"):
-            raise BadInput(f"{type(model).__name__} is a classifier, and the problem is {REGRESSION}")
+            raise BadInput(f"{type(model).__name__} is a classifier, but the problem is {REGRESSION}")
         return model.predict(sample.rows)
     if not hasattr(model, "predict_proba"):
         raise BadInput(
@@ -232,7 +232,7 @@ def _ask_spark(model: Any, sample: Sample, target: Target) -> Any:
     label, indexed = stages[-1].getOrDefault("labelCol"), {_output_column(stage) for stage in stages[:-1]}
     if target.problem != REGRESSION and label in indexed:
         raise BadInput(
-            f"the pipeline makes the label {label!r} itself, and may number the classes otherwise than the examples do "
+            f"the pipeline makes the label {label!r} itself, and may number the classes differently from the examples "
             f"({', '.join(target.classes or ('0', '1'))}); train on the labels as they are"
         )
     session = spark_session()
@@ -287,7 +287,8 @@ def _check_values(model: Any, scores: Array, target: Target) -> None:
     sums = scores.sum(axis=1) if scores.ndim == 2 else np.ones(len(scores))
     if scores.min() < -1e-6 or scores.max() > 1 + 1e-6 or np.abs(sums - 1).max() > 1e-3:
         raise BadInput(
-            f"{type(model).__name__} gives {scores.min():.4g} to {scores.max():.4g}, which are no probabilities; end a "
+            f"{type(model).__name__} gives {scores.min():.4g} to {scores.max():.4g}, which are not probabilities; "
+            "end a "
             "network with Sigmoid or Softmax, and boosted trees with an objective that gives probabilities"
         )
 

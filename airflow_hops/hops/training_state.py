@@ -140,7 +140,7 @@ class TrainingState:
         self.move(batch=0)
         seed_rank(self._context.seed + self.position.step * self._context.size, self._context.rank)
         log.warning(
-            "the checkpoint is of %d ranks, and there are %d: training goes on %s with new shards and new random "
+            "the checkpoint is of %d ranks, and there are %d: training continues %s with new shards and new random "
             "numbers; its weights will not be those of an uninterrupted training to the last bit",
             ranks,
             self._context.size,

@@ -154,7 +154,7 @@ class JobProcess(StepProcess):
             if time.monotonic() > deadline:
                 raise HopsError(
                     f"step {self.job.step!r}: process {lock_holder(path)} on {this_host()}, of an earlier try of this "
-                    f"task, follows its job and does not let go of it; end that process, and retry"
+                    f"task, still follows its job; end that process, and retry"
                 )
             time.sleep(_POLL_S)
         self._lock = lock

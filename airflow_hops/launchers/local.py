@@ -67,7 +67,7 @@ def runtime_python(runtime: Path) -> Path:
     python = runtime / "bin" / "python"
     if not python.exists():
         raise BadInput(
-            f"runtime environment {str(runtime)!r}: there is no bin/python in it; make it with "
+            f"runtime environment {str(runtime)!r}: it has no bin/python; make it with "
             f"'airflow hops runtime create {runtime}', or name another in the connection's field 'runtime' or in "
             "[hops] runtime"
         )

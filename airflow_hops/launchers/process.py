@@ -129,7 +129,7 @@ class StepProcess:
         pause_s = 0.001
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"process {self.pid} still runs after {timeout_s} s")
+                raise TimeoutError(f"process {self.pid} is still running after {timeout_s} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
         return code
@@ -176,7 +176,7 @@ def describe_exit(code: int) -> str:
     except ValueError:
         name = f"signal {-code}"
     hint = {
-        "SIGKILL": " (someone killed it, or the kernel did for want of memory: see dmesg, and give the step less data "
+        "SIGKILL": " (it was killed, possibly by the kernel for lack of memory: see dmesg, and give the step less data "
         "or the machine more memory)",
         "SIGSEGV": " (a crash in native code)",
         "SIGABRT": " (native code gave up; its last lines say why)",

@@ -77,7 +77,8 @@ class RequestRetrainingOperator(BaseOperator):
         if challenger is not None:
             raise skipped(
                 ti,
-                f"version {challenger} of model {reference.model!r} is being rolled out: its outcome comes first",
+                f"version {challenger} of model {reference.model!r} is being rolled out: its outcome must be known "
+                "first",
                 why="rollout",
                 skew=skew.uri,
             )
@@ -113,10 +114,11 @@ class RequestRetrainingOperator(BaseOperator):
 def _why_not(facts: SkewProperties) -> str:
     """Why a verdict other than "drift" is no reason to retrain."""
     if facts.verdict != PIPELINE_FAULT:
-        return f"the verdict is {facts.verdict!r}: nothing to retrain for"
+        return f"the verdict is {facts.verdict!r}: there is nothing to retrain for"
     causes = facts.causes or dict.fromkeys(facts.lost, "all_missing")
     found = ", ".join(f"{name} ({cause})" for name, cause in causes.items())
-    return f"the verdict is 'pipeline_fault': {found}; mend what feeds the model, a retraining would learn the fault"
+    return f"the verdict is 'pipeline_fault': {found}; correct the source of the model's features: retraining would "
+    "learn the fault"
 
 
 def _challenger(store: ArtifactStore, model_name: str) -> int | None:

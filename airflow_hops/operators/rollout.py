@@ -217,7 +217,7 @@ class RolloutOperator(HopsOperator):
     def _ask(self, context: Context, body: str) -> NoReturn:
         upsert_hitl_detail(
             ti_id=context["ti"].id,
-            subject=f"{self.dag_id}: is the canary to get all the traffic?",
+            subject=f"{self.dag_id}: should the canary get all the traffic?",
             body=body,
             options=[APPROVE, REJECT],
             defaults=[_ON_APPROVAL_TIMEOUT[self.on_approval_timeout]] if self.approval_timeout else None,

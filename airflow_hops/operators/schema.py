@@ -123,7 +123,7 @@ class SchemaOperator(HopsOperator):
         spec = self.build_spec(hook, context)
         if has_schema(hook.store, uri) and not requested_reset(hook.store, uri):
             if self._follows_data(hook.store, uri):
-                spec = replace(spec, params={**spec.params, "anew": "no model was deployed with the one before"})
+                spec = replace(spec, params={**spec.params, "anew": "no model was deployed with the previous one"})
                 return hook.run(spec, launcher=self.launcher(hook), cache=False)
             manifest = hook.store.manifest(uri)
             self._warn_of_changes(uri, manifest.cache_key_parts, self.step_cache_key_parts(hook))
@@ -144,7 +144,8 @@ class SchemaOperator(HopsOperator):
         for part in (ARGUMENTS, FUNCTION):
             if ARGUMENTS in frozen_with and frozen_with.get(part) != now.get(part):
                 self.log.warning(
-                    "The %s changed since the schema was frozen, without effect on %s: publish a new version with "
+                    "The %s changed since the schema was frozen, but this has no effect on %s: publish a new "
+                    "version with "
                     "'airflow hops schema approve', or have it inferred anew with 'airflow hops schema reset'",
                     part,
                     uri,

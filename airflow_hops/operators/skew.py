@@ -93,7 +93,7 @@ class SkewOperator(HopsOperator):
         if model_name is None and (identifiers or examples is not None or time_feature is not None):
             raise ValueError(f"{self.task_id}: identifiers, examples and time_feature go with model_name")
         if examples is not None and not identifiers:
-            raise ValueError(f"{self.task_id}: examples needs identifiers, by which rows are joined with them")
+            raise ValueError(f"{self.task_id}: examples needs identifiers, which join rows with them")
         self.model_name = model_name
         self.reference = reference
         self.current = current

@@ -155,7 +155,7 @@ class StatisticsOperator(HopsOperator):
         if self.source is not None and self.splits is not None:
             raise ValueError("splits are those of examples; a source has one, which 'split' names")
         if not self.split or "/" in self.split or self.split.startswith("."):
-            raise ValueError(f"split is {self.split!r}, expected a name that can be that of a folder")
+            raise ValueError(f"split is {self.split!r}, expected a name that can be a folder name")
         if self.workers is not None and (self.engine == "spark" or self.workers < 1):
             raise ValueError(f"workers is {self.workers} with engine={self.engine!r}; expected 1 or more, and 'local'")
         if self._is_spark_table() and self.engine != "spark":

@@ -277,7 +277,7 @@ def _advice(store: ArtifactStore, schema_uri: str, value: Mapping[str, Any]) -> 
     if found is None:
         return []
     name, proposed = " ".join(map(shlex.quote, found)), shlex.quote(f"{value['uri']}/proposed.pbtxt")
-    lines = [f"If it is the data that is right, change the frozen schema {schema_uri}:"]
+    lines = [f"If the data is right, change the frozen schema {schema_uri}:"]
     if _properties(value).proposed_features is not None:
         lines.append(f"  airflow hops schema diff {name} {proposed}     # what this data needs")
         lines.append(f"  airflow hops schema approve {name} {proposed}  # has the next run use that")

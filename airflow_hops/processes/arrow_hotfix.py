@@ -32,7 +32,7 @@ def why_refused(error: RuntimeError) -> str | None:
         return None
     return (
         f"a column is of the type {_PICKLED!r}, which is Python code in pickled form and is not run (CVE-2023-47248); "
-        "do not trust the file; if it is your own, write it anew with a type that Arrow itself has"
+        "do not trust the file; if it is your own, write it again with one of Arrow's own types"
     )
 
 
@@ -63,6 +63,6 @@ def _fix(pyarrow: ModuleType) -> None:
         importlib.import_module("pyarrow_hotfix")
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"PyArrow {pyarrow.__version__} runs code that files bring along (CVE-2023-47248), and pyarrow_hotfix, "
+            f"PyArrow {pyarrow.__version__} runs code that files contain (CVE-2023-47248), and pyarrow_hotfix, "
             "which prevents it, is not installed; run 'airflow hops runtime create'"
         ) from error

@@ -120,12 +120,13 @@ def _describe(error: BaseException) -> str:
     # Spark's errors of the JVM have no number, but these words.
     if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left on device" in text:
         place = getattr(error, "filename", None) or "the store or the temporary folder"
-        return f"no space left on the device that holds {place}; free some and retry ({text.partition(chr(10))[0]})"
+        return f"no space left on the device that holds {place}; free some space and retry "
+        f"({text.partition(chr(10))[0]})"
     if isinstance(error, MemoryError):
         return f"out of memory ({error or 'MemoryError'}); give the step less data or the machine more memory"
     if "'MessageFactory' object has no attribute 'GetPrototype'" in str(error):
         return (
-            f"{error}: the runtime environment holds a protobuf newer than its TensorFlow; make it anew with "
+            f"{error}: the runtime environment holds a protobuf newer than its TensorFlow; create it again with "
             "'airflow hops runtime create'"
         )
     return f"{type(error).__name__}: {error}"

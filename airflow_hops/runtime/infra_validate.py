@@ -196,7 +196,7 @@ class ThrowawayServer:
             if code is not None:
                 raise HopsError(f"the model server ended with exit code {code}; its last lines:\n{self._tail()}")
             if time.monotonic() > self._deadline_s:
-                raise HopsError(f"the model server is not up in time; its last lines:\n{self._tail()}")
+                raise HopsError(f"the model server did not start in time; its last lines:\n{self._tail()}")
             time.sleep(0.02)
         ready = json.loads(self._ready_file.read_text())
         self.grpc_address = f"127.0.0.1:{ready['grpc_port']}"
@@ -378,7 +378,7 @@ def check_predictions(name: str, values: np.ndarray[Any, Any], shape: tuple[int,
         if len(off := sums[np.abs(sums - 1) > _OFF_ONE]):
             raise Unfit(
                 f"{name}: the probabilities of {len(off)} of {len(sums)} rows do not add up to 1, the first to "
-                f"{off[0]:.6g}; the last layer wants a softmax"
+                f"{off[0]:.6g}; the last layer needs a softmax"
             )
 
 

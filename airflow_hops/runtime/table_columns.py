@@ -280,13 +280,13 @@ def _role(name: str, column: pa.ChunkedArray, told: Told, taken: set[Any]) -> tu
     if column.null_count == rows:
         return "unused", "it has no value"
     if not _is_plain(kind):
-        return "unused", f"{_type(kind)} is no feature by itself; prepare() can make some of it"
+        return "unused", f"{_type(kind)} is not a feature; prepare() can derive features from it"
     distinct = len(pc.unique(column.drop_null()))
     if distinct == 1 and not column.null_count:
         return "unused", "it is the same in every row"
     if _is_time(kind):
         if "time" in taken or column.null_count:
-            return "unused", "a time is no feature by itself; prepare() can make some of it"
+            return "unused", "a time is not a feature; prepare() can derive features from it"
         return "time", "the first column of times"
     if distinct == rows and (pa.types.is_string(kind) or pa.types.is_integer(kind)):
         if _NAME_OF_A_KEY.search(name):
@@ -321,7 +321,7 @@ def _unless_it_tells_the_label(
     if pairs == values == labels and labels <= len(mine) / 2:
         return "unused", f"it is {target.label!r} in other words: each value goes with one of its"
     if pairs == values and labels < values <= len(mine) / 10:
-        return role, f"each value goes with one of {target.label!r}: is it known when the model is asked?"
+        return role, f"each value goes with one of {target.label!r}: is it known at prediction time?"
     return role, why
 
 
@@ -362,7 +362,7 @@ def _sent(value: Any, role: Role) -> Any:
 def _notes(rows: int, classes: Counter[Any] | None, label: str) -> list[str]:
     notes = []
     if rows < _FEW_ROWS:
-        notes.append(f"{rows} rows are few: figures of a fifth of them, which are held out, mean little")
+        notes.append(f"{rows} rows are few: metrics on the fifth of them that is held out are not reliable")
     few = [f"{name!r} in {count}" for name, count in (classes or Counter()).items() if count < _FEW_ROWS_OF_A_CLASS]
     if few:
         notes.append(

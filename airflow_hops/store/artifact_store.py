@@ -53,7 +53,7 @@ class ArtifactStore:
         address, password = without_password(_as_uri(root).rstrip("/"))
         self.root = address
         if _climbs(self.root):
-            raise BadInput(f"the store's address {root!r} has a part '..'; expected one that says where it leads")
+            raise BadInput(f"the store's address {root!r} has a part '..'; expected a normalized address")
         self.storage_options = {**({} if password is None else {"password": password}), **(storage_options or {})}
         self.files: Files = (
             LocalFiles() if self.root.startswith("file://") else StoreFiles(self.root, self.storage_options)
@@ -134,7 +134,7 @@ class ArtifactStore:
             text = self.read_text(path)
         except FileNotFoundError:
             raise BadInput(
-                f"{uri}: no artifact there (no {MANIFEST_NAME}); the step that makes it has not finished, or it was "
+                f"{uri}: no artifact found (no {MANIFEST_NAME}); the step that makes it has not finished, or it was "
                 "deleted"
             ) from None
         return Manifest.from_json(text, path)
@@ -172,8 +172,9 @@ class ArtifactStore:
             if self.exists(kept):
                 return self.local(replace(artifact, uri=kept), without=without, checked=checked)
             raise BadInput(
-                f"{artifact.uri}: another {manifest.kind} lies there by now (fingerprint {manifest.fingerprint[:12]}…, "
-                f"expected {artifact.fingerprint[:12]}…): its task ran again; run the tasks after it again"
+                f"{artifact.uri}: another {manifest.kind} is stored there now (fingerprint "
+                f"{manifest.fingerprint[:12]}…, "
+                f"expected {artifact.fingerprint[:12]}…): its task ran again; run the downstream tasks again"
             )
         files = tuple(entry for entry in manifest.files if entry.path.partition("/")[0] not in without)
         wanted = replace(manifest, files=files)
@@ -244,7 +245,7 @@ class ArtifactStore:
         try:
             content = self.files.read(f"{uri}/{path}")
         except FileNotFoundError:
-            raise BadInput(f"{uri}/{path}: the manifest names it, but it is gone") from None
+            raise BadInput(f"{uri}/{path}: it is in the manifest, but was deleted") from None
         entry = FileEntry(path, len(content), hashlib.sha256(content).hexdigest())
         if entry not in manifest.files:
             others = tuple(file for file in manifest.files if file.path != path)
@@ -294,7 +295,7 @@ class ArtifactStore:
         except UnicodeDecodeError as error:
             raise UnreadableFile(
                 f"{uri}: expected text in UTF-8, found byte 0x{error.object[error.start]:02x} at {error.start}; the "
-                "file was damaged, or something else has written it: restore it, or clear the task that writes it"
+                "file was damaged, or another program wrote it: restore it, or clear the task that writes it"
             ) from None
 
     def read_json(self, uri: str) -> Any:

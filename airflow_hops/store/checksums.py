@@ -98,7 +98,7 @@ def remembered_checksums() -> Iterator[Checksums]:
         path = cache_folder() / "checksums.db"
         database = _open(path)
     except (BadInput, OSError, sqlite3.Error) as error:
-        log.warning("checksums of files are not remembered, and each is read anew: %s", error)
+        log.warning("checksums of files cannot be cached, so each file is read again: %s", error)
         yield Checksums(None)
         return
     with contextlib.closing(database):

@@ -28,7 +28,7 @@ class Damage:
 
     def __str__(self) -> str:
         if self.found is None:
-            return f"{self.uri}/{self.path}: the manifest names it, but it is gone"
+            return f"{self.uri}/{self.path}: it is in the manifest, but was deleted"
         return (
             f"{self.uri}/{self.path}: found {self.found}, the manifest says {self.expected}; the file was changed or "
             "damaged after it was written"
@@ -46,8 +46,8 @@ class DamagedArtifact(HopsError):
 
     def __init__(self, damage: Damage, producer: Producer, *, retryable: bool) -> None:
         super().__init__(
-            f"{damage}. To have the artifact made again, clear task {producer.task_id!r} of run {producer.run_id!r} of "
-            f"DAG {producer.dag_id!r}, with the tasks after it; 'airflow hops store verify' finds what else is damaged"
+            f"{damage}. To make the artifact again, clear task {producer.task_id!r} of run {producer.run_id!r} of "
+            f"DAG {producer.dag_id!r}, with its downstream tasks; 'airflow hops store verify' finds other damage"
         )
         self.retryable = retryable
 

@@ -85,13 +85,13 @@ def test_an_artifact_that_another_dag_made_takes_the_right_to_that_dag(api: Api)
 @pytest.mark.parametrize(
     ("path", "status", "says"),
     [
-        ("/api/dags/no_such/runs", 404, "there is no DAG 'no_such'"),
-        ("/api/dags/~/runs", 404, "there is no DAG '~'"),
+        ("/api/dags/no_such/runs", 404, "DAG 'no_such' does not exist"),
+        ("/api/dags/~/runs", 404, "DAG '~' does not exist"),
         ("/api/dags/pages/runs/no_such/artifacts", 404, "DAG 'pages' has no run 'no_such'"),
         ("/api/dags/pages/runs/{run}/artifacts/no_such/-1/examples", 404, "no task instance 'no_such'"),
         ("/api/dags/pages/runs/{run}/artifacts/examples/0/examples", 404, "no task instance 'examples' [0]"),
         ("/api/dags/pages/runs/{run}/artifacts/examples/-2/examples", 422, "map_index"),
-        ("/api/dags/pages/runs/{run}/artifacts/examples/-1/model", 404, "has made no artifact of kind 'model'"),
+        ("/api/dags/pages/runs/{run}/artifacts/examples/-1/model", 404, "has not made an artifact of kind 'model'"),
         ("/api/dags/pages/runs/{run}/artifacts/examples/-1/Model", 422, "kind"),
         ("/api/dags/pages/runs/{other}/artifacts/examples/-1/examples", 404, "has no run"),
     ],

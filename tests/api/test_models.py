@@ -129,8 +129,8 @@ def test_a_card_shows_of_what_another_dag_trained_only_what_the_reader_may_see(a
 
     deployer, both = card("only:pages_training,tests"), card("only:pages_training,tests,training")
     assert "DAG tests, run" in deployer
-    assert "The reader may not see the DAG that trained it" in deployer
-    assert "The reader may not see the DAG that trained it" not in both
+    assert "The reader has no permission to see the DAG that trained it" in deployer
+    assert "The reader has no permission to see the DAG that trained it" not in both
     for told in ("<h2>Factors</h2>", "<h2>Training data</h2>", "distance", "/statistics-of-second"):
         assert (told in deployer, told in both) == (False, True), told
 

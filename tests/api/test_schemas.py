@@ -313,7 +313,7 @@ def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
     )
     assert api.get("/api/dags/pages_schema/overview").json()["proposed"] == []
     late = api.request("POST", open_proposal, "only:pages_schema", json=_body(seen, "approve"))
-    assert (late.status_code, "admin has rejected it meanwhile" in late.json()["detail"]) == (409, True)
+    assert (late.status_code, "admin has rejected it in the meantime" in late.json()["detail"]) == (409, True)
     before = schema_history(api.store, uri)
 
     faulty = api.request("POST", open_proposal, json=_body(seen, "approve", "feature { name: 7 }", 1))

@@ -64,7 +64,7 @@ ROLES = {
     "customer_id": ("key", "its name, and no value twice"),
     "name": ("unused", "every value differs: nothing can be learnt from it"),
     "at": ("time", "the first column of times"),
-    "until": ("unused", "a time is no feature by itself; prepare() can make some of it"),
+    "until": ("unused", "a time is not a feature; prepare() can derive features from it"),
     "line": ("unused", "it numbers the rows"),
     "age": ("number", ""),
     "income": ("number", ""),
@@ -74,7 +74,7 @@ ROLES = {
     "currency": ("unused", "it is the same in every row"),
     "nothing": ("unused", "it has no value"),
     "paid": ("unused", "it is 'bought' in other words: each value goes with one of its"),
-    "street": ("category", "each value goes with one of 'bought': is it known when the model is asked?"),
+    "street": ("category", "each value goes with one of 'bought': is it known at prediction time?"),
     "bought": ("label", "as told"),
 }
 
@@ -230,7 +230,7 @@ def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescri
         (text(a=int, b=lambda row: row if row % 2 else "", bought=is_even), {"key": "b"}, "missing in 100 of 200"),
         (text(a=int, bought=is_even), {"drop": ["a"]}, "no column is left to predict 'bought' from; left out are 'a'"),
         (text(a=int, bought=lambda row: 1), {}, "--label is 'bought', which is 1 in every row"),
-        (text(a=int, bought=lambda row: row % 5), {}, r"may be classes or amounts; say --problem 'multiclass'"),
+        (text(a=int, bought=lambda row: row % 5), {}, r"may be classes or amounts; set --problem 'multiclass'"),
         (text(a=int, bought=is_even), {"problem": "regression"}, "'bought' holds text; expected numbers"),
         (text(a=int, bought=lambda row: f"2026-01-{row % 9 + 1:02}"), {}, "a column of time; expected text or numbers"),
         (text(";", a=lambda row: f"{row},5", bought=is_even), {}, r"'a' has decimal commas: '0,5'; expected points"),

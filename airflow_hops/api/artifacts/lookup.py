@@ -113,9 +113,7 @@ def find_artifact(
     hook = hook_of(pipeline.conn_id(task_id))
     artifact = returned or published(hook.store, Producer(dag_id, run_id, task_id, map_index), kind)
     if artifact is None:
-        raise HTTPException(
-            404, f"task {task_id!r} of run {run_id!r} has made no artifact of kind {kind!r}, or not yet"
-        )
+        raise HTTPException(404, f"task {task_id!r} of run {run_id!r} has not made an artifact of kind {kind!r}")
     return _open(user, dag_id, hook, artifact)
 
 
@@ -152,7 +150,7 @@ def pipeline_of(session: Session, dag_id: str) -> PipelineDag:
     """
     pipeline = definitions.pipeline(session, dag_id)
     if pipeline is None:
-        raise HTTPException(404, f"there is no DAG {dag_id!r} with tasks of this package")
+        raise HTTPException(404, f"DAG {dag_id!r} does not exist, or has no tasks of this package")
     return pipeline
 
 
@@ -230,7 +228,7 @@ def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, M
     if manifest is not None:
         return replace(artifact, uri=kept), manifest
     if there is not None:
-        raise HTTPException(410, f"{artifact.uri} was replaced: a later try or run of its task made another")
+        raise HTTPException(410, f"{artifact.uri} was replacedby a later try or run of its task")
     if isinstance(store.files, LocalFiles) and not store.files.path(store.root).is_dir():
         raise HTTPException(502, f"the artifact store {store.root} is not on the machine of the API server")
     raise HTTPException(410, f"{artifact.uri} was deleted from the store")

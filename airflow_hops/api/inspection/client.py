@@ -59,7 +59,9 @@ def ask_bytes(hook: RuntimeHook, verb: str, params: Mapping[str, Any]) -> bytes:
         secrets={"HOPS_INSPECTION_TOKEN": _TOKEN},
     )
     if not _waiting.acquire(blocking=False):
-        raise HTTPException(503, f"{_AT_ONCE} requests wait for the runtime environment already; try again in a moment")
+        raise HTTPException(
+            503, f"{_AT_ONCE} requests are already waiting for the runtime environment; try again in a moment"
+        )
     try:
         answer = _client().post(
             f"{_servers.address(program)}/{verb}",
@@ -68,7 +70,7 @@ def ask_bytes(hook: RuntimeHook, verb: str, params: Mapping[str, Any]) -> bytes:
         )
     except (HopsError, httpx.HTTPError) as error:
         raise HTTPException(
-            502, f"the runtime environment does not answer ({type(error).__name__}: {error})"
+            502, f"the runtime environment does not respond ({type(error).__name__}: {error})"
         ) from error
     finally:
         _waiting.release()

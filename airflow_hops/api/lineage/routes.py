@@ -297,5 +297,5 @@ def _notes(opened: Iterable[Opened], edges: Iterable[LineageEdge], candidates: i
     if not all(edge.recorded for edge in edges):
         notes.append("Dashed links are not among the inputs that a manifest records: a property leads to them.")
     if candidates >= _CANDIDATES:
-        notes.append(f"What was made from it was looked for among the newest {_CANDIDATES:,} artifacts.")
+        notes.append(f"Artifacts made from this one were searched for among the newest {_CANDIDATES:,} artifacts.")
     return notes

@@ -101,7 +101,8 @@ def _decide(
     """
     if not served.is_decided_here:
         raise HTTPException(
-            403, f"DAG {served.dag_id!r} does not deploy model {served.name!r}, and may not decide what of it serves"
+            403,
+            f"DAG {served.dag_id!r} does not deploy model {served.name!r}, so it cannot change which version serves",
         )
     who = name_of(user)
     log.info("model %r of DAG %r: %s %r by %r", served.name, served.dag_id, function, dict(params), who)

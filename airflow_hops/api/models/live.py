@@ -147,13 +147,14 @@ def tail_model_logs(
     server = AskedServer.of(served.server_conn_id)
     if not server.is_bundled:
         raise BadInput(
-            f"{server.url} is a {server.kind}, which does not tell its log: it writes it to its standard error"
+            f"{server.url} is a {server.kind}, which does not provide its log over HTTP: it writes the log to "
+            "standard error"
         )
     wanted: dict[str, str | int | float] = {"model": served.name, "version": version, "level": level, "lines": lines}
     try:
         found = server.get("/v1/logs", wanted)["lines"]
     except FileNotFoundError as error:
-        raise HTTPException(404, f"the model server at {server.url} tells no log ({error})") from error
+        raise HTTPException(404, f"the model server at {server.url} does not provide its log ({error})") from error
     return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in found])
 
 

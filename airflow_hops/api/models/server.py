@@ -89,7 +89,7 @@ class AskedServer:
             value = answer.json()
         except (httpx.HTTPError, OSError, ValueError) as error:
             raise ServerAway(
-                f"the model server at {self.url} does not answer ({type(error).__name__}: {error})"
+                f"the model server at {self.url} does not respond ({type(error).__name__}: {error})"
             ) from error
         said = value.get("error") if isinstance(value, dict) else None
         if answer.status_code == 404:

@@ -114,7 +114,7 @@ def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any] | None] | s
     try:
         server = AskedServer.of(conn_id)
         if not server.is_bundled:
-            return f"{server.url} is a {server.kind}, which counts nothing by version"
+            return f"{server.url} is a {server.kind}, which keeps no counts per version"
         stats = server.get("/v1/stats")
     except (ServerAway, BadInput, FileNotFoundError) as error:
         return str(error)

@@ -85,7 +85,7 @@ def _run_sections(dag_id: str, runs: Sequence[TrainingRunDetail], names: Sequenc
         Section("Runs", [table({name: values for name, values in facts.items() if any(values)})]),
         Section("Metrics", [table(metrics)] if metrics else []),
         Section("Parameters that differ", [table(differ)] if differ else []),
-        Section("Parameters" if not differ else "Parameters that are the same", [table(same)] if same else []),
+        Section("Parameters" if not differ else "Parameters with the same value", [table(same)] if same else []),
         Section("Data", [Table(data, ["Run", "Use", "Data set", "Rows"])] if data else []),
         Section("Curves", _curves(dag_id, runs, names)),
     ]
@@ -102,7 +102,9 @@ def _curves(dag_id: str, runs: Sequence[TrainingRunDetail], names: Sequence[str]
             by_metric.setdefault(curve.metric, {})[name] = values
     charts: list[Chart | str] = [draw_lines(lines, f"{metric} by step") for metric, lines in sorted(by_metric.items())]
     left = len(charts) - _MOST_CHARTS
-    return charts if left <= 0 else [*charts[:_MOST_CHARTS], f"{left} more metrics have curves, left out here."]
+    return (
+        charts if left <= 0 else [*charts[:_MOST_CHARTS], f"{left} more metrics have curves, which are not shown here."]
+    )
 
 
 def _skew_sections(skew: SkewComparison) -> list[Section]:

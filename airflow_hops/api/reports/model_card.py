@@ -81,7 +81,9 @@ def _artifact(
 ) -> tuple[ModelProperties, Manifest] | None:
     """The model's artifact, where the user may read both the DAG that deployed it and the one that trained it."""
     if registered.made_by is None:
-        notes.append("Which run made it is not known, or not the reader's to know: its data and lineage are left out.")
+        notes.append(
+            "The run that made it is unknown, or the reader has no permission to see it: data and lineage are left out."
+        )
         return None
     serving = read_model_record(served.hook.store, served.name).served(registered.version)
     tags = registry_tags(served, registered.version) if serving is None else {}
@@ -92,7 +94,9 @@ def _artifact(
         notes.append(f"The model's artifact cannot be read: {error.detail}.")
         return None
     if manifest.producer.dag_id not in allowed:
-        notes.append("The reader may not see the DAG that trained it: its features, data and lineage are left out.")
+        notes.append(
+            "The reader has no permission to see the DAG that trained it: features, data and lineage are left out."
+        )
         return None
     return ModelProperties.of(manifest.reference(artifact.uri)), manifest
 

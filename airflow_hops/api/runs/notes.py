@@ -74,7 +74,9 @@ def annotate_model_version(
 def _check(body: NoteRequest) -> None:
     reserved = [name for name in body.tags if not is_own_tag(name)]
     if reserved:
-        raise HTTPException(422, f"tags: {reserved[0]!r} begins as MLflow's or this package's do; choose another name")
+        raise HTTPException(
+            422, f"tags: {reserved[0]!r} begins with a prefix that MLflow or this package uses; choose another name"
+        )
     unclear = [name for name in body.tags if posixpath.normpath(name) != name]
     if unclear:
         # MLflow would refuse it too, but only after what stands before it has been set.

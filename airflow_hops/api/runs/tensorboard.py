@@ -132,7 +132,7 @@ async def _pass_on(request: Request, url: str) -> Response:
                 content=await request.body(),
             )
     except httpx.HTTPError as error:
-        raise HTTPException(502, f"TensorBoard does not answer ({type(error).__name__}: {error})") from error
+        raise HTTPException(502, f"TensorBoard does not respond ({type(error).__name__}: {error})") from error
     kept = {name: value for name, value in answer.headers.items() if name.lower() in _RESPONSE_HEADERS}
     # Of what says no policy, none but ours of frames: TensorBoard's workers obey that of their script.
     kept.setdefault("content-security-policy", NO_OTHER_SITE)

@@ -143,13 +143,13 @@ class Proposal:
     def closed(self) -> str | None:
         """Why it cannot be decided here, or no more."""
         if frozen_name(self.schema.uri) is None:
-            return f"the data was held against {self.schema.uri}, which is no frozen schema"
+            return f"the data was held against {self.schema.uri}, which is not a frozen schema"
         with create_session() as session:
             state = session.scalar(select(TaskInstance.state).filter_by(**self.task.model_dump()))
         if state == TaskInstanceState.AWAITING_INPUT:
             return "the task waits for an answer: give it there"
         if has_changed(self.found.store, self.schema):
-            return "the schema has changed since: clear the task to hold the data against it as it is now"
+            return "the schema has changed since: clear the task to validate the data against the current schema"
         return None
 
     def may_decide(self) -> bool:
@@ -213,7 +213,9 @@ def find_proposal(
     given = schema_of(found.manifest)
     there = input_of(found, user, dag_id, "schema")
     if given is None or there is None:
-        raise HTTPException(410, "the schema that the data was held against was deleted, or is not yours to read")
+        raise HTTPException(
+            410, "the schema that the data was held against was deleted, or you do not have permission to read it"
+        )
     task = TaskAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
     return Proposal(found, user, task, text, given, text_of(found, there[0]))
 
@@ -253,13 +255,13 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
             changes nothing.
     """
     if not proposal.may_decide():
-        raise HTTPException(403, f"you may not change the schema {proposal.schema.uri}")
+        raise HTTPException(403, f"you do not have permission to change the schema {proposal.schema.uri}")
     if body.fingerprint != proposal.found.fingerprint:
-        raise HTTPException(409, "the task has run again, and proposes anew; look at it again before you decide")
+        raise HTTPException(409, "the task has run again and made a new proposal; review it before you decide")
     text = proposal.text if body.text is None else body.text
     checked = proposal.check(text) if body.choice == "approve" else {}
     if checked and not checked["changes"]["features"]:
-        raise HTTPException(422, "the text says what the schema in force says: there is nothing to approve")
+        raise HTTPException(422, "the text is the same as the schema in force: there is nothing to approve")
     store, by, version = proposal.found.store, name_of(proposal.user), None
     with reaching(store), store.lock(proposal.folder):
         if (closed := proposal.closed()) is not None:
@@ -267,8 +269,8 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
         decisions = proposal.decisions()
         if len(decisions) != body.decisions:
             last = decisions[-1] if decisions else None
-            what = f"{last.by} has {last.choice} it meanwhile" if last else "the decisions on it were deleted"
-            raise HTTPException(409, f"{what}; look at it again before you decide")
+            what = f"{last.by} has {last.choice} it in the meantime" if last else "the decisions on it were deleted"
+            raise HTTPException(409, f"{what}; review it again before you decide")
         choice: Choice = "rejected"
         if body.choice == "approve":
             choice = "approved" if text == proposal.text else "edited"

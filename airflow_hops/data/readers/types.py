@@ -37,7 +37,7 @@ def unify(found: Mapping[str, Types]) -> Types:
                 lacks, has = (name, first) if column not in types else (first, name)
                 raise BadInput(
                     f"{lacks}: there is no column {column!r}, which {has} has; one table's files must have the same "
-                    "columns: name those wanted in the source's 'columns'"
+                    "columns: name the ones to read in the source's 'columns'"
                 )
             joined = join(unified[column], types[column])
             if joined is None:
@@ -180,7 +180,7 @@ def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.
         if fits(array, plain):
             return array.cast(plain).cast(pa.int64()).cast(utc)
         found = misfit(array, utc, column, file, rows_before)
-        raise BadInput(f"{str(found).partition(' is not of type')[0]} is not a time; time_column wants ISO 8601")
+        raise BadInput(f"{str(found).partition(' is not of type')[0]} is not a time; time_column requires ISO 8601")
     raise BadInput(
         f"{file.name}: time_column {column!r} is of type {array.type}; expected timestamps, dates, ISO 8601 text or "
         "integers (seconds since the epoch)"

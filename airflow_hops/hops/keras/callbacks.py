@@ -99,8 +99,8 @@ def metric_value(name: str, value: Any) -> float:
     """
     if np.ndim(value):
         raise BadInput(
-            f"metric {name!r} has shape {tuple(np.shape(value))}, expected a number; let it average, such as by "
-            "average='macro'"
+            f"metric {name!r} has shape {tuple(np.shape(value))}, expected a number; make the metric average, for "
+            "example with average='macro'"
         )
     return float(value)
 
@@ -154,5 +154,5 @@ class NanStopCallback(keras.callbacks.Callback):
         if not math.isfinite(loss):
             raise BadInput(
                 f"the loss is {loss} at step {batch + 1} of epoch {self._epoch + 1}; lower the learning rate, clip "
-                "gradients, or look for values that are no numbers in the examples"
+                "gradients, or look for values that are not numbers in the examples"
             )

@@ -72,7 +72,7 @@ def DistributedOptimizer(
     global _optimizers_made
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise BadInput(
-            f"DistributedOptimizer wants a Keras 3 optimizer, found {type(optimizer).__module__}."
+            f"DistributedOptimizer expects a Keras 3 optimizer, found {type(optimizer).__module__}."
             f"{type(optimizer).__name__}; tf_keras optimizers go to horovod.tensorflow.keras.DistributedOptimizer"
         )
     if is_distributed(optimizer):
@@ -151,4 +151,4 @@ def _accumulate(optimizer: Any, steps: int, sparse_as_dense: bool) -> None:
             )
         accumulating.gradient_accumulation_steps = steps
     if not sparse_as_dense and max(steps, own) > 1:
-        raise BadInput("gradients that are accumulated are dense ones: sparse_as_dense must be True")
+        raise BadInput("accumulated gradients are dense: sparse_as_dense must be True")

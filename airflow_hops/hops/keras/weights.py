@@ -103,7 +103,8 @@ def weights_checksum(model: Any) -> str:
         values = variable.numpy()
         if not np.isfinite(values).all():
             raise BadInput(
-                f"the model's weight {variable.name!r} holds values that are no numbers; lower the learning rate, clip "
+                f"the model's weight {variable.name!r} holds values that are not numbers; lower the learning rate, "
+                "clip "
                 "gradients, or look for such values in the examples"
             )
         digest.update(np.ascontiguousarray(values).data)

@@ -94,7 +94,8 @@ def _value_type(found: pa.DataType, where: str) -> pa.DataType:
     if pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found):
         return found
     raise BadInput(
-        f"{where} is of type {found}, which TensorFlow has no tensors of; cast it to a number or a string beforehand"
+        f"{where} is of type {found}, which TensorFlow tensors do not support; cast it to a number or a string "
+        "beforehand"
     )
 
 
@@ -124,7 +125,7 @@ def to_arrays(
             return _coded(pa.chunked_array([array.dictionary_encode()]))
         return [array.to_numpy(zero_copy_only=False)]
     if array.null_count:
-        raise BadInput(f"{where} has {array.null_count} missing lists; an empty list is what stands for nothing")
+        raise BadInput(f"{where} has {array.null_count} missing lists; use an empty list for a missing value")
     flat = _filled(array.flatten(), kind, fill, where).to_numpy(zero_copy_only=False)
     if kind.is_ragged:
         offsets = np.asarray(array.offsets.to_numpy(), np.int64)
@@ -209,8 +210,8 @@ def _filled(array: pa.Array, kind: ColumnType, fill: Any, where: str) -> pa.Arra
         return array
     if fill is None:
         raise BadInput(
-            f"{where} has {array.null_count} missing values; a transform leaves none, and for other files fill_values "
-            "says what stands for them"
+            f"{where} has {array.null_count} missing values; a transform leaves none, and for other files, set "
+            "their replacement in fill_values"
         )
     try:
         value = pa.scalar(fill.encode() if isinstance(fill, str) else fill, kind.arrow)

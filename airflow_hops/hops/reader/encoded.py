@@ -30,9 +30,7 @@ def check_images(column: Any, where: str) -> None:
         for image in chunk:
             data = image.as_buffer()
             if data is not None and (wrong := _what_is_wrong(memoryview(data))):
-                raise BadInput(
-                    f"{where}, row {row}: {wrong}; prepare the images anew, which sets aside those that are damaged"
-                )
+                raise BadInput(f"{where}, row {row}: {wrong}; prepare the images again, which rejects damaged ones")
             row += 1
 
 
@@ -42,7 +40,7 @@ def _what_is_wrong(data: memoryview) -> str | None:
         return _what_is_wrong_with_png(data)
     if head.startswith(_JPEG_BEGIN):
         return None if _JPEG_END in bytes(data[-16:]) else "the JPEG image is cut off"
-    return None if head.startswith(_OTHERS) else f"this is no PNG, JPEG, GIF or BMP image ({len(data)} bytes)"
+    return None if head.startswith(_OTHERS) else f"this is not a PNG, JPEG, GIF or BMP image ({len(data)} bytes)"
 
 
 def _what_is_wrong_with_png(data: memoryview) -> str | None:

@@ -168,7 +168,7 @@ def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[Any]:
     try:
         return [tf.train.Example.FromString(record) for record in found[:_RECORDS_LOOKED_AT]]
     except DecodeError:
-        raise BadInput(f"{files.name(holding[0])}: its records are no tf.Example") from None
+        raise BadInput(f"{files.name(holding[0])}: its records are not tf.Example") from None
 
 
 def _batches(files: SplitFiles, number: int, size: int) -> Iterator[list[bytes]]:
@@ -210,7 +210,7 @@ def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
         what = (
             f"is of several types ({', '.join(sorted(kinds))})"
             if kinds
-            else f"is not there; there are {', '.join(known)}"
+            else f"does not exist; there are {', '.join(known)}"
         )
         raise BadInput(f"{name}: feature {column!r} {what}")
     kind = kinds.pop()

@@ -317,8 +317,8 @@ class Serving:
         name, challenger = self.model_name, record.challenger
         if not force:
             raise BadInput(
-                f"model {name!r}: version {champion.version} is the champion, and serves; to take the model out all "
-                "the same, give force=True"
+                f"model {name!r}: version {champion.version} is the champion, and serves; to undeploy it anyway, "
+                "give force=True"
             )
         if version is not None and challenger is not None:
             raise BadInput(

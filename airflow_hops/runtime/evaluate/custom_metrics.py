@@ -80,7 +80,7 @@ def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[
                 "in ('flights.metrics:cost', 'lower')"
             )
         if not name.isidentifier() or name in taken or name.endswith(("_low", "_high")):
-            raise BadInput(f"metrics: {name!r} is taken, or no plain name; give the metric another name")
+            raise BadInput(f"metrics: {name!r} is already used, or not a plain name; give the metric another name")
         found[name] = CustomMetric(name, resolve(entry[0]), _DIRECTIONS[entry[1]])
     return found
 

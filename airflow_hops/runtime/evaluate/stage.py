@@ -37,8 +37,8 @@ from airflow_hops.store.model_records import read_record
 log = logging.getLogger(__name__)
 
 NOT_SYNCHRONIZED = (
-    "the model's property 'synchronized' is not true: nothing says that the ranks which trained it ended with the same "
-    "weights; train it with HorovodTrainOperator"
+    "the model's property 'synchronized' is not true: it is unknown whether the ranks that trained it ended with "
+    "the same weights; train it with HorovodTrainOperator"
 )
 
 

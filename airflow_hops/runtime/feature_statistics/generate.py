@@ -152,7 +152,7 @@ def collect_statistics(
             accumulator = accumulate(plan, combiners, progress=progress)
             break
         except TypesDoNotFit as misfit:
-            log.info("%s; starting over with wider types", misfit)
+            log.info("%s; starting again with wider types", misfit)
             plan = plan.widen(misfit)
         except CorruptFile as corrupt:
             if on_corrupt == "fail":

@@ -150,7 +150,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         for path in sorted(accumulator.pairs):
             pairs = accumulator.pairs[path]
             if pairs is None or pairs.is_too_large(len(accumulator.label_values)):
-                log.warning("Feature %r has too many values for their lift to mean anything; it has none", str(path))
+                log.warning("Feature %r has too many values for a meaningful lift, so none is computed", str(path))
             else:
                 self._write(result, path, pairs, accumulator)
         return result
@@ -172,7 +172,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         if count > MAX_LABEL_VALUES:
             raise BadInput(
                 f"label feature {str(self._label)!r} has more than {MAX_LABEL_VALUES:,} distinct values, expected a "
-                "category; a number wants boundaries of buckets"
+                "category; for a number, give boundaries of buckets"
             )
 
     def _row_weights(self, batch: pa.RecordBatch, path: types.FeaturePath, rows: Any) -> list[Any]:

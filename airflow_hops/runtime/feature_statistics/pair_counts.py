@@ -130,7 +130,7 @@ def presence(
         if not is_label:
             return None
         expected = "numbers, since there are boundaries" if boundaries is not None else "strings or integers"
-        hint = "; a number wants boundaries of buckets" if kind == _FLOAT else ""
+        hint = "; for a number, give boundaries of buckets" if kind == _FLOAT else ""
         raise BadInput(f"label feature {str(path)!r} is {array.type}, expected {expected}{hint}")
     flat, parents = array_util.flatten_nested(array, return_parent_indices=True)
     rows = rows[parents].astype(np.int64)

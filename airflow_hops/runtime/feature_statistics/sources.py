@@ -340,8 +340,8 @@ def _plan_batches(batches: Iterable[Any], wanted: Wanted) -> BatchPlan:
 def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
     if not isinstance(batch, pa.RecordBatch):
         raise BadInput(
-            f"source holds a value of type {type(batch).__name__}, expected record batches of pyarrow; of a data frame "
-            "of pandas give pyarrow.Table.from_pandas(frame)"
+            f"source holds a value of type {type(batch).__name__}, expected record batches of pyarrow; for a pandas "
+            "data frame, give pyarrow.Table.from_pandas(frame)"
         )
     types_of(batch.schema, "record batches")
     kept = wanted.of(batch)

@@ -27,11 +27,11 @@ def describe_exit(code: int | None, oom_kills: int | None = None) -> str:
     if name == "SIGKILL":
         struck = oom_kills is not None and count_oom_kills() > oom_kills
         why = (
-            "the kernel's out-of-memory killer has struck meanwhile"
+            "the kernel's out-of-memory killer was active in the meantime"
             if struck
-            else "somebody killed it, or a container's memory limit did"
+            else "it was killed, possibly by a container's memory limit"
         )
-        return f"SIGKILL ({why}; where memory is short, give the gang fewer ranks or smaller batches)"
+        return f"SIGKILL ({why}; if memory is short, give the gang fewer ranks or smaller batches)"
     return {"SIGSEGV": "SIGSEGV (a crash in native code)", "SIGABRT": "SIGABRT (native code gave up)"}.get(name, name)
 
 

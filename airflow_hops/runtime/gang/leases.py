@@ -40,7 +40,7 @@ class GpuLeases:
     def __init__(self, gpus: Sequence[Gpu], count: int, holder: str) -> None:
         if count > len(gpus):
             raise BadInput(
-                f"{count} ranks want a GPU each, and this host has {len(gpus)}; lower np or the host's slots"
+                f"{count} ranks need a GPU each, but this host has {len(gpus)}; lower np or the host's slots"
             )
         self.ids: list[str] = []
         self._descriptors: list[int] = []

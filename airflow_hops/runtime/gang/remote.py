@@ -89,7 +89,7 @@ class RemoteCrew(Crew):
         except OSError as error:
             for line in lines:
                 line.close()
-            raise HopsError(f"{job.output}: what comes from other hosts cannot be written: {error}") from error
+            raise HopsError(f"{job.output}: files from other hosts cannot be written: {error}") from error
         if files is not None:
             self._closing.callback(files.close)
         self._agents = [_Agent(line, _placements_of(line, placements), self._queue, files) for line in lines]
@@ -162,7 +162,7 @@ class RemoteCrew(Crew):
                 found = agent.versions.get(name)
                 if found != version:
                     raise BadInput(
-                        f"{agent.line.host}: its runtime environment holds {name} {found or 'not at all'}, expected "
+                        f"{agent.line.host}: its runtime environment has {name} {found or 'not at all'}, expected "
                         f"{version} as on the host of the step; make it from the same pins with 'airflow hops runtime "
                         "create', or name its Python"
                     )

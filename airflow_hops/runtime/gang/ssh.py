@@ -151,7 +151,7 @@ def parse_hosts(text: str, source: str = "hosts") -> list[Host]:
         hosts.append(Host(name.strip("[]"), int(slots)))
     twice = {host.name for host in hosts if sum(other.name == host.name for other in hosts) > 1}
     if twice:
-        raise BadInput(f"{source}: {min(twice)!r} stands twice in {text!r}; give it all of its slots at once")
+        raise BadInput(f"{source}: {min(twice)!r} occurs twice in {text!r}; give all of its slots at once")
     return hosts
 
 

@@ -118,8 +118,8 @@ def name_classes(plan: ImagePlan, given: Sequence[str] | None) -> tuple[str, ...
     numbers = plan.classes - names
     if names and numbers:
         raise BadInput(
-            f"some sources name their classes ({min(names)}), others number them ({min(numbers)}); say in 'classes' "
-            "which name has which number"
+            f"some sources name their classes ({min(names)}), others number them ({min(numbers)}); give the names "
+            "in 'classes', in the order of their numbers"
         )
     if names:
         return tuple(sorted(names))

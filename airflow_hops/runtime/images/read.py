@@ -79,9 +79,7 @@ def _read_files(task: ImageTask) -> Iterator[tuple[str, str | None, bytes, str]]
         try:
             encoded = task.fs.cat_file(file.path)
         except FileNotFoundError as error:
-            raise HopsError(
-                f"{file.path}: gone since it was listed; files were changed while they were read"
-            ) from error
+            raise HopsError(f"{file.path}: it was deleted while the source was read") from error
         yield file.key, file.label, encoded, file.path
 
 

@@ -179,7 +179,7 @@ def _check_splits(
     if missing := [name for name, count in by_class[TRAIN].items() if not count]:
         raise BadInput(
             f"{len(missing)} of {len(by_class[TRAIN])} classes have no image in split {TRAIN!r}: "
-            f"{', '.join(map(repr, missing[:10]))}; a model cannot learn what it never sees"
+            f"{', '.join(map(repr, missing[:10]))}; the model cannot learn them"
         )
 
 

@@ -65,8 +65,8 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
     for name in target.dtypes:
         if name in model.inputs:
             raise BadInput(
-                f"source {source!r}: the model takes {name!r}, which is the label or the weight of the examples: no "
-                "request holds it, as it is not known yet; train the model without it"
+                f"source {source!r}: the model takes {name!r}, which is the label or the weight of the examples: "
+                "requests do not contain it; train the model without it"
             )
     check_columns(files[0], model.inputs, of=f"the signature of {source!r}")
     asked = 0

@@ -221,7 +221,7 @@ def _only(models: Sequence[FoundModel], seen: Sequence[Path], source: str) -> Fo
     if pickles:
         raise BadInput(
             f"source {source!r} holds {pickles[0]}, a pickle, which runs whatever code it holds when it is loaded, and "
-            "is refused. Where the model is trusted, load it where it was made, and export it: "
+            "is refused. If you trust the model, load it where it was made, and export it: "
             "airflow_hops.hops.export.export_model writes an ONNX graph of an estimator of scikit-learn, XGBoost or "
             "LightGBM, or of a torch.nn.Module; skops.io.dump an estimator of scikit-learn; mlflow.onnx.log_model logs "
             "the graph to MLflow"
@@ -243,7 +243,7 @@ def copy_model(found: FoundModel, folder: Path) -> None:
             copied[path] = path.name
     for path in [inner for top in copied for inner in (top, *top.rglob("*"))]:
         if path.is_symlink():
-            raise BadInput(f"{path} is a link; expected files alone: copy what it leads to in its place")
+            raise BadInput(f"{path} is a link; expected files only: replace it with a copy of its target")
     folder.mkdir(parents=True)
     for path, name in copied.items():
         (shutil.copytree if path.is_dir() else shutil.copyfile)(path, folder / name)

@@ -79,7 +79,7 @@ def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFra
         leading[given.weight] = weight = quoted(given.weight).cast("double")
         unusable = (weight <= 0) | (weight == float("inf"))
         reasons.append(_missing(given.weight, F.isnan(weight)))
-        reasons.append(F.when(unusable, F.lit(f"{given.weight} is no number above 0")))
+        reasons.append(F.when(unusable, F.lit(f"{given.weight} is not a number above 0")))
     for name, width in _widths(frame, [name for name in features if types[name].startswith(_VECTOR)]).items():
         reasons += _vector_reasons(name, width)
     typed = frame.select(

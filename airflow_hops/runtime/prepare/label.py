@@ -70,9 +70,9 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
     values = read_values(files, given.label)
     if values.fraction is not None:
         if given.problem is None:
-            return _regression(files, given, f"as values are no whole numbers ({values.fraction!r})")
+            return _regression(files, given, f"because values are not whole numbers ({values.fraction!r})")
         raise BadInput(
-            f"label {given.label!r} has values that are no whole numbers, as {values.fraction!r}, but problem is "
+            f"label {given.label!r} has values that are not whole numbers, as {values.fraction!r}, but problem is "
             f"{given.problem!r}; expected strings, integers or booleans, or problem={REGRESSION!r}"
         )
     target = given.named or _classes_found(values, given)
@@ -173,13 +173,13 @@ def _guessed(values: LabelValues, label: str) -> Problem:
     found = sorted(values.rows)
     if not isinstance(found[0], str):
         raise BadInput(
-            f"label {label!r} has {len(found)} whole numbers ({values}), which may be classes or amounts; say "
+            f"label {label!r} has {len(found)} whole numbers ({values}), which may be classes or amounts; set "
             f"problem={MULTICLASS!r}, {REGRESSION!r} or, of two values, {BINARY!r}"
         )
     if len(found) > _GUESSED_CLASSES:
         raise BadInput(
-            f"label {label!r} has {len(found)} different strings ({values}), which may be no classes; if they are, say "
-            f"problem={MULTICLASS!r}"
+            f"label {label!r} has {len(found)} different strings ({values}), which may not be classes; if they are, "
+            f"set problem={MULTICLASS!r}"
         )
     return BINARY if len(found) == 2 else MULTICLASS
 
@@ -200,7 +200,7 @@ def _check_splits(by_split: Mapping[str, Counter[Any]], target: Target) -> None:
         if lost := [value for value in trained if value not in counts]:
             log.warning("label %r: split %r has no row of %s", target.label, split, _few(lost))
     if unseen := [name for name in target.classes or () if name not in set(map(str, trained))]:
-        log.warning("label %r: no row is of %s: a model cannot learn what it never sees", target.label, _few(unseen))
+        log.warning("label %r: no row is of %s, so the model cannot learn it", target.label, _few(unseen))
 
 
 def _constant(label: str, value: Any, rows: int) -> str:

@@ -163,7 +163,7 @@ def _check_rows(rows: RowCounts, table: str, prepare: str) -> None:
     if unaccounted == 0:
         return
     hint = (
-        "a join duplicates rows: its columns are no unique key of the other table"
+        "a join duplicates rows: its columns are not a unique key of the other table"
         if unaccounted < 0
         else "a filter or an inner join drops rows: use a left join, and the column 'reject_reason' for those that "
         "cannot be used"

@@ -95,7 +95,9 @@ def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance:
     if not canary.requests:
         return Finding("errors", NOT_JUDGED, "the canary was not asked", numbers)
     if not canary.accepted:
-        return Finding("errors", DOUBT, f"all {canary.requests} requests were refused as the client's mistake", numbers)
+        return Finding(
+            "errors", DOUBT, f"all {canary.requests} requests were refused because of errors in the requests", numbers
+        )
     rates = f"{canary.errors} of {canary.accepted} requests failed, {stable.errors} of {stable.accepted} at the stable"
     verdict = _verdict(increase > limits.max_error_increase, p_value <= significance)
     return Finding("errors", verdict, f"{rates} version (p = {p_value:.2g})", numbers)
@@ -120,7 +122,7 @@ def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significanc
     if not canary.requests:
         return Finding("refusals", NOT_JUDGED, "the canary was not asked", numbers)
     text = (
-        f"{canary.client_errors} of {canary.requests} requests refused as the client's mistake, "
+        f"{canary.client_errors} of {canary.requests} requests refused because of errors in the requests, "
         f"{stable.client_errors} of {stable.requests} at the stable version (p = {p_value:.2g})"
     )
     if p_value > max(significance, _OFTEN):
@@ -147,7 +149,7 @@ def _compare_quantile(
 ) -> Finding:
     ours, theirs = canary.latency.quantile_ms(quantile), stable.latency.quantile_ms(quantile)
     if ours is None or theirs is None:
-        return Finding(name, NOT_JUDGED, "no latency of both versions")
+        return Finding(name, NOT_JUDGED, "no latencies of both versions")
 
     def limit_ms(latency_ms: float) -> float:
         return max(latency_ms * limits.max_latency_ratio, latency_ms + limits.latency_tolerance_ms)

@@ -56,7 +56,7 @@ def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING)
         anomalies = _anomalies(proposed, statistics, environment)
     if anomalies:
         left = "; ".join(f"{name or 'the data set'}: {info.description}" for name, info in anomalies.items())
-        raise BadInput(f"no change of the schema lets these statistics through: {left}")
+        raise BadInput(f"no change to the schema makes these statistics valid: {left}")
     return proposed
 
 

@@ -124,8 +124,8 @@ def _read_trained(context: StepContext, name: str, split: str) -> _Trained:
     if trained_on is not None and trained_on != stored.fingerprint:
         raise BadInput(
             f"{champion.statistics}: these are not the statistics that version {champion.version} of {name!r} "
-            f"was trained on (fingerprint {stored.fingerprint[:12]}…, expected {trained_on[:12]}…): their task was run "
-            "anew since. Deploy a model that was trained on them"
+            f"was trained on (fingerprint {stored.fingerprint[:12]}…, expected {trained_on[:12]}…): their task has "
+            "run again since. Deploy a model that was trained on the new ones"
         )
     statistics = load_statistics(context.store.local(stored) / split / STATISTICS_FILE)
     schema_artifact = schema_in_force(context.store, champion.schema)

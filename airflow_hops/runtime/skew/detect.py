@@ -89,7 +89,7 @@ def compare_statistics(reference: Any, current: Any, schema: Any, test: SkewTest
         _check_feature(name, before[name], after)
         if test.alpha is None and want.threshold is None:
             raise BadInput(
-                f"feature {name!r} has no fixed threshold, without which nothing is drift where alpha is None; give "
+                f"feature {name!r} has no fixed threshold, and alpha is None, so it could never drift; give "
                 f"thresholds={{{name!r}: …}}, or an alpha"
             )
     found = {
@@ -202,7 +202,7 @@ def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
             if sampled_vectors(feature) is None:
                 raise BadInput(
                     f"feature {name!r}: the statistics of the {side} hold no sample of its vectors, without which they "
-                    "cannot be compared; compute them anew with the statistics stage or generate_statistics"
+                    "cannot be compared; compute them again with the statistics stage or generate_statistics"
                 )
 
 

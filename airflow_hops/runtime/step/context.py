@@ -54,7 +54,7 @@ class StepContext:
         """
         found = self.spec.inputs.get(role, ())
         if len(found) != 1:
-            raise BadInput(f"step {self.spec.step!r} wants one input artifact {role!r}, found {len(found)}")
+            raise BadInput(f"step {self.spec.step!r} expects one input artifact {role!r}, found {len(found)}")
         return found[0]
 
     def has_input(self, role: str) -> bool:

@@ -123,6 +123,6 @@ def _explain(error: NameError, function: str) -> Exception:
     if not ours or isinstance(error, UnboundLocalError) or hasattr(builtins, str(error.name)):
         return error
     return BadInput(
-        f"{function}() uses {error.name!r}, which is defined outside of it: only the function's own source is shipped; "
+        f"{function}() uses {error.name!r}, which is defined outside it: only the function's own source is shipped; "
         "import or define it inside the function, or pass it as an argument"
     )

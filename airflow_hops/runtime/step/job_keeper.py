@@ -93,7 +93,7 @@ class JobKeeper:
                 attached_at = now
             elif was_attached:
                 _say(
-                    "no worker follows this step any more: it goes on, and ends by itself unless a retry finds it "
+                    "no worker follows this step any longer: it continues, and ends unless a retry finds it "
                     f"within {self._job.orphan_timeout_s:g} s",
                     logging.WARNING,
                 )
@@ -105,7 +105,7 @@ class JobKeeper:
             if now - self._stored_at > self._job.fence_s:
                 self._end(
                     f"the store has not taken this job's record {self._job.record} for {self._job.fence_s:g} s "
-                    f"({self._store_error!r}), and a retry on another machine is about to take it for dead"
+                    f"({self._store_error!r}), and a retry on another machine is about to consider it dead"
                 )
 
     def _keep_record(self) -> None:

@@ -87,7 +87,7 @@ class TrainingRun:
                 work()
         except (HopsError, OSError) as error:
             self._failed = True
-            log.warning("This training is not tracked any further: %s", error)
+            log.warning("This training is no longer tracked: %s", error)
 
     def _begin(
         self,

@@ -74,7 +74,7 @@ class CheckpointState:
                 damage = str(error).replace(str(target), f"{self.uri}/{name}")
             except OSError as error:
                 damage = f"{self.uri}/{name}: cannot be read ({error})"
-            log.warning("%s; the checkpoint before it is taken, or training begins anew", damage)
+            log.warning("%s; training resumes from the checkpoint before it, or starts again", damage)
             shutil.rmtree(target, ignore_errors=True)
         return None
 
@@ -109,7 +109,8 @@ class CheckpointState:
             if isinstance(error, FileNotFoundError):
                 raise
             raise HopsError(
-                f"{self.uri}/{checkpoint.name}: the checkpoint cannot be written ({error}); make room in the store"
+                f"{self.uri}/{checkpoint.name}: the checkpoint cannot be written ({error}); free some space in the "
+                "store"
             ) from error
         for old in self._folders()[:-_KEPT]:
             self._fs.rm(old, recursive=True)

@@ -41,7 +41,7 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int, *, a
         raise BadInput(f"train function {program.name!r} returned {found}, expected {others}a keras.Model")
     if rank == 0 and not (output / SAVED_MODEL / "saved_model.pb").is_file():
         raise BadInput(
-            f"script {program.name!r} left no model: neither a keras.Model in its global {MODEL_NAME!r} (found "
+            f"script {program.name!r} made no model: neither a keras.Model in its global {MODEL_NAME!r} (found "
             f"{found}), nor a SavedModel in ${OUTPUT_VARIABLE}/{SAVED_MODEL}"
         )
 

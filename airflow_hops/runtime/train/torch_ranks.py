@@ -116,14 +116,14 @@ def parameters_checksum(model: Any) -> str:
     """SHA-256 (hex) of the bytes of a module's parameters; buffers, such as a batch's statistics, are each rank's own.
 
     Raises:
-        BadInput: one holds values that are no numbers.
+        BadInput: one holds values that are not numbers.
     """
     digest = hashlib.sha256()
     for name, parameter in unwrapped(model).named_parameters():
         values = parameter.detach().cpu().float().numpy()
         if not np.isfinite(values).all():
             raise BadInput(
-                f"the model's parameter {name!r} holds values that are no numbers; lower the learning rate, clip "
+                f"the model's parameter {name!r} holds values that are not numbers; lower the learning rate, clip "
                 "gradients, or look for such values in the examples"
             )
         digest.update(np.ascontiguousarray(values).data)

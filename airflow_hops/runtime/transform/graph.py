@@ -166,7 +166,8 @@ def export_serving_model(
     missing = [name for name in names if name not in specs.outputs]
     if missing:
         raise BadInput(
-            f"the model wants the inputs {', '.join(map(repr, missing))}, which are not among the transform's outputs: "
+            f"the model expects the inputs {', '.join(map(repr, missing))}, which are not among the transform's "
+            "outputs: "
             f"{', '.join(specs.outputs)}"
         )
     is_keras = hasattr(model, "variables") and hasattr(model, "trainable_weights")
@@ -260,7 +261,9 @@ def served_outputs(found: Any, target: Target) -> dict[str, Any]:
         if not tf.is_tensor(values) or values.shape.rank == 0:
             raise BadInput(f"the model's output {name!r} is {values!r}; expected a tensor [batch, …]")
         if name in outputs:
-            raise BadInput(f"the model's output {name!r} has the name of what is served for a label; rename it")
+            raise BadInput(
+                f"the model's output {name!r} has the name of the output that is served for a label; rename it"
+            )
         outputs[name] = values
     return outputs
 

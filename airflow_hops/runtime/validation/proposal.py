@@ -85,11 +85,11 @@ def to_markdown(found: Sequence[Anomaly], proposal: Proposal) -> str:
     parts = [f"### {len(found)} {'anomaly' if len(found) == 1 else 'anomalies'}", _listed(found)]
     if proposal.difference is None:
         reason = f": {_escaped(proposal.refusal)}" if proposal.refusal else "."
-        parts.append(f"No change of the schema would let this data through{reason}")
+        parts.append(f"No change to the schema would make this data valid{reason}")
     else:
-        parts += ["### Proposed change of the schema", proposal.difference.to_markdown(limit=_LISTED)]
+        parts += ["### Proposed change to the schema", proposal.difference.to_markdown(limit=_LISTED)]
     if proposal.left:
-        parts += ["### Anomalous under the proposed schema, too", _listed(proposal.left)]
+        parts += ["### Also anomalous under the proposed schema", _listed(proposal.left)]
     return "\n\n".join(parts) + "\n"
 
 

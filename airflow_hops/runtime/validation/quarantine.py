@@ -95,11 +95,11 @@ def split_anomalous(
 def _check_targets(plan: Any, good: Path, quarantine: Path) -> None:
     """Nothing but the files of an earlier split may be overwritten, and none of what is read."""
     if good == quarantine:
-        raise BadInput(f"{good}: the folder for good rows is that for quarantined ones, too; expected two")
+        raise BadInput(f"{good}: the folder for good rows is also that for quarantined rows; expected two")
     for folder in (good, quarantine):
         strangers = sorted(p.name for p in folder.iterdir() if p.name not in _FILES) if folder.exists() else []
         if strangers:
-            raise BadInput(f"{folder}: {strangers[0]!r} is in there; expected a folder of its own for the rows")
+            raise BadInput(f"{folder}: {strangers[0]!r} is in it; expected an empty folder for the rows")
     for part in plan.parts:
         if part.file and Path(part.file).resolve().parent in (good, quarantine):
             raise BadInput(f"{part.file}: to be read, and its folder is to be written to; expected another folder")
@@ -107,7 +107,9 @@ def _check_targets(plan: Any, good: Path, quarantine: Path) -> None:
 
 def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: str) -> RowSplit:
     if REASONS in plan.types:
-        raise BadInput(f"{plan.name}: there is a column {REASONS!r} already, which is to say why a row is quarantined")
+        raise BadInput(
+            f"{plan.name}: there is already a column {REASONS!r}, the name of the column for the reasons; rename it"
+        )
     columns = pa.schema([(name, _written(kind)) for name, kind in plan.types.items()])
     rules = RowRules(schema, environment, plan.types)
     split = RowSplit()

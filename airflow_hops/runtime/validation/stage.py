@@ -141,7 +141,7 @@ def _split_examples(
             if found.rows != counted:
                 raise BadInput(
                     f"{examples.uri}: split {split!r} has {found.rows} rows, and its statistics are of {counted}; "
-                    "examples are what the statistics were made of"
+                    "pass the examples that the statistics were computed from"
                 )
             rejected = found.counts.rows_rejected
             log.info("%s: %d of %d rows to quarantine %s", split, rejected, found.rows, found.rejected or "")

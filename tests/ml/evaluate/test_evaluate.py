@@ -245,7 +245,7 @@ def test_a_champion_whose_training_ran_again_is_read_where_it_is_served(
     assert evaluation.metrics["eval_gain"] > 0.05
     assert evaluation.properties["blessed"] is True
     shutil.rmtree(served)
-    with pytest.raises(BadInput, match="another model lies there by now"):
+    with pytest.raises(BadInput, match="another model is stored there now"):
         evaluate(again, model_name="retrained")
 
 

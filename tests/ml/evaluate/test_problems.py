@@ -392,7 +392,7 @@ def test_a_condition_on_no_further_label_or_none_of_its_metrics_is_refused(
             ("probabilities", SEVERAL),
             None,
             {"metrics": {"brier": ["numpy:ptp", "lower"]}},
-            "metrics: 'brier' is taken, or no plain name",
+            "metrics: 'brier' is already used, or not a plain name",
         ),
         (
             SEVERAL,

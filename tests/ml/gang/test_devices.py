@@ -79,7 +79,7 @@ def test_env_keeps_ranks_off_the_gpus(gang: Any, tmp_path: Path) -> None:
 
 
 def test_more_ranks_than_gpus_is_bad_input(gang: Any) -> None:
-    with pytest.raises(BadInput, match="3 ranks want a GPU each, and this host has 2"):
+    with pytest.raises(BadInput, match="3 ranks need a GPU each, but this host has 2"):
         gang("GPU-a,GPU-b", 3)
 
 

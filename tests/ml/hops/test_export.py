@@ -202,7 +202,7 @@ NAMES = [f"m{number}" for number in range(13)]
             "knows the classes [0, 1]; expected their numbers, [0, 1, 2]: the labels of the examples as they are, with "
             "every class in training",
         ),
-        (RandomForestClassifier(2).fit(X, Y), PRICE, X, "is a classifier, and the problem is regression"),
+        (RandomForestClassifier(2).fit(X, Y), PRICE, X, "is a classifier, but the problem is regression"),
         (Ridge().fit(X, Y), PRICE, X[:0], "the sample has no rows"),
         (Ridge().fit(X, Y), PRICE, X[:, 0], "the sample is float64 of shape [178]; expected a data frame, or numbers"),
         (Ridge().fit(X, Y), PRICE, X[:, :5], "Ridge does not predict for the rows of the sample: X has 5 features"),

@@ -133,7 +133,7 @@ def test_a_network_of_pytorch(use_packages: Callable[..., None], tmp_path: Path)
     network = torch.nn.Sequential(logits, torch.nn.Softmax(1))
     found = served(network, tmp_path / "network", "torch", WINE, X, order=NAMES)
     assert found["probabilities"] == pytest.approx(network(torch.from_numpy(X[:5])).detach().numpy(), abs=1e-6)
-    with pytest.raises(BadInput, match="which are no probabilities; end a network with Sigmoid or Softmax"):
+    with pytest.raises(BadInput, match="which are not probabilities; end a network with Sigmoid or Softmax"):
         served(logits, tmp_path / "logits", "torch", WINE, X, order=NAMES)
 
 

@@ -286,7 +286,7 @@ FOUND: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "no number": (
         partial(_final_check, factor=np.nan),
-        ["the model's weight 'kernel' holds values that are no numbers; lower the learning rate"],
+        ["the model's weight 'kernel' holds values that are not numbers; lower the learning rate"],
     ),
     "nan": (_nan_within_an_execution, ["the loss is nan at step 3 of epoch 1; lower the learning rate"]),
 }

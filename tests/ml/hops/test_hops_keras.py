@@ -451,7 +451,7 @@ def _fit_schedule() -> None:
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no optimizer": (
         lambda: DistributedOptimizer("adam"),
-        "DistributedOptimizer wants a Keras 3 optimizer, found builtins.str",
+        "DistributedOptimizer expects a Keras 3 optimizer, found builtins.str",
     ),
     "Adasum": (
         lambda: DistributedOptimizer(sgd(), op=hvd.Adasum),
@@ -488,7 +488,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "several values": (
         lambda: _average([0.5, 0.7]),
-        "metric 'f1' has shape (2,), expected a number; let it average",
+        "metric 'f1' has shape (2,), expected a number; make the metric average",
     ),
     "a schedule": (_fit_schedule, "the optimizer's learning rate is a schedule of its own"),
 }

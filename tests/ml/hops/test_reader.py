@@ -310,7 +310,7 @@ def test_images_are_decoded_and_damaged_ones_are_named(tmp_path: Path) -> None:
         "the checksum of the PNG image's chunk IDAT is wrong": (
             encoded[13][:45] + bytes([encoded[13][45] ^ 1]) + encoded[13][46:]
         ),
-        "this is no PNG, JPEG, GIF or BMP image (4 bytes)": b"text",
+        "this is not a PNG, JPEG, GIF or BMP image (4 bytes)": b"text",
         "the JPEG image is cut off": b"\xff\xd8\xff" + b"a" * 30,
     }
     for expected, damage in damages.items():
@@ -337,12 +337,12 @@ REFUSED = {
     "missing": "column 'x' has 1 missing values; a transform leaves none",
     "fill": "column 'x': fill_values has 'none', which is no int64",
     "width": "column 'x' is a list of 1 to 2 values; expected 2 in each row",
-    "timestamp": "column 't' is of type timestamp[ms], which TensorFlow has no tensors of",
+    "timestamp": "column 't' is of type timestamp[ms], which TensorFlow tensors do not support",
     "flipped": "the checksum of a record is wrong; the file is damaged (record ",
     "cut": "part-1.tfrecord.gz, after record 0: it cannot be decompressed",
     "miscounted": "part-0.tfrecord holds 4 records, but 5 were counted (counts.json)",
     "no_counts": "counts.json: expected a JSON object of file names and numbers of records",
-    "feature": "part-0.tfrecord: feature 'z' is not there; there are blob, ragged, small, text, wide, x, y",
+    "feature": "part-0.tfrecord: feature 'z' does not exist; there are blob, ragged, small, text, wide, x, y",
     "batch_size": "batch_size is 0, expected 1 row or more",
 }
 

@@ -510,7 +510,7 @@ def test_a_number_without_a_class_is_set_aside(prepared: Any) -> None:
         ("no_train", "sources has no 'train'; it has test"),
         ("two_evals", "sources has a split 'eval', and eval_percent is 10; expected 0 then"),
         ("channels", "channels is 2, expected one of "),
-        ("opacity", "encoding is 'jpeg', which knows no opacity"),
+        ("opacity", "encoding is 'jpeg', which has no alpha channel"),
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing(prepare: Any, case: str, words: str) -> None:

@@ -135,7 +135,9 @@ def test_a_canary_that_refuses_what_the_stable_version_takes_is_bad(
     found = compare_refusals(canary, stable, **GIVEN)
     assert found.verdict == verdict
     if verdict == "bad":
-        assert found.text.startswith("20 of 20 requests refused as the client's mistake, 1 of 80 at the stable")
+        assert found.text.startswith(
+            "20 of 20 requests refused because of errors in the requests, 1 of 80 at the stable"
+        )
 
 
 def test_latency_counts_beyond_ratio_and_tolerance_and_the_tail_only_with_enough_requests() -> None:
@@ -155,7 +157,7 @@ def test_latency_counts_beyond_ratio_and_tolerance_and_the_tail_only_with_enough
     assert doubtful.verdict == "doubt", "8 of 14 beyond the limit may be chance"
     unknown, _ = compare([], latencies(400, 10.0))
     assert unknown.verdict == "not_judged"
-    assert "no latency of both versions" in unknown.text
+    assert "no latencies of both versions" in unknown.text
 
 
 def test_a_canary_just_within_the_limit_of_latency_is_seldom_ended() -> None:

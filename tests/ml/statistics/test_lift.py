@@ -151,7 +151,7 @@ def _take(label: str, **arguments: Any) -> Any:
     ("attempt", "words"),
     [
         (lambda: _take("y"), "label feature 'y': there is no such column"),
-        (lambda: _take("f"), "<item: double>, expected strings or integers; a number wants boundaries"),
+        (lambda: _take("f"), "<item: double>, expected strings or integers; for a number, give boundaries"),
         (lambda: _take("many"), "label feature 'many' has more than 1,000 distinct values, expected a category"),
         (lambda: _take("x", boundaries=[1.0]), "expected numbers, since there are boundaries"),
         (

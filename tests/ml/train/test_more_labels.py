@@ -228,7 +228,7 @@ HEADS = {"late": np.full((4, 1), 0.5), "minutes": np.zeros(4), "cause": np.full(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"late": HEADS["late"], "cause": HEADS["cause"]}, "gives nothing for the label 'minutes'; it gives 'late'"),
+        ({"late": HEADS["late"], "cause": HEADS["cause"]}, "has no output for the label 'minutes'; it gives 'late'"),
         ({**HEADS, "minutes": np.zeros((4, 2))}, "label 'minutes': "),
         ({**HEADS, "cause": np.full((4, 2), 0.5)}, "label 'cause': "),
         (HEADS["late"], "gives one output; expected a dict with an output for each of the labels 'late', 'minutes', "),
@@ -249,7 +249,7 @@ def test_a_model_that_does_not_predict_each_label_is_refused(
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (["late", "cause"], "the train function gives nothing for the label 'minutes'; it gives 'late', 'cause'"),
+        (["late", "cause"], "the train function has no output for the label 'minutes'; it gives 'late', 'cause'"),
         (
             [*LABELS, "lost"],
             "the train function returned a model for 'lost'; the labels are 'late', 'minutes', 'cause'",

@@ -98,7 +98,7 @@ def test_a_training_goes_on_without_mlflow_and_says_so(trainings: Trainings, exa
     services = {"tracking_uri": "http://127.0.0.1:9"}
     model = trainings("training_functions:train", examples, services=services, epochs=1, np=1)
     assert model.kind == "model"
-    (warning,) = [line for line in trainings.lines if "not tracked any further" in line]
+    (warning,) = [line for line in trainings.lines if "no longer tracked" in line]
     assert "MLflow at http://127.0.0.1:9 does not open" in warning
 
 

@@ -298,7 +298,9 @@ def _befall(folder: Path, small: Path) -> None:
     assert not isinstance(full.value, BadInput)
     assert f"{checkpoints}/step-00000020: the checkpoint cannot be written" in str(full.value)
     writer.write(replace(good, position=Position(step=21), variables={"model-0000|kernel": np.array([np.nan])}))
-    with pytest.raises(BadInput, match=r"variable 'kernel' holds values that are no numbers after epoch 0 \(step 21\)"):
+    with pytest.raises(
+        BadInput, match=r"variable 'kernel' holds values that are not numbers after epoch 0 \(step 21\)"
+    ):
         writer.finish()
     assert [path.name for path in checkpoints.iterdir()] == ["step-00000014"]
     for variable in model.weights:

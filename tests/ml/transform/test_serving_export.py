@@ -98,7 +98,7 @@ def test_served_model_equals_transform_and_model_one_after_the_other(
 
 def test_a_model_that_wants_what_the_transform_has_not_is_refused(transformed: Path, tmp_path: Path) -> None:
     number = keras.Input((), name="unheard_of")
-    words = "the model wants the inputs 'unheard_of', which are not among the transform's outputs"
+    words = "the model expects the inputs 'unheard_of', which are not among the transform's outputs"
     with pytest.raises(BadInput, match=words):
         export_serving_model(
             tmp_path / "model",

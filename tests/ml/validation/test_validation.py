@@ -227,7 +227,7 @@ def test_where_no_schema_would_help_none_is_proposed(
     assert report["proposed"] is artifact.properties["proposed_features"] is None
     folder = shared_store.local(artifact)
     assert not (folder / "proposed.pbtxt").exists()
-    assert "No change of the schema would let this data through" in (folder / "proposal.md").read_text()
+    assert "No change to the schema would make this data valid" in (folder / "proposal.md").read_text()
 
 
 def test_rows_are_split_also_where_the_statistics_are_of_a_sample(

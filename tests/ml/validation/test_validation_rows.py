@@ -250,18 +250,18 @@ X = pa.table({"x": [1]})
         ),
         (
             lambda f, schema: split_anomalous(X, schema, f / "g", f / "g"),
-            "the folder for good rows is that for quarantined ones, too",
+            "the folder for good rows is also that for quarantined rows",
         ),
         (
             lambda f, schema: split_anomalous(X, schema, f / "new", f / "corrupt"),
-            "'a.parquet' is in there; expected a folder of its own",
+            "'a.parquet' is in it; expected an empty folder",
         ),
         (lambda f, schema: split_anomalous(f / "nowhere", schema, f / "new", f / "q"), "nowhere"),
         (
             lambda f, schema: split_anomalous(
                 pa.table({"x": [1], "anomaly_reasons": ["?"]}), schema, f / "new", f / "q"
             ),
-            "there is a column 'anomaly_reasons' already",
+            "there is already a column 'anomaly_reasons'",
         ),
         (
             lambda f, schema: split_anomalous(X, schema, f / "new", f / "q", environment="PRODUCTION"),
