@@ -15,37 +15,37 @@ from airflow.cli.cli_config import (
 _PATH = Arg(
     ("path",),
     nargs="?",
-    help="Folder of the runtime environment (default: as configured, or hops-runtime in AIRFLOW_HOME)",
+    help="Folder of the runtime environment (default: the configured one, or hops-runtime in AIRFLOW_HOME)",
 )
 _PYTHON = Arg(
     ("--python",),
-    help="Python 3.11 to build it on (default: the one that runs Airflow, else one that uv finds, or downloads)",
+    help="Python 3.11 to use (default: the one that runs Airflow, otherwise one that uv finds or downloads)",
 )
-_FORCE = Arg(("--force",), action="store_true", help="Make it anew, whatever is there")
+_FORCE = Arg(("--force",), action="store_true", help="Delete an existing environment and create it again")
 _HOPS_CONNECTION = Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops to check")
 _STORE_CONNECTION = Arg(
-    ("--hops-conn-id",), default="hops_default", help="Connection of type hops, which has the store"
+    ("--hops-conn-id",), default="hops_default", help="Connection of type hops that has the artifact store"
 )
 _DAG = Arg(("dag_id",), help="The pipeline's DAG")
-_NAME = Arg(("name",), help="Name of the frozen schema: the task's id, unless the task gives another")
-_VERSION = Arg(("--version",), type=int, help="One of its versions (default: what is in force)")
+_NAME = Arg(("name",), help="Name of the frozen schema (by default the id of its task)")
+_VERSION = Arg(("--version",), type=int, help="Version of the schema (default: the one in force)")
 _SERVER_CONNECTION = Arg(
     ("--conn-id",), default="hops_default", help="Connection of type hops or model_server (default: hops_default)"
 )
-_FLAGS = Arg(("flags",), nargs="*", help="Further flags of the server, behind --")
+_FLAGS = Arg(("flags",), nargs="*", help="Additional flags for the server, after --")
 _SPARK_CONNECTION = Arg(("--spark-conn-id",), default="spark_default", help="Spark connection to check")
 
 _RUNTIME_PATH = Arg(("--path",), help="Folder of the runtime environment (default: as for 'create')")
-_RUNTIME_NAME = Arg(("--name",), help="An environment of one's own, which adds packages to the runtime environment's")
-_REQUIREMENT = Arg(("requirement",), nargs="+", help="As pip takes it: scikit-image, shap==0.46")
+_RUNTIME_NAME = Arg(("--name",), help="Named environment, which adds packages to the runtime environment")
+_REQUIREMENT = Arg(("requirement",), nargs="+", help="Requirement in pip's format, such as scikit-image or shap==0.46")
 
 _RUNTIME_COMMANDS = (
     ActionCommand(
         name="create",
-        help="Make the runtime environment from the pins that this package carries, or one of your own over it",
-        description="Installs TensorFlow, TFDV, Horovod, Spark and MLflow into an environment of their own. What is "
-        "good already stays; an interrupted installation is completed. With --name, makes an environment that adds "
-        "packages to it, none of which changes one of its own; a task runs in it by runtime=NAME.",
+        help="Create the runtime environment with pinned packages, or a named environment on top of it",
+        description="Installs TensorFlow, TFDV, Horovod, Spark and MLflow into a separate environment. A valid "
+        "environment is kept; an interrupted installation is completed. With --name, creates an environment that "
+        "adds packages without changing those of the runtime environment; a task with runtime=NAME runs in it.",
         func=lazy_load_command("airflow_hops.cli.runtime.create"),
         args=(
             _PATH,
@@ -55,43 +55,44 @@ _RUNTIME_COMMANDS = (
                 dest="requirement",
                 action="append",
                 default=[],
-                help="A package that the named environment adds, as pip takes it (can be given again)",
+                help="Package to add to the named environment, in pip's format (can be repeated)",
             ),
             _PYTHON,
             Arg(
                 ("--cuda",),
                 action="store_true",
-                help="With the CUDA libraries that TensorFlow names, and Horovod with NCCL (stays so until --force)",
+                help="Install the CUDA libraries that TensorFlow requires, and Horovod with NCCL (kept until --force)",
             ),
             _FORCE,
         ),
     ),
     ActionCommand(
         name="list",
-        help="List the runtime environment and those of your own, and the CUDA that they have",
+        help="List the runtime environment and the named environments, with their CUDA versions",
         func=lazy_load_command("airflow_hops.cli.runtime.show"),
         args=(_RUNTIME_PATH, ARG_OUTPUT, ARG_VERBOSE),
     ),
     ActionCommand(
         name="install",
-        help="Install packages of your own beside those of the pins, none of which changes",
-        description="What user code imports in a step, on every machine that runs steps. 'create' keeps them.",
+        help="Install additional packages, without changing the pinned ones",
+        description="Installs packages that your code imports in steps. Run it on every machine that runs steps. "
+        "'create' keeps the packages.",
         func=lazy_load_command("airflow_hops.cli.runtime.install"),
         args=(_REQUIREMENT, _RUNTIME_NAME, _RUNTIME_PATH),
     ),
     ActionCommand(
         name="remove",
-        help="Remove an environment of your own, or packages from it",
+        help="Remove a named environment, or packages from it",
         func=lazy_load_command("airflow_hops.cli.runtime.remove"),
         args=(
-            Arg(("package",), nargs="*", help="Packages to remove (default: the environment)"),
-            Arg(("--name",), required=True, help="The environment"),
+            Arg(("package",), nargs="*", help="Packages to remove (default: the whole environment)"),
+            Arg(("--name",), required=True, help="Name of the environment"),
             _RUNTIME_PATH,
         ),
     ),
     ActionCommand(
         name="search",
-        help="Say which versions of packages go together with the runtime environment's, and what they bring along",
+        help="Show the versions of packages that are compatible with the runtime environment, and their dependencies",
         func=lazy_load_command("airflow_hops.cli.runtime.search"),
         args=(_REQUIREMENT, _RUNTIME_PATH),
     ),
@@ -109,11 +110,13 @@ _RUNTIME_COMMANDS = (
     ),
 )
 
-_BY = Arg(("--by",), help="Who approves it (default: the user of the operating system)")
-_NOTE = Arg(("--note",), default="", help="Why, for the history")
-_BEFORE = Arg(("before",), nargs="?", help="A version (default: the one before the last), or a file (alone)")
-_AFTER = Arg(("after",), nargs="?", help="Another one, or a file (default: what is in force)")
-_FILE = Arg(("file",), help="The new schema, as protobuf text: a path, or the address of a file in the store")
+_BY = Arg(("--by",), help="Name of the person who approves it (default: the operating system's user)")
+_NOTE = Arg(("--note",), default="", help="Reason, for the history")
+_BEFORE = Arg(
+    ("before",), nargs="?", help="A version (default: the last but one), or a file (without the second argument)"
+)
+_AFTER = Arg(("after",), nargs="?", help="Another version, or a file (default: the version in force)")
+_FILE = Arg(("file",), help="The new schema as protobuf text: a path, or the URI of a file in the store")
 
 _SCHEMA_COMMANDS = (
     ActionCommand(
@@ -124,27 +127,27 @@ _SCHEMA_COMMANDS = (
     ),
     ActionCommand(
         name="history",
-        help="List the versions of a frozen schema: when, who, why, by which run",
+        help="List the versions of a frozen schema, with time, approver, reason and run",
         func=lazy_load_command("airflow_hops.cli.schema.history"),
         args=(_DAG, _NAME, _STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
     ),
     ActionCommand(
         name="diff",
-        help="Say what differs between two versions of a frozen schema, or between it and a file",
+        help="Show the differences between two versions of a frozen schema, or between it and a file",
         func=lazy_load_command("airflow_hops.cli.schema.diff"),
         args=(_DAG, _NAME, _BEFORE, _AFTER, _STORE_CONNECTION, ARG_VERBOSE),
     ),
     ActionCommand(
         name="approve",
         help="Publish a schema.pbtxt as the new frozen schema",
-        description="The schema before stays in the history. The next run validates and transforms with the new one.",
+        description="The previous schema stays in the history. The next run validates and transforms with the new one.",
         func=lazy_load_command("airflow_hops.cli.schema.approve"),
         args=(_DAG, _NAME, _FILE, _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
     ),
     ActionCommand(
         name="reset",
-        help="Have the next run infer the schema anew",
-        description="The schema before is in force until then, and stays in the history.",
+        help="Make the next run infer the schema again",
+        description="The previous schema stays in force until then, and remains in the history.",
         func=lazy_load_command("airflow_hops.cli.schema.reset"),
         args=(_DAG, _NAME, _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
     ),
@@ -159,16 +162,16 @@ _SCHEMA_COMMANDS = (
 _STORE_COMMANDS = (
     ActionCommand(
         name="verify",
-        help="Read all artifacts again, and list the files that are not what their manifests say",
-        description="Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 when a file is gone "
-        "or differs.",
+        help="Read all artifacts, and list the files that do not match their manifests",
+        description="Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 if a file is "
+        "missing or differs.",
         func=lazy_load_command("airflow_hops.cli.store.verify"),
         args=(
             Arg(
                 ("prefix",),
                 nargs="?",
-                help="Address of an artifact or of a folder of them, or its path in the store, such as <dag>/<run> "
-                "(default: all of the store)",
+                help="URI of an artifact or of a folder of artifacts, or its path in the store, such as <dag>/<run> "
+                "(default: the whole store)",
             ),
             _STORE_CONNECTION,
             ARG_OUTPUT,
@@ -179,20 +182,24 @@ _STORE_COMMANDS = (
 
 
 _INIT_ARGUMENTS = (
-    Arg(("name",), help="Name of the project: its package, its model, and the beginning of its DAGs' ids"),
+    Arg(("name",), help="Name of the project: its package, its model, and the prefix of its DAG ids"),
     Arg(("--from",), dest="from_", required=True, metavar="FILE", help="CSV (also compressed) or Parquet: path or URI"),
-    Arg(("--label",), required=True, metavar="COLUMN", help="What is to be predicted"),
-    Arg(("--key",), metavar="COLUMN", help="What identifies a row (default: as guessed)"),
-    Arg(("--time",), metavar="COLUMN", help="A row's time (default: as guessed)"),
-    Arg(("--weight",), metavar="COLUMN", help="A row's weight in training (default: none)"),
+    Arg(("--label",), required=True, metavar="COLUMN", help="Column to predict"),
+    Arg(("--key",), metavar="COLUMN", help="Column that identifies a row (default: guessed)"),
+    Arg(("--time",), metavar="COLUMN", help="Column of a row's time (default: guessed)"),
+    Arg(("--weight",), metavar="COLUMN", help="Column of a row's weight in training (default: none)"),
     Arg(
         ("--problem",),
         choices=("binary", "multiclass", "regression"),
-        help="What the label asks for (default: what its values tell)",
+        help="Type of the problem (default: determined from the label's values)",
     ),
-    Arg(("--drop",), metavar="COLUMN", action="append", default=[], help="A column to leave out (can be given again)"),
-    Arg(("--encoding",), default="utf8", help="Of CSV (default: utf8)"),
-    Arg(("-o", "--output"), metavar="FOLDER", help="Where the project's folder is made (default: [core] dags_folder)"),
+    Arg(("--drop",), metavar="COLUMN", action="append", default=[], help="Column to leave out (can be repeated)"),
+    Arg(("--encoding",), default="utf8", help="Encoding of a CSV file (default: utf8)"),
+    Arg(
+        ("-o", "--output"),
+        metavar="FOLDER",
+        help="Folder in which to create the project's folder (default: [core] dags_folder)",
+    ),
     Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops"),
     ARG_VERBOSE,
 )
@@ -207,9 +214,9 @@ def get_hops_cli_commands() -> list[CLICommand]:
             subcommands=(
                 ActionCommand(
                     name="init",
-                    help="Write a project that trains, serves and watches a model of your own file",
-                    description="Looks at the file, guesses key, time, features and problem, says so, and writes two "
-                    "DAGs, their functions and a test. Nothing is written where something cannot be used.",
+                    help="Create a project that trains, serves and monitors a model of your data",
+                    description="Reads the file, guesses key, time, features and problem, prints them, and writes "
+                    "two DAGs, their functions and a test. Writes nothing if something cannot be used.",
                     func=lazy_load_command("airflow_hops.cli.init.init"),
                     args=_INIT_ARGUMENTS,
                 ),
@@ -218,18 +225,18 @@ def get_hops_cli_commands() -> list[CLICommand]:
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
                 ActionCommand(
                     name="serve",
-                    help="Run the model server that a connection names",
-                    description="Runs it in the runtime environment, in the foreground, with the connection's ports, "
-                    "model config file (written, if it is not there), traffic file, capture path, tokens and storage "
-                    "options. What stands behind -- goes to the server and wins: airflow hops serve -- --host=0.0.0.0. "
-                    "airflow hops serve -- --help lists its flags.",
+                    help="Run the model server of a connection",
+                    description="Runs it in the runtime environment, in the foreground, with the connection's "
+                    "ports, model config file (created if missing), traffic file, capture path, tokens and storage "
+                    "options. Flags after -- are passed to the server and take precedence: airflow hops serve -- "
+                    "--host=0.0.0.0. airflow hops serve -- --help lists its flags.",
                     func=lazy_load_command("airflow_hops.cli.serve.serve"),
                     args=(_SERVER_CONNECTION, _FLAGS),
                 ),
                 ActionCommand(
                     name="doctor",
                     help="Check Java, both environments, connections, ports, disk, memory and GPU",
-                    description="Exits with 1 when a check fails.",
+                    description="Exits with 1 if a check fails.",
                     func=lazy_load_command("airflow_hops.cli.doctor.doctor"),
                     args=(_HOPS_CONNECTION, _SPARK_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
                 ),

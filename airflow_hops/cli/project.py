@@ -16,9 +16,9 @@ _WIDTH = 110
 _LABEL_TYPES = {"text": "string", "integer": "int64", "boolean": "bool", "float": "float64"}
 _REJECTED_BY_DEFAULT = 0.1
 
-_PACKAGE = '"""The $name pipeline: from the rows of a file to a served model."""\n'
+_PACKAGE = '"""The $name pipeline, from the rows of a file to a served model."""\n'
 
-_FEATURES = '''"""What the model is asked with: the columns of the file, by what they hold."""
+_FEATURES = '''"""The features of the model: the columns of the file, by type."""
 
 DATA = $data
 LABEL = $label
@@ -27,10 +27,10 @@ NUMBERS = $numbers
 CATEGORIES = $categories
 '''
 
-_PREPARE = '''"""The rows to learn from."""
+_PREPARE = '''"""The rows to train on."""
 
 def prepare(spark, tables):
-    """Returns one row for each row of the table; the place to derive columns, or to join other tables."""
+    """Returns one row for each row of the table; derive columns or join other tables here."""
     return tables["$name"]
 '''
 
@@ -52,17 +52,17 @@ def fit(rows, labels, weights=None):
         (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), CATEGORIES),
     )
     trees = HistGradientBoosting$estimator(random_state=0)
-    with threadpool_limits(1):  # small data is trained fastest by one thread, above all on a busy machine
+    with threadpool_limits(1):  # one thread is fastest for small data, above all on a busy machine
         return make_pipeline(encode, trees).fit(rows, labels, histgradientboosting${step}__sample_weight=weights)
 
 
 def train(context):
-    """Returns what the pipeline exports, evaluates and deploys."""
+    """Returns the model that the pipeline exports, evaluates and deploys."""
     rows = context.table("train", columns=[*NUMBERS, *CATEGORIES])
     return fit(rows.frame(), rows.labels, rows.weights)
 '''
 
-_TRAINING = '''"""Learns ``$label_text`` from a file, and serves the model if it is no worse than the one before."""
+_TRAINING = '''"""Trains a model of ``$label_text``, and serves it if it is no worse than the previous one."""
 
 from airflow.sdk import DAG, Asset$literal
 
@@ -131,7 +131,7 @@ $evaluate    )
     validation >> model
 '''
 
-_MONITORING = '''"""Compares requests with what the model learnt from, and asks for a retraining when they differ."""
+_MONITORING = '''"""Compares requests with the training data, and requests a retraining if they differ."""
 
 from airflow.sdk import DAG, Asset
 
@@ -174,12 +174,12 @@ def model(rows):
     return fit(rows[[*NUMBERS, *CATEGORIES]], rows[LABEL])
 
 
-def test_it_learns_more_than_the_labels_alone_say(model, rows):
+def test_the_model_is_better_than_a_constant_guess(model, rows):
     guess = Dummy$estimator().fit(rows, rows[LABEL])
     assert model.score(rows, rows[LABEL]) >= guess.score(rows, rows[LABEL])
 
 
-def test_a_row_of_which_nothing_is_known_is_answered(model):
+def test_a_row_without_values_gets_a_prediction(model):
     unknown = pd.DataFrame([{**dict.fromkeys(NUMBERS, np.nan), **dict.fromkeys(CATEGORIES, "")}])
     assert len(model.predict(unknown)) == 1
 '''

@@ -17,17 +17,17 @@ from airflow_hops.serving.models.workers.autoscaling import NO_WORKERS, WorkerBo
 # TensorFlow Serving's flags that change nothing here, and why: saying so beats silence.
 _WITHOUT_EFFECT = {
     "enable_grpc_healthcheck_service": "the health service is always there",
-    "mixed_precision": "there is no such pass",
-    "num_tflite_interpreters_per_pool": "a request thread has an interpreter of its own",
-    "num_tflite_pools": "a request thread has an interpreter of its own",
-    "per_process_gpu_memory_fraction": "TensorFlow takes the GPU's memory as it needs it",
+    "mixed_precision": "this pass does not exist",
+    "num_tflite_interpreters_per_pool": "each request thread has its own interpreter",
+    "num_tflite_pools": "each request thread has its own interpreter",
+    "per_process_gpu_memory_fraction": "TensorFlow allocates GPU memory as needed",
     "platform_config_file": "models are recognised by their files",
-    "remove_unused_fields_from_bundle_metagraph": "they are not kept anyway",
+    "remove_unused_fields_from_bundle_metagraph": "they are never kept",
     "skip_initialize_tpu": "there is no TPU",
     "tensorflow_session_config_file": "see --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism",
-    "thread_pool_factory_config_file": "threads are TensorFlow's own",
+    "thread_pool_factory_config_file": "TensorFlow manages the threads",
     "use_alts_credentials": "see --ssl_config_file",
-    "xla_cpu_compilation_enabled": "a model is compiled where its graph says so",
+    "xla_cpu_compilation_enabled": "a model is compiled if its graph requests it",
 }
 
 
@@ -210,7 +210,7 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         )
     for name in ("prediction_token_file", "feedback_token_file"):
         if getattr(flags, name) and not flags.control_token_file:
-            parser.error(f"--{name} is set without --control_token_file; all else would be open to everyone")
+            parser.error(f"--{name} is set without --control_token_file; everything else would be open to everyone")
     if flags.rest_api_enable_ssl and not flags.ssl_config_file:
         parser.error(
             "--rest_api_enable_ssl is set without --ssl_config_file; expected the file with key and certificate"

@@ -265,7 +265,8 @@ def test_classes_are_numbered_as_they_are_named_and_rows_of_others_or_without_a_
             "classes",
             {},
             "label 'returned' has 13 whole numbers (0 in 154 rows, 1 in 154 rows, 2 in 154 rows, 3 in 154 rows, 4 in "
-            "154 rows, 5 in 154 rows, 6 in 154 rows, 8 in 154 rows, 9 in 154 rows, 10 in 154 rows and 3 more), which may be classes or amounts; set problem='multiclass', 'regression' or, of two values, 'binary'",
+            "154 rows, 5 in 154 rows, 6 in 154 rows, 8 in 154 rows, 9 in 154 rows, 10 in 154 rows and 3 more), "
+            "which may be classes or amounts; set problem='multiclass', 'regression' or, of two values, 'binary'",
         ),
         (
             "untidy",
