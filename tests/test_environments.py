@@ -340,7 +340,7 @@ def test_the_package_says_everywhere_that_it_runs_on_the_same_pythons() -> None:
 
 
 def test_the_environment_that_runs_airflow_is_never_overwritten(pins: Path) -> None:
-    with pytest.raises(BadInput, match="environment of this very process"):
+    with pytest.raises(BadInput, match="this process runs in it"):
         make(Path(sys.prefix), pins, force=True)
 
 

@@ -126,7 +126,7 @@ def test_exit_by_signal_is_reported_with_its_last_lines_and_what_may_be_the_caus
     with pytest.raises(StepFailed) as caught:
         step("end_by_signal", number=int(signal.SIGKILL))
     assert "ended by SIGKILL" in str(caught.value)
-    assert "for want of memory" in str(caught.value)
+    assert "for lack of memory" in str(caught.value)
     assert "  these are its last words" in str(caught.value)
     assert caught.value.retryable
 

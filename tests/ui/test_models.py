@@ -158,7 +158,7 @@ def test_a_rollout_is_told_step_by_step_and_the_log_is_filtered(site: Site, open
     expect(log.get_by_text("version 1 loaded")).to_have_count(0)
     expect(page).to_have_url(re.compile("of=2"))
     page.get_by_label("Level").select_option("ERROR")
-    expect(page.get_by_text("Nothing of this is among the newest lines")).to_be_visible()
+    expect(page.get_by_text("None of the newest lines")).to_be_visible()
 
 
 def test_what_is_decided_on_the_page_is_seen_in_what_is_served(site: Site, open_page: OpenPage, champion: int) -> None:

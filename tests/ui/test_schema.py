@@ -187,7 +187,7 @@ def test_an_answer_that_comes_too_late_is_told_who_was_first(asking: Asking, ope
     assert asking.answer(validation, REJECT, "op") == 200
     dialog.get_by_role("button", name=CONTINUE).click()
     decision = page.get_by_role("region", name="Decision")
-    expect(decision).to_contain_text("Somebody else has answered")
+    expect(decision).to_contain_text("somebody else has answered")
     expect(decision).to_contain_text(f"{REJECT} by op")
     expect(decision).to_contain_text("not like this")
     asking.wait_for(lambda: len(asking.states()) > 2)
