@@ -232,7 +232,7 @@ HEADS = {"late": np.full((4, 1), 0.5), "minutes": np.zeros(4), "cause": np.full(
         ({**HEADS, "minutes": np.zeros((4, 2))}, "label 'minutes': "),
         ({**HEADS, "cause": np.full((4, 2), 0.5)}, "label 'cause': "),
         (HEADS["late"], "gives one output; expected a dict with an output for each of the labels 'late', 'minutes', "),
-        ({**HEADS, "minutes_prediction": np.ones(4)}, "'minutes_prediction'.* the name of what is served for a label"),
+        ({**HEADS, "minutes_prediction": np.ones(4)}, "'minutes_prediction'.* the name of .* served for a label"),
     ],
 )
 def test_a_model_that_does_not_predict_each_label_is_refused(
