@@ -28,7 +28,7 @@ from airflow_hops.api.pipelines import activity as pipeline_activity
 from airflow_hops.api.pipelines import overview as pipeline_overview
 from airflow_hops.api.pipelines import routes as pipelines
 from airflow_hops.api.reports import comparisons, model_card
-from airflow_hops.api.runs import notes, tensorboard
+from airflow_hops.api.runs import notes, studies, tensorboard
 from airflow_hops.api.runs import stages as run_stages
 from airflow_hops.api.runs import tasks as task_results
 from airflow_hops.api.runs import training_files as training_run_files
@@ -65,6 +65,7 @@ _ROUTERS = (
     skew_report.router,
     static_files.router,
     statistics.router,
+    studies.router,
     tensorboard.router,
     training_runs.router,
     training_run_files.router,

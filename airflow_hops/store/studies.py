@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_hops.contract.artifacts import BadInput, Producer
@@ -57,16 +57,26 @@ class StudyFolder:
         Raises:
             BadInput: a file is damaged.
         """
-        found = []
-        for name in self.store.names(self.uri):
-            if not name.startswith("trials-") or not name.endswith(".jsonl"):
-                continue
-            uri = f"{self.uri}/{name}"
-            try:
-                found += [TrialRecord.from_dict(json.loads(line)) for line in self.store.read_text(uri).splitlines()]
-            except (ValueError, TypeError) as error:
-                raise BadInput(f"{uri}: not the record of trials ({error}); restore it, or remove the study") from error
-        return sorted(found, key=lambda trial: trial.number)
+        names = [each for each in self.store.names(self.uri) if each.startswith("trials-") and each.endswith(".jsonl")]
+        return sorted((trial for name in names for trial in self._read(name)), key=lambda trial: trial.number)
+
+    def trial(self, number: int) -> TrialRecord | None:
+        """One trial; None where there is none of that number.
+
+        Raises:
+            BadInput: its file is damaged.
+        """
+        try:
+            return next((trial for trial in self._read(_file_of(number)) if trial.number == number), None)
+        except FileNotFoundError:
+            return None
+
+    def _read(self, name: str) -> list[TrialRecord]:
+        uri = f"{self.uri}/{name}"
+        try:
+            return [TrialRecord.from_dict(json.loads(line)) for line in self.store.read_text(uri).splitlines()]
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{uri}: not the record of trials ({error}); restore it, or remove the study") from error
 
     def write_trials(self, lines: Sequence[str], changed: Collection[int]) -> None:
         """Writes the files that hold changed trials.
@@ -77,7 +87,7 @@ class StudyFolder:
         """
         for file in sorted({number // TRIALS_A_FILE for number in changed}):
             held = lines[file * TRIALS_A_FILE : (file + 1) * TRIALS_A_FILE]
-            self.store.write_text(f"{self.uri}/trials-{file:03}.jsonl", "".join(f"{line}\n" for line in held))
+            self.store.write_text(f"{self.uri}/{_file_of(file * TRIALS_A_FILE)}", "".join(f"{line}\n" for line in held))
 
     def request_stop(self, trial: int | None, by: str) -> None:
         """Asks the search to end a running trial, or itself with all of its trials; it looks every few seconds.
@@ -128,6 +138,26 @@ def study_names(store: ArtifactStore, dag_id: str, task_id: str) -> list[str]:
 def searching_tasks(store: ArtifactStore, dag_id: str) -> list[str]:
     """Tasks of a DAG that have studies, sorted; ``<task>@<index>`` of mapped ones."""
     return store.names(store.uri("_state", "studies", dag_id))
+
+
+def recorded_studies(store: ArtifactStore, dag_id: str) -> Iterator[tuple[StudyFolder, StudyRecord]]:
+    """All studies of a DAG, in no order.
+
+    Raises:
+        BadInput: a record is damaged.
+    """
+    for task in searching_tasks(store, dag_id):
+        for name in study_names(store, dag_id, task):
+            folder = study_folder(store, dag_id, task, name)
+            record = folder.read()
+            # Names are made safe for file systems: those of two DAGs may be one folder.
+            if record is not None and record.dag_id == dag_id:
+                yield folder, record
+
+
+def _file_of(number: int) -> str:
+    """The file of a trial."""
+    return f"trials-{number // TRIALS_A_FILE:03}.jsonl"
 
 
 def task_name(producer: Producer) -> str:

@@ -40,6 +40,7 @@ NAMES = {
     "version": "1",
     "run": "0" * 32,
     "view_id": "0" * 32,
+    "study": "a study",
 }
 """Values of parameters, beside ``run_id``."""
 PUBLIC = {"/static/{name}"}

@@ -3,7 +3,7 @@ import { type ReactNode, useState } from "react";
 import { ErrorAlert } from "src/components/ErrorAlert";
 
 /**
- * Asks before something is changed, and for the reason, which is recorded with the user's name.
+ * Asks before something is changed, and as a rule for the reason, which is recorded with the user's name.
  *
  * It closes when `onConfirm` has succeeded; an error stays in sight with what was typed.
  */
@@ -14,6 +14,7 @@ export function ConfirmDialog({
   danger = false,
   size = "md",
   ready = true,
+  asksReason = true,
   children,
   onConfirm,
   onClose,
@@ -25,6 +26,8 @@ export function ConfirmDialog({
   size?: "md" | "xl";
   /** Whether what `children` ask for is there. */
   ready?: boolean;
+  /** Whether a reason must be given. */
+  asksReason?: boolean;
   children?: ReactNode;
   onConfirm: (reason: string) => Promise<unknown>;
   onClose: () => void;
@@ -32,7 +35,7 @@ export function ConfirmDialog({
   const [reason, setReason] = useState("");
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
-  const confirmable = ready && reason.trim() !== "";
+  const confirmable = ready && (!asksReason || reason.trim() !== "");
   const close = () => {
     setReason("");
     setError(null);
@@ -69,18 +72,20 @@ export function ConfirmDialog({
               </Dialog.Header>
               <Dialog.Body display="flex" flexDirection="column" gap={4}>
                 {children}
-                <Field.Root required>
-                  <Field.Label>
-                    Reason <Field.RequiredIndicator />
-                  </Field.Label>
-                  <Textarea
-                    value={reason}
-                    maxLength={1000}
-                    rows={3}
-                    onChange={(event) => setReason(event.target.value)}
-                  />
-                  <Field.HelperText>Recorded with your name.</Field.HelperText>
-                </Field.Root>
+                {asksReason && (
+                  <Field.Root required>
+                    <Field.Label>
+                      Reason <Field.RequiredIndicator />
+                    </Field.Label>
+                    <Textarea
+                      value={reason}
+                      maxLength={1000}
+                      rows={3}
+                      onChange={(event) => setReason(event.target.value)}
+                    />
+                    <Field.HelperText>Recorded with your name.</Field.HelperText>
+                  </Field.Root>
+                )}
                 <ErrorAlert error={error} />
               </Dialog.Body>
               <Dialog.Footer>

@@ -9,7 +9,7 @@ import { formatNumber, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { axisKeys, axisOf, type RunAxis } from "src/pages/Runs/axes";
 import { type Brush, useBrushes } from "src/pages/Runs/brushes";
-import { asNumber, figureOf, isLoss, type Names, type Run } from "src/pages/Runs/figures";
+import { asNumber, type Compared, figureOf, isLoss, type Names } from "src/pages/Runs/figures";
 
 /** Least distance of two axes. */
 const AXIS_PX = 90;
@@ -24,7 +24,18 @@ interface AreaSelected {
 }
 
 /** A line a run through its parameters to its metrics; a range marked on an axis filters the table below. */
-export function ParallelCoordinates({ runs, names }: { runs: readonly Run[]; names: Names }) {
+export function ParallelCoordinates({
+  runs,
+  names,
+  noun = "run",
+  isLower = isLoss,
+}: {
+  runs: readonly Compared[];
+  names: Names;
+  noun?: string;
+  /** Whether less of a metric is better. */
+  isLower?: (metric: string) => boolean;
+}) {
   const theme = useChartTheme();
   const [chosen, setChosen] = useQueryList("axis");
   const [colorBy, setColorBy] = useQueryParam("color", names.metrics[0] ?? "");
@@ -78,7 +89,7 @@ export function ParallelCoordinates({ runs, names }: { runs: readonly Run[]; nam
         itemHeight: 160,
         precision: 3,
         text: [colorBy, ""],
-        inRange: { color: isLoss(colorBy) ? better : [...better].reverse() },
+        inRange: { color: isLower(colorBy) ? better : [...better].reverse() },
       },
       tooltip: {},
       series: {
@@ -90,7 +101,7 @@ export function ParallelCoordinates({ runs, names }: { runs: readonly Run[]; nam
         data: runs.map((run, index) => [...axes.map((axis) => placed(run, axis)), color[index] ?? "-"]),
       },
     };
-  }, [axes, runs, colorBy, theme]);
+  }, [axes, runs, colorBy, isLower, theme]);
 
   const restore = useCallback(
     (chart: EChartsType) =>
@@ -123,7 +134,7 @@ export function ParallelCoordinates({ runs, names }: { runs: readonly Run[]; nam
           onChange={setColorBy}
         />
         <Text fontSize="xs" color="fg.muted" marginInlineStart="auto">
-          {plural(runs.length, "run")}. Drag along an axis to filter by a range; click the axis to clear it.
+          {plural(runs.length, noun)}. Drag along an axis to filter by a range; click the axis to clear it.
         </Text>
       </HStack>
       <Box overflowX="auto" tabIndex={0}>
@@ -132,7 +143,7 @@ export function ParallelCoordinates({ runs, names }: { runs: readonly Run[]; nam
           option={option}
           height="340px"
           minWidth={`${AXIS_PX * axes.length}px`}
-          label={`${plural(runs.length, "run")} by ${axes.map(({ label }) => label).join(", ")}, coloured by ${colorBy}`}
+          label={`${plural(runs.length, noun)} by ${axes.map(({ label }) => label).join(", ")}, coloured by ${colorBy}`}
           handlers={{ axisareaselected: marked }}
           onReady={restore}
         />
@@ -141,7 +152,7 @@ export function ParallelCoordinates({ runs, names }: { runs: readonly Run[]; nam
   );
 }
 
-function placed(run: Run, axis: RunAxis): number | string {
+function placed(run: Compared, axis: RunAxis): number | string {
   const value = figureOf(run, axis.key);
   return (axis.type === "category" ? value : asNumber(value)) ?? "-";
 }

@@ -25,12 +25,14 @@ export function RunCharts(props: {
   names: Names;
 }) {
   const { dagId, view, chosen, runs, names } = props;
+  const [, change] = useQuery();
+  const open = (run: string) => change({ run }, { push: true });
   const all = chosen.length > 0 ? chosen : runs;
   switch (view) {
     case "parallel":
       return <ParallelCoordinates runs={all} names={names} />;
     case "scatter":
-      return <RunScatter runs={all} names={names} />;
+      return <RunScatter runs={all} names={names} onOpen={open} />;
     case "differences":
       return chosen.length < 2 ? (
         <Empty title="Select two or more runs">Tick them in the table below to see where they differ.</Empty>

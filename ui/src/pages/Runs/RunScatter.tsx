@@ -6,14 +6,26 @@ import type { EChartsCoreOption } from "src/components/chart/echarts";
 import { useChartTheme } from "src/components/chart/theme";
 import { Toggle } from "src/components/Toggle";
 import { formatNumber, plural } from "src/format";
-import { useQuery, useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
+import { useQueryFlag, useQueryParam } from "src/hooks/useQueryState";
 import { axisKeys, axisOf, type RunAxis } from "src/pages/Runs/axes";
-import { asNumber, figureOf, isLoss, labelOf, type Names, type Run } from "src/pages/Runs/figures";
+import { asNumber, type Compared, figureOf, isLoss, labelOf, type Names } from "src/pages/Runs/figures";
 
 /** A point a run, by any two of parameters and metrics; a click opens it. */
-export function RunScatter({ runs, names }: { runs: readonly Run[]; names: Names }) {
+export function RunScatter({
+  runs,
+  names,
+  noun = "run",
+  isLower = isLoss,
+  onOpen,
+}: {
+  runs: readonly Compared[];
+  names: Names;
+  noun?: string;
+  /** Whether less of a metric is better. */
+  isLower?: (metric: string) => boolean;
+  onOpen: (id: string) => void;
+}) {
   const theme = useChartTheme();
-  const [, change] = useQuery();
   const param = useMemo(() => mostVaried(names, runs), [names, runs]);
   const [first, second] = names.metrics;
   const [x, setX] = useQueryParam("sx", param ? `params.${param}` : second ? `metrics.${second}` : "duration");
@@ -46,7 +58,7 @@ export function RunScatter({ runs, names }: { runs: readonly Run[]; names: Names
         itemHeight: 160,
         precision: 3,
         text: [colorBy, ""],
-        inRange: { color: isLoss(colorBy) ? colors : colors.reverse() },
+        inRange: { color: isLower(colorBy) ? colors : colors.reverse() },
         outOfRange: { color: theme.muted },
       },
       dataZoom: [
@@ -67,7 +79,7 @@ export function RunScatter({ runs, names }: { runs: readonly Run[]; names: Names
         itemStyle: { opacity: 0.75 },
       },
     };
-  }, [runs, x, y, colorBy, log, theme]);
+  }, [runs, x, y, colorBy, log, isLower, theme]);
   const keys = axisKeys(names);
   return (
     <Box borderWidth={1} borderRadius="md" p={3}>
@@ -82,18 +94,18 @@ export function RunScatter({ runs, names }: { runs: readonly Run[]; names: Names
         />
         <Toggle label="Log y" checked={log} onChange={setLog} />
         <Text fontSize="xs" color="fg.muted" marginInlineStart="auto">
-          {plural(runs.length, "run")}. Click a point to open the run.
+          {plural(runs.length, noun)}. Click a point to open the {noun}.
         </Text>
       </HStack>
       <Chart
         option={option}
         height="340px"
-        label={`${plural(runs.length, "run")}: ${y} by ${x}`}
+        label={`${plural(runs.length, noun)}: ${y} by ${x}`}
         handlers={{
           click: (event) => {
             const { data } = event as { data?: { id?: string } };
             if (data?.id) {
-              change({ run: data.id }, { push: true });
+              onOpen(data.id);
             }
           },
         }}
@@ -103,14 +115,14 @@ export function RunScatter({ runs, names }: { runs: readonly Run[]; names: Names
 }
 
 /** The numeric parameter with the most different values. */
-function mostVaried(names: Names, runs: readonly Run[]): string | undefined {
+function mostVaried(names: Names, runs: readonly Compared[]): string | undefined {
   const count = (name: string) => new Set(runs.map((run) => run.params[name])).size;
   return names.varying
     .filter((name) => axisOf(`params.${name}`, runs).type !== "category")
     .sort((a, b) => count(b) - count(a))[0];
 }
 
-function placed(run: Run, axis: RunAxis): number | string | null {
+function placed(run: Compared, axis: RunAxis): number | string | null {
   const value = figureOf(run, axis.key);
   return axis.type === "category" ? value : asNumber(value);
 }

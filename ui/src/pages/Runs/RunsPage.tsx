@@ -16,6 +16,7 @@ import { RunCharts } from "src/pages/Runs/RunCharts";
 import { RunDrawer } from "src/pages/Runs/RunDrawer";
 import { REPORTED, runsReport } from "src/pages/Runs/report";
 import { SearchBox } from "src/pages/Runs/SearchBox";
+import { StudiesView } from "src/pages/Runs/studies/StudiesView";
 import { useRuns } from "src/pages/Runs/useRuns";
 import { airflowDagPath } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
@@ -26,11 +27,34 @@ const VIEWS = [
   ["parallel", "Parallel coordinates"],
   ["scatter", "Scatter"],
   ["differences", "Differences"],
+  ["studies", "Studies"],
 ] as const;
 
-/** Training runs of a pipeline: found, sorted, chosen, compared, opened. */
+/** Training runs of a pipeline, and the studies of its hyperparameter searches. */
 export function RunsPage() {
   const dagId = useDagId();
+  const [query, change] = useQuery();
+  const [view, setView] = useQueryParam("view", "table");
+  const opened = query.get("run");
+  return (
+    <>
+      {view === "studies" ? (
+        <Stack gap={3}>
+          <Segments label="View" value={view} onChange={setView} items={VIEWS} alignSelf="flex-start" />
+          <StudiesView dagId={dagId} />
+        </Stack>
+      ) : (
+        <TrainingRuns dagId={dagId} />
+      )}
+      {opened !== null && (
+        <RunDrawer dagId={dagId} runId={opened} onClose={() => change({ run: null, runtab: null })} />
+      )}
+    </>
+  );
+}
+
+/** Training runs: found, sorted, chosen, compared. */
+function TrainingRuns({ dagId }: { dagId: string }) {
   const [query, change] = useQuery();
   const [filter] = useQueryParam("filter");
   const [sort] = useQueryParam("sort");
@@ -67,7 +91,7 @@ export function RunsPage() {
     return failure;
   }
   if (known.length === 0 && runs.length === 0 && refused === null && !filter) {
-    return <NoRuns dagId={dagId} />;
+    return <NoRuns dagId={dagId} onStudies={() => setView("studies")} />;
   }
   return (
     <Stack gap={3}>
@@ -119,9 +143,6 @@ export function RunsPage() {
             />
           )}
         </>
-      )}
-      {opened !== null && (
-        <RunDrawer dagId={dagId} runId={opened} onClose={() => change({ run: null, runtab: null })} />
       )}
     </Stack>
   );
@@ -190,7 +211,7 @@ function Summary(props: {
   );
 }
 
-function NoRuns({ dagId }: { dagId: string }) {
+function NoRuns({ dagId, onStudies }: { dagId: string; onStudies: () => void }) {
   return (
     <Empty title="No training runs yet">
       <Box>
@@ -200,6 +221,9 @@ function NoRuns({ dagId }: { dagId: string }) {
       <Box mt={2}>
         <AppLink to={airflowDagPath(dagId)}>Trigger {dagId}</AppLink> to see the first one here while it trains.
       </Box>
+      <Button mt={4} size="sm" variant="outline" onClick={onStudies}>
+        Studies
+      </Button>
     </Empty>
   );
 }

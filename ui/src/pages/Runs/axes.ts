@@ -1,6 +1,6 @@
 /** Axes of charts over runs: a parameter or a metric, as numbers, their logarithm, or words. */
 
-import { asNumber, figureOf, type Names, type Run } from "src/pages/Runs/figures";
+import { asNumber, type Compared, figureOf, type Names } from "src/pages/Runs/figures";
 
 export interface RunAxis {
   /** `metrics.auc`, `params.lr`. */
@@ -15,7 +15,7 @@ const DECADES = 50;
 const natural = new Intl.Collator("en", { numeric: true });
 
 /** How a key's values are laid out: numbers over more than a decade and a half by their logarithm. */
-export function axisOf(key: string, runs: readonly Run[]): RunAxis {
+export function axisOf(key: string, runs: readonly Compared[]): RunAxis {
   const values = runs.map((run) => figureOf(run, key)).filter((value) => value !== null);
   const numbers = values.map(asNumber).filter((value) => value !== null);
   const label = key.replace(/^(metrics|params)\./, "");

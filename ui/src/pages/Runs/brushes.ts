@@ -1,6 +1,6 @@
 import { useMemo } from "react";
 import { useQueryList } from "src/hooks/useQueryState";
-import { asNumber, figureOf, type Run } from "src/pages/Runs/figures";
+import { asNumber, type Compared, figureOf } from "src/pages/Runs/figures";
 
 /** A range marked on an axis; in the address `metrics.auc:0.7:0.8`. Of words, the ones that are marked: `params.a=x`. */
 export interface Brush {
@@ -24,12 +24,12 @@ export function useBrushes(): { brushes: Brush[]; set: (brushes: readonly Brush[
 }
 
 /** Whether a run lies in a marked range of each axis that has any. */
-export function passes(run: Run, brushes: readonly Brush[]): boolean {
+export function passes(run: Compared, brushes: readonly Brush[]): boolean {
   const keys = new Set(brushes.map(({ key }) => key));
   return [...keys].every((key) => brushes.some((brush) => brush.key === key && isWithin(run, brush)));
 }
 
-function isWithin(run: Run, { key, low, high, words }: Brush): boolean {
+function isWithin(run: Compared, { key, low, high, words }: Brush): boolean {
   const value = figureOf(run, key);
   if (words !== null) {
     return words.includes(String(value));

@@ -6,8 +6,14 @@ import { shortRun } from "src/format";
 
 export type Run = Schemas["ListedRun"];
 
+/** What charts compare: a run, or a trial of a study. */
+export type Compared = Pick<
+  Run,
+  "run_id" | "name" | "dag_run_id" | "map_index" | "start_time" | "end_time" | "params" | "metrics"
+>;
+
 /** What can be said of a run as one value, by a key as MLflow's search names it: `metrics.auc`, `params.lr`. */
-export function figureOf(run: Run, key: string): string | number | null {
+export function figureOf(run: Compared, key: string): string | number | null {
   if (key.startsWith("metrics.")) {
     return run.metrics[key.slice(8)] ?? null;
   }

@@ -1,0 +1,321 @@
+"""Studies: the hyperparameter searches of a pipeline, as their records in the store say, and requests to stop them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Depends, HTTPException, Query
+from pydantic import Field
+from sqlalchemy import select
+
+from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, TRIGGERS_RUNS, may_change, name_of
+from airflow_hops.api.artifacts.lookup import MapIndex, hook_of, pipeline_of, reaching
+from airflow_hops.api.types import Json, Limit, Model, Number, Offset, Page
+from airflow_hops.contract.artifacts import BadInput, Producer
+from airflow_hops.contract.search import StudyRecord, TrialRecord
+from airflow_hops.store.studies import StudyFolder, recorded_studies, study_folder, task_name
+
+router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
+log = logging.getLogger(__name__)
+_CURVES = 100
+
+
+class BestTrial(Model):
+    """The best trial of a study so far."""
+
+    number: int
+    values: list[Number]
+    params: dict[str, Json]
+
+
+class StudyEntry(Model):
+    """A study."""
+
+    name: str
+    task_id: str
+    map_index: int
+    run_id: str
+    """The DAG run that works on it, or was the last to do so."""
+    state: str
+    task_state: str | None
+    """Of the task instance that searches; null where Airflow has none any more. A study whose job was killed is
+    ``running`` until a retry goes on with it."""
+    program: str
+    metrics: list[str]
+    directions: list[str]
+    sampler: str
+    pruner: str
+    trials: int
+    """How many this run makes."""
+    first_trial: int
+    """The first of this run; those before are of earlier runs that shared the study."""
+    parallel: int
+    started: str
+    ended: str | None
+    counts: dict[str, int]
+    """Number of trials by state."""
+    best: BestTrial | None
+    error: str | None
+
+
+class StudyPage(Page):
+    """Studies, the newest first."""
+
+    studies: list[StudyEntry]
+
+
+class StopRequest(Model):
+    """A request to stop that the search has not answered yet."""
+
+    trial: int | None
+    """Its number; null for the search."""
+    by: str
+
+
+class TrialColumns(Model):
+    """The trials of a study by number, a list for each of their fields."""
+
+    number: list[int]
+    state: list[str]
+    params: dict[str, list[Json]]
+    values: list[list[Number]]
+    """For each metric of the study, the final values; null of a trial that is not complete."""
+    reason: list[str]
+    started: list[str]
+    ended: list[str | None]
+    seconds: list[Number]
+    tries: list[int]
+    taken_from: list[str | None]
+    """``study#number`` of the earlier trial whose values these are."""
+    mlflow_run: list[str | None]
+    run_id: list[str]
+
+
+class StudyDetail(StudyEntry):
+    """A study and its trials."""
+
+    space: Json
+    seed: int
+    choose: str | None
+    pareto: list[int]
+    """Of several metrics, the trials that no other one beats in all of them."""
+    importance: dict[str, Number]
+    """Share of each parameter in the variance of the first metric (fANOVA)."""
+    mlflow_run: str | None
+    may_stop: bool
+    stop_requests: list[StopRequest]
+    columns: TrialColumns
+
+
+class TrialCurve(Model):
+    """The intermediate values of a trial: the study's first metric by step."""
+
+    number: int
+    state: str
+    steps: list[Number]
+    values: list[Number]
+
+
+class TrialCurves(Model):
+    """Intermediate values of trials: of the best, the running ones, and the newest of the others."""
+
+    curves: list[TrialCurve]
+    left_out: int
+    """How many more trials have some."""
+
+
+class StopBody(Model):
+    """What is to be stopped."""
+
+    trial: Annotated[int, Field(ge=0, lt=2**31)] | None
+    """A trial's number; null for the whole search."""
+
+
+@dataclass(frozen=True)
+class FoundStudy:
+    """A study of the route's task."""
+
+    folder: StudyFolder
+    record: StudyRecord
+
+
+def find_study(
+    _: Annotated[None, READS_ARTIFACTS],
+    dag_id: str,
+    task_id: str,
+    map_index: MapIndex,
+    study: Annotated[str, Query(max_length=500, description="The study's name: by default the DAG run's id")],
+) -> FoundStudy:
+    """The study that a route names.
+
+    Raises:
+        HTTPException: 404, there is none; 502, the store cannot be read.
+    """
+    with create_session() as session:
+        hook = hook_of(pipeline_of(session, dag_id).conn_id(task_id))
+    task = task_name(Producer(dag_id, "", task_id, map_index))
+    try:
+        folder = study_folder(hook.store, dag_id, task, study)
+    except BadInput as error:
+        raise HTTPException(422, str(error)) from error
+    with reaching(hook.store):
+        record = folder.read()
+    # Names are made safe for file systems: those of two DAGs may be one folder.
+    if record is None or (record.dag_id, record.task_id, record.name) != (dag_id, task, study):
+        raise HTTPException(404, f"task {task!r} of DAG {dag_id!r} has no study {study!r}")
+    return FoundStudy(folder, record)
+
+
+OneStudy = Annotated[FoundStudy, Depends(find_study)]
+
+
+@router.get("")
+def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> StudyPage:
+    """Studies of a pipeline, the newest first."""
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+    stores = {hook.store.root: hook.store for hook in map(hook_of, {task.hops_conn_id for task in pipeline.tasks})}
+    found = []
+    for store in stores.values():
+        with reaching(store):
+            found += [FoundStudy(folder, record) for folder, record in recorded_studies(store, dag_id)]
+    found.sort(key=lambda each: each.record.started, reverse=True)
+    page = found[offset : offset + limit]
+    studies = []
+    for each in page:
+        with reaching(each.folder.store):
+            best = None if each.record.best is None else each.folder.trial(each.record.best)
+        studies.append(StudyEntry(**_described(each.record, best)))
+    return StudyPage(studies=studies, total_entries=len(found))
+
+
+@router.get("/{task_id}/{map_index}")
+def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
+    """One study and all of its trials."""
+    with reaching(found.folder.store):
+        trials = found.folder.trials()
+        requests = found.folder.stop_requests()
+    record = found.record
+    best = next((trial for trial in trials if trial.number == record.best), None)
+    return StudyDetail(
+        **_described(record, best),
+        space=record.space,
+        seed=record.seed,
+        choose=record.choose,
+        pareto=list(record.pareto),
+        importance=dict(record.importance),
+        mlflow_run=record.mlflow_run,
+        may_stop=may_change(user, dag_id),
+        stop_requests=[StopRequest(trial=trial, by=by) for trial, by in requests.items()],
+        columns=_columns(trials, len(record.metrics)),
+    )
+
+
+@router.get("/{task_id}/{map_index}/curves")
+def list_trial_curves(found: OneStudy) -> TrialCurves:
+    """Intermediate values of a study's trials."""
+    with reaching(found.folder.store):
+        trials = [trial for trial in found.folder.trials() if trial.intermediate]
+    trials.sort(key=lambda each: (each.number != found.record.best, each.state != "running", -each.number))
+    shown = trials[:_CURVES]
+    return TrialCurves(
+        curves=[
+            TrialCurve(
+                number=trial.number,
+                state=trial.state,
+                steps=[point[0] for point in trial.intermediate],
+                values=[point[1] for point in trial.intermediate],
+            )
+            for trial in shown
+        ],
+        left_out=len(trials) - len(shown),
+    )
+
+
+@router.post("/{task_id}/{map_index}/stop", dependencies=[TRIGGERS_RUNS])
+def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest:
+    """Asks a search to end, or to end one of its trials; it looks every few seconds.
+
+    Raises:
+        HTTPException: 409, it does not run.
+    """
+    by, record = name_of(user), found.record
+    if record.state != "running":
+        raise HTTPException(409, f"study {record.name!r} is {record.state}; only a running one can be stopped")
+    with reaching(found.folder.store):
+        if body.trial is not None:
+            trial = found.folder.trial(body.trial)
+            if trial is None or trial.state != "running":
+                state = "not there" if trial is None else trial.state
+                raise HTTPException(
+                    409, f"trial {body.trial} of study {record.name!r} is {state}; only a running one can be stopped"
+                )
+        found.folder.request_stop(body.trial, by)
+    what = "the search" if body.trial is None else f"trial {body.trial}"
+    log.info("%s of study %r of DAG %r is to be stopped, says %r", what, record.name, record.dag_id, by)
+    return StopRequest(trial=body.trial, by=by)
+
+
+def _described(record: StudyRecord, best: TrialRecord | None) -> dict[str, Any]:
+    """The fields of a :class:`StudyEntry`."""
+    task_id, _, index = record.task_id.partition("@")
+    map_index = int(index) if index.isdecimal() else -1
+    with create_session() as session:
+        task_state = session.scalar(
+            select(TaskInstance.state).where(
+                TaskInstance.dag_id == record.dag_id,
+                TaskInstance.run_id == record.run_id,
+                TaskInstance.task_id == task_id,
+                TaskInstance.map_index == map_index,
+            )
+        )
+    return {
+        "name": record.name,
+        "task_id": task_id,
+        "map_index": map_index,
+        "run_id": record.run_id,
+        "state": record.state,
+        "task_state": None if task_state is None else str(task_state),
+        "program": record.program,
+        "metrics": list(record.metrics),
+        "directions": list(record.directions),
+        "sampler": record.sampler,
+        "pruner": record.pruner,
+        "trials": record.trials,
+        "first_trial": record.first_trial,
+        "parallel": record.parallel,
+        "started": record.started,
+        "ended": record.ended,
+        "counts": dict(record.counts),
+        "best": best and BestTrial(number=best.number, values=list(best.values), params=dict(best.params)),
+        "error": record.error,
+    }
+
+
+def _columns(trials: Sequence[TrialRecord], metrics: int) -> TrialColumns:
+    names = dict.fromkeys(name for trial in trials for name in trial.params)
+    return TrialColumns(
+        number=[trial.number for trial in trials],
+        state=[trial.state for trial in trials],
+        params={name: [trial.params.get(name) for trial in trials] for name in names},
+        values=[list(_values(trials, place)) for place in range(metrics)],
+        reason=[trial.reason for trial in trials],
+        started=[trial.started for trial in trials],
+        ended=[trial.ended for trial in trials],
+        seconds=[trial.seconds for trial in trials],
+        tries=[trial.tries for trial in trials],
+        taken_from=[trial.taken_from for trial in trials],
+        mlflow_run=[trial.mlflow_run for trial in trials],
+        run_id=[trial.run_id for trial in trials],
+    )
+
+
+def _values(trials: Sequence[TrialRecord], place: int) -> Iterator[float | None]:
+    for trial in trials:
+        yield trial.values[place] if place < len(trial.values) else None

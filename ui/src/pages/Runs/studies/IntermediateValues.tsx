@@ -1,0 +1,105 @@
+import { useMemo } from "react";
+import { api, type Schemas } from "src/api/client";
+import { Chart } from "src/components/chart/Chart";
+import type { EChartsCoreOption } from "src/components/chart/echarts";
+import { useChartTheme } from "src/components/chart/theme";
+import { type TooltipLine, tooltipLines } from "src/components/chart/tooltip";
+import { LoadingBox } from "src/components/Loading";
+import { QueryView } from "src/components/QueryView";
+import { formatNumber, plural } from "src/format";
+import { Panel } from "src/pages/Runs/studies/Panel";
+import { addressOf, POLL_MS } from "src/pages/Runs/studies/queries";
+import { isSearching, type StudyDetail } from "src/pages/Runs/studies/trials";
+
+type Curves = Schemas["TrialCurves"];
+
+/** What trials reported while they ran, a line each; pruned ones end in a cross. */
+export function IntermediateValues({ dagId, study }: { dagId: string; study: StudyDetail }) {
+  const query = api.useQuery(
+    "get",
+    "/api/dags/{dag_id}/studies/{task_id}/{map_index}/curves",
+    addressOf(dagId, study),
+    {
+      refetchInterval: isSearching(study) && POLL_MS,
+    },
+  );
+  return (
+    <QueryView query={query} loading={<LoadingBox />}>
+      {({ curves, left_out }) =>
+        curves.length > 0 && (
+          <Panel
+            title="Intermediate values"
+            note={`${study.metrics[0]} by step; pruned trials are orange and end in a cross, the best one is wide${
+              left_out > 0 ? `. ${plural(left_out, "more trial")}, the older ones, are not drawn` : ""
+            }`}
+          >
+            <Lines curves={curves} metric={study.metrics[0] ?? ""} best={study.best?.number} />
+          </Panel>
+        )
+      }
+    </QueryView>
+  );
+}
+
+function Lines({ curves, metric, best }: { curves: Curves["curves"]; metric: string; best: number | undefined }) {
+  const theme = useChartTheme();
+  const option = useMemo<EChartsCoreOption>(() => {
+    const looks: Record<string, { color: string | undefined; opacity: number }> = {
+      pruned: { color: theme.series[1], opacity: 0.8 },
+      running: { color: theme.series[2], opacity: 1 },
+    };
+    const pruned = curves.filter(({ state }) => state === "pruned");
+    return {
+      grid: { left: 60, right: 16, top: 12, bottom: 40 },
+      xAxis: { type: "value", name: "step", nameLocation: "middle", nameGap: 24, minInterval: 1, scale: true },
+      yAxis: { type: "value", scale: true, axisLabel: { formatter: (value: number) => formatNumber(value, 3) } },
+      tooltip: {
+        trigger: "item",
+        confine: true,
+        formatter: (event: { seriesName?: string; data?: [number, number]; name?: string }) => {
+          const [step, value] = event.data ?? [];
+          const lines: TooltipLine[] = [
+            { label: event.seriesName ?? "", strong: true },
+            { label: `${metric} at step ${formatNumber(step)}`, value: formatNumber(value) },
+          ];
+          return tooltipLines(theme, lines);
+        },
+      },
+      series: [
+        ...[...curves].reverse().map(({ number, state, steps, values }) => {
+          const { color, opacity } = looks[state] ?? { color: theme.muted, opacity: 0.4 };
+          const drawn =
+            number === best ? { color: theme.series[0], opacity: 1, width: 3 } : { color, opacity, width: 1.2 };
+          return {
+            type: "line",
+            name: `trial ${number}, ${state}`,
+            data: steps.map((step, place) => [step, values[place] ?? null]),
+            showSymbol: steps.length < 2,
+            symbolSize: 5,
+            lineStyle: drawn,
+            itemStyle: { color: drawn.color },
+            z: number === best ? 5 : 2,
+          };
+        }),
+        {
+          type: "scatter",
+          name: "pruned",
+          silent: true,
+          symbol: "path://M0,0L10,10M10,0L0,10",
+          symbolSize: 8,
+          data: pruned.map(({ steps, values }) => [steps.at(-1), values.at(-1)]),
+          itemStyle: { color: theme.series[1], borderColor: theme.series[1], borderWidth: 2 },
+        },
+      ],
+    };
+  }, [curves, metric, best, theme]);
+  return (
+    <Chart
+      option={option}
+      height="260px"
+      label={`${metric} by step of ${plural(curves.length, "trial")}, ${
+        curves.filter(({ state }) => state === "pruned").length
+      } of them pruned`}
+    />
+  );
+}

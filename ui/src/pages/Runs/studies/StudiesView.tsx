@@ -1,0 +1,120 @@
+import { Box, Code, HStack, Text } from "@chakra-ui/react";
+import { DataTable } from "src/components/DataTable";
+import { Empty } from "src/components/Empty";
+import { QueryView } from "src/components/QueryView";
+import { Time } from "src/components/Time";
+import type { Column } from "src/components/table";
+import { formatNumber, plural } from "src/format";
+import { useQuery } from "src/hooks/useQueryState";
+import { useStudies } from "src/pages/Runs/studies/queries";
+import { bestInWords, countsInWords, StudyState } from "src/pages/Runs/studies/StudyHeader";
+import { StudyView } from "src/pages/Runs/studies/StudyView";
+import { parseStudy, progressOf, type Study, studyKey } from "src/pages/Runs/studies/trials";
+
+const COLUMNS: Column<Study>[] = [
+  {
+    key: "name",
+    label: "Study",
+    fixed: true,
+    width: 260,
+    value: ({ name }) => name,
+    render: ({ name }) => <Text title={name}>{name}</Text>,
+  },
+  {
+    key: "task",
+    label: "Task",
+    width: 120,
+    value: ({ task_id, map_index }) => `${task_id} ${map_index}`,
+    render: ({ task_id, map_index }) => (map_index < 0 ? task_id : `${task_id} [${map_index}]`),
+  },
+  {
+    key: "state",
+    label: "State",
+    width: 112,
+    value: ({ state }) => state,
+    render: (study) => <StudyState study={study} />,
+  },
+  {
+    key: "trials",
+    label: "Trials",
+    align: "end",
+    width: 150,
+    descendingFirst: true,
+    value: progressOf,
+    render: (study) => `${formatNumber(progressOf(study))} of ${formatNumber(study.trials)}`,
+  },
+  {
+    key: "counts",
+    label: "Of them",
+    width: 290,
+    render: (study) => <Text title={countsInWords(study)}>{countsInWords(study)}</Text>,
+  },
+  {
+    key: "best",
+    label: "Best",
+    width: 220,
+    render: (study) => <Text title={bestInWords(study)}>{bestInWords(study)}</Text>,
+  },
+  { key: "program", label: "Function", width: 200, optional: true, render: ({ program }) => program },
+  {
+    key: "sampler",
+    label: "Sampler",
+    optional: true,
+    value: ({ sampler }) => sampler,
+    render: ({ sampler }) => sampler,
+  },
+  { key: "pruner", label: "Pruner", optional: true, value: ({ pruner }) => pruner, render: ({ pruner }) => pruner },
+  {
+    key: "started",
+    label: "Started",
+    width: 118,
+    descendingFirst: true,
+    value: ({ started }) => started,
+    render: ({ started }) => <Time at={started} />,
+  },
+];
+
+/** The hyperparameter searches of a pipeline, or one of them. */
+export function StudiesView({ dagId }: { dagId: string }) {
+  const [query, change] = useQuery();
+  const opened = parseStudy(query.get("study") ?? "");
+  return opened === null ? (
+    <Studies dagId={dagId} onOpen={(study) => change({ study: studyKey(study) }, { push: true })} />
+  ) : (
+    <StudyView key={studyKey(opened)} dagId={dagId} study={opened} />
+  );
+}
+
+function Studies({ dagId, onOpen }: { dagId: string; onOpen: (study: Study) => void }) {
+  const query = useStudies(dagId);
+  return (
+    <QueryView query={query}>
+      {({ studies, total_entries }) =>
+        studies.length === 0 ? (
+          <Empty title="No hyperparameter searches yet">
+            <Box>
+              A task of <Code>SearchOperator</Code> or <Code>@task.search</Code> makes a study: its trials, the best so
+              far, and what mattered are shown here while it runs.
+            </Box>
+          </Empty>
+        ) : (
+          <DataTable
+            label="Studies"
+            name="studies"
+            rows={studies}
+            columns={COLUMNS}
+            rowKey={studyKey}
+            initialSort={{ column: "started", descending: true }}
+            onOpen={onOpen}
+            toolbar={
+              <HStack minH={9} fontSize="sm" color="fg.muted">
+                {plural(total_entries, "study")}
+                {studies.length < total_entries && `, the newest ${studies.length} of them`}
+              </HStack>
+            }
+          />
+        )
+      }
+    </QueryView>
+  );
+}

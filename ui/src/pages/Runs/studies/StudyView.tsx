@@ -1,0 +1,93 @@
+import { Button, Grid, Stack, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { LuArrowLeft } from "react-icons/lu";
+import { QueryView } from "src/components/QueryView";
+import { Segments } from "src/components/Segments";
+import { formatNumber } from "src/format";
+import { useQuery, useQueryParam } from "src/hooks/useQueryState";
+import { ParallelCoordinates } from "src/pages/Runs/ParallelCoordinates";
+import { RunScatter } from "src/pages/Runs/RunScatter";
+import { BestSoFar } from "src/pages/Runs/studies/BestSoFar";
+import { Importance } from "src/pages/Runs/studies/Importance";
+import { IntermediateValues } from "src/pages/Runs/studies/IntermediateValues";
+import { ParetoFront } from "src/pages/Runs/studies/ParetoFront";
+import { useStudy } from "src/pages/Runs/studies/queries";
+import { StudyHeader } from "src/pages/Runs/studies/StudyHeader";
+import { TrialTable } from "src/pages/Runs/studies/TrialTable";
+import { bestOf, namesOfStudy, type Study, type StudyDetail, trialsOf } from "src/pages/Runs/studies/trials";
+
+/** Trials beyond which the best are drawn. */
+const MOST_DRAWN = 500;
+
+const CHARTS = [
+  ["parallel", "Parallel coordinates"],
+  ["slice", "Slices"],
+] as const;
+
+/** One study: its progress, charts of its trials, and all of them in a table. */
+export function StudyView({ dagId, study }: { dagId: string; study: Pick<Study, "task_id" | "map_index" | "name"> }) {
+  const query = useStudy(dagId, study);
+  const [, change] = useQuery();
+  return (
+    <Stack gap={4}>
+      <Button
+        size="xs"
+        variant="ghost"
+        alignSelf="flex-start"
+        onClick={() => change({ study: null, brush: null, axis: null, state: null }, { push: true })}
+      >
+        <LuArrowLeft />
+        All studies
+      </Button>
+      <QueryView query={query}>{(found) => <Trials dagId={dagId} study={found} onStop={query.refetch} />}</QueryView>
+    </Stack>
+  );
+}
+
+function Trials({ dagId, study, onStop }: { dagId: string; study: StudyDetail; onStop: () => void }) {
+  const [, change] = useQuery();
+  const [chart, setChart] = useQueryParam("chart", "parallel");
+  const trials = useMemo(() => trialsOf(study), [study]);
+  const names = useMemo(() => namesOfStudy(study), [study]);
+  const metric = Math.max(study.metrics.indexOf(study.choose ?? ""), 0);
+  const direction = study.directions[metric];
+  const drawn = useMemo(() => bestOf(trials, metric, direction, MOST_DRAWN), [trials, metric, direction]);
+  const lower = useMemo(() => {
+    const minimized = new Set(study.metrics.filter((_, place) => study.directions[place] === "minimize"));
+    return (name: string) => minimized.has(name);
+  }, [study.metrics, study.directions]);
+  const complete = study.counts.complete ?? 0;
+  const open = (id: string) => {
+    const run = trials.find(({ run_id }) => run_id === id)?.mlflow_run ?? null;
+    if (run !== null) {
+      change({ run }, { push: true });
+    }
+  };
+  return (
+    <>
+      <StudyHeader dagId={dagId} study={study} onStop={onStop} />
+      <Grid templateColumns="repeat(auto-fit, minmax(min(420px, 100%), 1fr))" gap={3}>
+        <BestSoFar trials={trials} metric={metric} name={study.metrics[metric] ?? ""} direction={direction} />
+        {study.metrics.length > 1 && <ParetoFront study={study} trials={trials} />}
+        <IntermediateValues dagId={dagId} study={study} />
+        <Importance importance={study.importance} metric={study.metrics[0]} />
+      </Grid>
+      {drawn.length > 1 && (
+        <Stack gap={2}>
+          <Segments label="Chart" value={chart} onChange={setChart} items={CHARTS} alignSelf="flex-start" />
+          {complete > MOST_DRAWN && (
+            <Text fontSize="sm" color="fg.muted">
+              The best {MOST_DRAWN} of {formatNumber(complete)} complete trials.
+            </Text>
+          )}
+          {chart === "slice" ? (
+            <RunScatter runs={drawn} names={names} noun="trial" isLower={lower} onOpen={open} />
+          ) : (
+            <ParallelCoordinates runs={drawn} names={names} noun="trial" isLower={lower} />
+          )}
+        </Stack>
+      )}
+      <TrialTable dagId={dagId} study={study} trials={trials} names={names} onStop={onStop} />
+    </>
+  );
+}

@@ -1,0 +1,168 @@
+import { Box, Button, HStack, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { LuTrophy } from "react-icons/lu";
+import { DataTable } from "src/components/DataTable";
+import { ChoiceFilter, FilterBar } from "src/components/FilterBar";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import type { Column } from "src/components/table";
+import { formatDuration, formatNumber } from "src/format";
+import { useQuery, useQueryList } from "src/hooks/useQueryState";
+import { passes, useBrushes } from "src/pages/Runs/brushes";
+import { asNumber, type Names } from "src/pages/Runs/figures";
+import { StopButton } from "src/pages/Runs/studies/StopButton";
+import type { StudyDetail, Trial } from "src/pages/Runs/studies/trials";
+
+const MOST_PARAMS = 6;
+
+/** All trials of a study; one that has a run in MLflow opens it. */
+export function TrialTable(props: {
+  dagId: string;
+  study: StudyDetail;
+  trials: readonly Trial[];
+  names: Names;
+  onStop: () => void;
+}) {
+  const { dagId, study, trials, names, onStop } = props;
+  const [query, change] = useQuery();
+  const [states] = useQueryList("state");
+  const { brushes, clear } = useBrushes();
+  const shown = useMemo(
+    () => trials.filter((trial) => (!states.length || states.includes(trial.state)) && passes(trial, brushes)),
+    [trials, states, brushes],
+  );
+  const columns = useMemo(() => columnsOf(dagId, study, names, onStop), [dagId, study, names, onStop]);
+  const opened = query.get("run");
+  return (
+    <DataTable
+      label="Trials"
+      name="trials"
+      rows={shown}
+      columns={columns}
+      rowKey={(trial) => trial.run_id}
+      initialSort={{ column: "number", descending: true }}
+      maxHeight="60vh"
+      onOpen={(trial) => trial.mlflow_run !== null && change({ run: trial.mlflow_run }, { push: true })}
+      opened={opened && (trials.find(({ mlflow_run }) => mlflow_run === opened)?.run_id ?? null)}
+      toolbar={
+        <FilterBar summary={`${formatNumber(shown.length)} of ${formatNumber(trials.length)} trials`}>
+          <ChoiceFilter
+            name="state"
+            label="State"
+            choices={Object.entries(study.counts).map(([value, count]) => ({ value, count }))}
+          />
+          {brushes.length > 0 && (
+            <Button size="sm" variant="outline" onClick={clear}>
+              Clear the marked ranges
+            </Button>
+          )}
+        </FilterBar>
+      }
+    />
+  );
+}
+
+function columnsOf(dagId: string, study: StudyDetail, names: Names, onStop: () => void): Column<Trial>[] {
+  const front = new Set(study.pareto);
+  return [
+    {
+      key: "number",
+      label: "Trial",
+      fixed: true,
+      width: 96,
+      descendingFirst: true,
+      value: ({ number }) => number,
+      render: ({ number }) => (
+        <HStack gap={1.5}>
+          {number}
+          {number === study.best?.number && <LuTrophy aria-label="the best so far" />}
+          {front.has(number) && (
+            <Text fontSize="xs" color="fg.muted">
+              front
+            </Text>
+          )}
+        </HStack>
+      ),
+    },
+    {
+      key: "state",
+      label: "State",
+      width: 190,
+      value: ({ state }) => state,
+      render: (trial) => (
+        <HStack gap={2}>
+          <StateBadge state={trial.state} />
+          {trial.state === "running" && <StopButton dagId={dagId} study={study} trial={trial.number} onStop={onStop} />}
+        </HStack>
+      ),
+    },
+    ...study.metrics.map(
+      (name, metric): Column<Trial> => ({
+        key: `value.${name}`,
+        label: name,
+        align: "end",
+        width: widthFor(name),
+        help: `${name}, to ${study.directions[metric]}`,
+        descendingFirst: study.directions[metric] !== "minimize",
+        value: ({ values }) => values[metric],
+        render: ({ values }) => formatNumber(values[metric], 5),
+      }),
+    ),
+    ...names.params.map(
+      (name, place): Column<Trial> => ({
+        key: `param.${name}`,
+        label: name,
+        width: widthFor(name),
+        optional: place >= MOST_PARAMS,
+        value: ({ params }) => asNumber(params[name] ?? null) ?? params[name],
+        render: ({ params }) => <Text title={params[name]}>{written(params[name])}</Text>,
+      }),
+    ),
+    {
+      key: "seconds",
+      label: "Duration",
+      align: "end",
+      width: 104,
+      descendingFirst: true,
+      value: ({ seconds }) => seconds,
+      render: ({ seconds, taken_from }) => (taken_from === null ? formatDuration(seconds) : "taken over"),
+    },
+    {
+      key: "reason",
+      label: "Reason",
+      width: 320,
+      value: ({ reason }) => reason || null,
+      render: (trial) => <Box title={said(trial)}>{said(trial)}</Box>,
+    },
+    {
+      key: "started",
+      label: "Started",
+      width: 118,
+      optional: true,
+      value: ({ started }) => started,
+      render: ({ started }) => <Time at={started} />,
+    },
+    {
+      key: "tries",
+      label: "Tries",
+      align: "end",
+      width: 80,
+      help: "More than one where the search was killed while it ran",
+      optional: true,
+      value: ({ tries }) => tries,
+      render: ({ tries }) => tries,
+    },
+  ];
+}
+
+const widthFor = (name: string): number => Math.min(Math.max(name.length * 8 + 36, 84), 200);
+
+function written(value: string | undefined): string {
+  const number = asNumber(value ?? null);
+  return value === undefined ? "–" : number === null ? value : formatNumber(number);
+}
+
+/** Why a trial ended as it did, or where its values are from. */
+function said({ reason, taken_from }: Trial): string {
+  return reason || (taken_from === null ? "" : `the values of trial ${taken_from}, which was the same`);
+}
