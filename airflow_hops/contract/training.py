@@ -44,6 +44,7 @@ class TrainingOptions(StepOptions):
         tensorboard: Whether to serve a TensorBoard for as long as the training runs.
         tolerance: How much an exported estimator may differ from the trained one.
         fall_back: Whether an estimator of scikit-learn without a converter to ONNX is stored with skops.
+        any_value: Whether a function may return any JSON value in place of a model, as shipped ones may.
     """
 
     train: str | None = None
@@ -64,6 +65,7 @@ class TrainingOptions(StepOptions):
     tensorboard: bool = False
     tolerance: float = 1e-3
     fall_back: bool = False
+    any_value: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "script_args", tuple(self.script_args))  # JSON has lists

@@ -1,4 +1,4 @@
-"""``@task.train``, ``@task.torch`` and ``@task.horovod``: trainings whose function stands in the DAG file."""
+"""``@task.train``, ``@task.torch``, ``@task.horovod``, ``@task.search``: they train with a function of the DAG file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.decorator import task_decorator_factory
 
+from airflow_hops.contract.search import Space
 from airflow_hops.decorators.hops import HopsDecoratedOperator
+from airflow_hops.operators.search import SearchOperator
 from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator, TrainingOperator, TrainOperator
 
 if TYPE_CHECKING:
@@ -43,8 +45,12 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
         super().__init__(python_callable=python_callable, output_kind=TrainingOperator.output_kind, **kwargs)
 
     def step_params(self, context: Context) -> dict[str, Any]:
+        """As the operator without a decorator."""
+        return super(HopsDecoratedOperator, self).step_params(context)
+
+    def training(self, context: Context) -> dict[str, Any]:
         """How to train; the function's arguments are hyperparameters, too."""
-        given = super(HopsDecoratedOperator, self).step_params(context)
+        given = super(HopsDecoratedOperator, self).training(context)
         shipped = given["shipped"]
         named = {**dict(zip(self._positional_names(), shipped["args"], strict=False)), **shipped["kwargs"]}
         inputs = self.step_inputs()
@@ -94,6 +100,34 @@ class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
     template_fields: Sequence[str] = tuple(
         dict.fromkeys([*HopsDecoratedOperator.template_fields, *HorovodTrainOperator.template_fields])
     )
+
+
+class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
+    """A :class:`~airflow_hops.operators.search.SearchOperator` of a function of the DAG file.
+
+    The function's arguments that the DAG gives no value to are the trial's parameters.
+    """
+
+    custom_operator_name = "@task.search"
+    entry: ClassVar[str] = SearchOperator.entry
+    template_fields: Sequence[str] = tuple(
+        dict.fromkeys([*HopsDecoratedOperator.template_fields, *SearchOperator.template_fields])
+    )
+
+    def __init__(self, *, python_callable: Callable[..., Any], space: Space | str, **kwargs: Any) -> None:
+        signature = inspect.signature(python_callable)
+        of_trials = space.keys() if isinstance(space, Mapping) else signature.parameters.keys() - kwargs["op_kwargs"]
+        if not isinstance(space, Mapping):  # a function makes it: what the DAG gives is given by name
+            of_trials -= {"context"}
+        kept = [each for name, each in signature.parameters.items() if name not in of_trials]
+        python_callable.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        super().__init__(python_callable=python_callable, space=space, **kwargs)
+
+    def program(self, context: Context) -> dict[str, Any]:
+        """The function, with those of its arguments that the DAG gives, by name."""
+        shipped = super().program(context)["shipped"]
+        named = {**dict(zip(self._positional_names(), shipped["args"], strict=False)), **shipped["kwargs"]}
+        return {"shipped": {**shipped, "args": [], "kwargs": named}}
 
 
 def train_task(
@@ -169,5 +203,31 @@ def horovod_task(
         python_callable=python_callable,
         multiple_outputs=multiple_outputs,
         decorated_operator_class=HorovodDecoratedOperator,
+        **kwargs,
+    )
+
+
+def search_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Wraps a function into a task that searches for the best of its parameters.
+
+    Example::
+
+        @task.search(space={"leaves": IntUniform(7, 63)}, metric="eval_auc", direction="maximize", trials=20)
+        def train(context, examples, leaves: int):
+            ...
+            context.report(1, eval_auc=auc)
+            return model
+
+    Args:
+        python_callable: The function to decorate.
+        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
+        **kwargs: Arguments of :class:`~airflow_hops.operators.search.SearchOperator`.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=SearchDecoratedOperator,
         **kwargs,
     )

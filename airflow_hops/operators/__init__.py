@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_hops.contract.search import Choice, IntUniform, LogUniform, Uniform
 from airflow_hops.contract.sources import ImageSource, Source
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
@@ -14,6 +15,7 @@ from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.operators.schema import SchemaOperator
+from airflow_hops.operators.search import SearchOperator
 from airflow_hops.operators.serving import (
     PromoteModelOperator,
     RollbackModelOperator,
@@ -28,6 +30,7 @@ from airflow_hops.operators.validation import ValidateExamplesOperator
 
 __all__ = [
     "BatchPredictOperator",
+    "Choice",
     "DeployModelOperator",
     "EvaluateOperator",
     "HorovodTrainOperator",
@@ -35,6 +38,8 @@ __all__ = [
     "ImportModelOperator",
     "InfraValidateOperator",
     "IngestOperator",
+    "IntUniform",
+    "LogUniform",
     "PrepareImagesOperator",
     "PrepareOperator",
     "PromoteModelOperator",
@@ -42,6 +47,7 @@ __all__ = [
     "RollbackModelOperator",
     "RolloutOperator",
     "SchemaOperator",
+    "SearchOperator",
     "SetTrafficOperator",
     "SkewOperator",
     "Source",
@@ -50,5 +56,6 @@ __all__ = [
     "TrainOperator",
     "TransformOperator",
     "UndeployModelOperator",
+    "Uniform",
     "ValidateExamplesOperator",
 ]

@@ -75,6 +75,10 @@ class TrainingOperator(DurableOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of :func:`airflow_hops.runtime.train.run`."""
+        return self.training(context)
+
+    def training(self, context: Context) -> dict[str, Any]:
+        """:class:`~airflow_hops.contract.training.TrainingOptions`, as JSON."""
         return TrainingOptions(
             **self.program(context),
             params={name: context["params"][name] for name in self.hyperparameters},

@@ -89,6 +89,12 @@ class StudyFolder:
             held = lines[file * TRIALS_A_FILE : (file + 1) * TRIALS_A_FILE]
             self.store.write_text(f"{self.uri}/{_file_of(file * TRIALS_A_FILE)}", "".join(f"{line}\n" for line in held))
 
+    def clear(self) -> None:
+        """Removes the study and its trials."""
+        for name in self.store.names(self.uri):
+            if name == _STUDY or name.startswith("trials-"):
+                self.store.remove_text(f"{self.uri}/{name}")
+
     def request_stop(self, trial: int | None, by: str) -> None:
         """Asks the search to end a running trial, or itself with all of its trials; it looks every few seconds.
 

@@ -39,6 +39,7 @@ class SearchOptions(StepOptions):
         choose: The metric by which the winner of several objectives is chosen; the first one by default.
         refit: Whether the winner is trained anew, on ``refit_np`` ranks; else the best trial's own model is kept.
         refit_np: Number of ranks of that training; None for as many as a trial has.
+        reuse: Whether a trial that was run before with the same code, data and parameters is taken over.
         max_failures: Failed trials above which the search fails; None for a third of the trials, at least 3.
 
     Raises:
@@ -59,6 +60,7 @@ class SearchOptions(StepOptions):
     choose: str | None = None
     refit: bool = False
     refit_np: int | None = None
+    reuse: bool = True
     max_failures: int | None = None
 
     def __post_init__(self) -> None:

@@ -40,9 +40,11 @@ class TrialRecord(JsonFields):
         slot: Which of the parallel slots it had.
         tries: How often it was begun: more than once where the search was killed while it ran.
         taken_from: ``study#number`` of the earlier trial whose values these are, or None.
+        has_model: Whether it made a model, not values alone.
         mlflow_run: Id of its MLflow run, or None.
         resources: What it ran on: ``host``, ``ranks``, ``threads``.
         distributions: Of a space that a function makes: Optuna's distributions as JSON, by parameter.
+        pruner_state: What the pruner remembers of it.
     """
 
     number: int
@@ -60,9 +62,11 @@ class TrialRecord(JsonFields):
     slot: int = 0
     tries: int = 1
     taken_from: str | None = None
+    has_model: bool = False
     mlflow_run: str | None = None
     resources: Mapping[str, Any] = field(default_factory=dict)
     distributions: Mapping[str, str] = field(default_factory=dict)
+    pruner_state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,16 @@ class TrainingRun:
         if self._id is not None:
             self._attempt(lambda: self._client.set_terminated(self._id, "FAILED"))
 
+    @property
+    def id(self) -> str | None:
+        """The run's id, once there is one."""
+        return self._id
+
+    def attempt(self, work: Callable[[Any], None]) -> None:
+        """Has something done with MLflow's client once the run has begun, under the same rule."""
+        if self._id is not None:
+            self._attempt(lambda: work(self._client))
+
     def _attempt(self, work: Callable[[], None]) -> None:
         if self._failed:
             return

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from airflow_hops.contract.protocol import format_record
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import TrainingRun
+from airflow_hops.runtime.tracking.ordered_tasks import OrderedTasks
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 
 
@@ -40,7 +39,7 @@ class Listener:
     ) -> None:
         self._context, self._state, self._checkpoints = context, state, checkpoints
         self._tracking, self._begin = tracking, begin
-        self._checkpoint_tasks, self._tracking_tasks = _Worker("checkpoints"), _Worker("tracking")
+        self._checkpoint_tasks, self._tracking_tasks = OrderedTasks("checkpoints"), OrderedTasks("tracking")
 
     def __call__(self, rank: int, message: Mapping[str, Any]) -> None:
         """Takes a message of a rank."""
@@ -79,37 +78,3 @@ class Listener:
             if checkpoint.exists():
                 raise
             # The ranks are faster than the store, and keep only their last few: one of those comes next.
-
-
-class _Worker:
-    """A thread that does what it is given, in order; it begins with the first task: by then all ranks are forked."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def do(self, task: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
-        self._tasks.put(task)
-
-    def finish(self) -> None:
-        if self._thread is not None:
-            self._tasks.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def raise_error(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except BaseException as error:
-                self._error = self._error or error

@@ -12,6 +12,7 @@ import keras
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.properties import SAVED_MODEL
 from airflow_hops.contract.protocol import check_json
+from airflow_hops.contract.training import OF_ANY_FRAMEWORK, TrainingOptions
 from airflow_hops.runtime.train.program import MODEL_NAME, Program
 from airflow_hops.runtime.transform.graph import export_serving_model
 
@@ -25,13 +26,14 @@ def is_model(value: Any) -> bool:
     return isinstance(value, keras.Model) or (tf_keras is not None and isinstance(value, tf_keras.Model))
 
 
-def check_outcome(program: Program, returned: Any, output: Path, rank: int, *, any_framework: bool = False) -> None:
+def check_outcome(program: Program, returned: Any, output: Path, rank: int, options: TrainingOptions) -> None:
     """Checks what came out where it was no model.
 
     Raises:
         BadInput: neither a SavedModel has been written, nor is it a value that a shipped function may return.
     """
-    if program.shipped is not None:
+    any_framework = options.strategy in OF_ANY_FRAMEWORK
+    if program.shipped is not None or (options.any_value and program.script is None):
         check_json(returned, f"what {program.name} returned")
         return
     found = f"{type(returned).__module__}.{type(returned).__name__}"

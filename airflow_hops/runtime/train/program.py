@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,16 +93,46 @@ class Program:
         """
         if self.script is not None:
             return self._run_script(find_script(self.script))
+        function, given, named = self._call(folder, context)
+        named |= _hyperparameters(self.name, function, given, named, context.params)
         if self.shipped is None:
-            function = resolve(self.name)
-            _check_signature(self.name, function)
-            return function(context)
+            return function(*given, **named)
+        return call_defined(function, self.shipped["function"], given, named)
+
+    def check_takes(self, names: Sequence[str] | None, others: Sequence[str], folder: Path) -> None:
+        """Looks whether the user's function can be called with these hyperparameters.
+
+        One that takes nothing but a context finds them there, as a script does.
+
+        Args:
+            names: Of those that vary; None where that is not known beforehand, so that only the function is looked for.
+            others: Of those that are constant.
+            folder: Where a shipped source may be written.
+
+        Raises:
+            BadInput: there is no such function, it takes some hyperparameters but not all of these, or others.
+        """
+        if self.script is not None:
+            find_script(self.script)
+            return
+        function, given, named = self._call(folder, None)
+        if names is None:
+            return
+        taken = _hyperparameters(self.name, function, given, named, dict.fromkeys([*names, *others]))
+        if taken and (left := [name for name in names if name not in taken]):
+            raise BadInput(
+                f"train function {self.name!r} takes {', '.join(sorted(taken))}, but not the parameter {left[0]!r} of "
+                "the space; add it to the function, or leave it out of the space"
+            )
+
+    def _call(self, folder: Path, context: Any) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """The function, and its arguments but for hyperparameters."""
         shipped = self.shipped
+        if shipped is None:
+            return resolve(self.name), (context,), {}
         defined = define_shipped(folder, shipped["source"], shipped["function"])
         first = (context,) if shipped.get("wants_context") else ()
-        return call_defined(
-            defined, shipped["function"], (*first, *shipped.get("args", ())), shipped.get("kwargs") or {}
-        )
+        return defined, (*first, *shipped.get("args", ())), dict(shipped.get("kwargs") or {})
 
     def _run_script(self, path: Path) -> Any:
         before, sys.argv = sys.argv, [str(path), *self.arguments]
@@ -136,10 +166,27 @@ def find_script(script: str) -> Path:
     )
 
 
-def _check_signature(name: str, function: Any) -> None:
+def _hyperparameters(
+    name: str, function: Any, given: tuple[Any, ...], named: Mapping[str, Any], params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those hyperparameters that a function takes by name, besides the arguments that it is given.
+
+    Raises:
+        BadInput: it cannot be called with them.
+    """
     try:
-        inspect.signature(function).bind(None)
-    except TypeError as error:
-        raise BadInput(f"train function {name!r} cannot be called as train(context): {error}") from None
+        signature = inspect.signature(function)
     except ValueError:
-        pass  # a builtin tells nothing of its arguments
+        return {}  # a builtin tells nothing of its arguments
+    try:
+        others = signature.parameters.keys() - signature.bind_partial(*given, **named).arguments.keys()
+        if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+            others |= params.keys() - signature.parameters.keys()
+        taken = {key: value for key, value in params.items() if key in others}
+        signature.bind(*given, **named, **taken)
+    except TypeError as error:
+        raise BadInput(
+            f"train function {name!r} cannot be called as train(context) with the hyperparameters "
+            f"{', '.join(sorted(params)) or '(none)'}: {error}"
+        ) from None
+    return taken

@@ -99,7 +99,7 @@ def train_rank(
     model = returned if is_model(returned) else None
     framework = framework_of(returned) if given.strategy in OF_ANY_FRAMEWORK else None
     if model is None and framework is None:
-        check_outcome(code, returned, output, context.rank, any_framework=given.strategy in OF_ANY_FRAMEWORK)
+        check_outcome(code, returned, output, context.rank, given)
     checksum = None if model is None else _check(model, given, member)
     if torch_member is not None:
         if framework != "torch":

@@ -6,6 +6,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
@@ -14,6 +16,7 @@ from airflow_hops.contract.splits import TRAIN
 from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.hops.reader import row_count, split_names
+from airflow_hops.runtime.gang import RankLauncher
 from airflow_hops.runtime.gang.where import Where, rank_launcher
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import TrainingRun
@@ -24,6 +27,7 @@ from airflow_hops.runtime.train.program import Program
 from airflow_hops.runtime.train.strategies import Roles
 from airflow_hops.runtime.train.training import Training, train_model
 from airflow_hops.runtime.transform.graph import SIGNATURE
+from airflow_hops.store import ArtifactWriter
 
 
 def run(context: StepContext, *, where: Where | None = None, **options: Any) -> Any:
@@ -44,48 +48,113 @@ def run(context: StepContext, *, where: Where | None = None, **options: Any) -> 
     """
     given = TrainingOptions(**options)
     roles, program = Roles.of_training(given), Program.of_training(given)
-    where = where or json.loads(context.spec.services.get("ranks", "null"))
-    launcher = rank_launcher(where, context, cpu_ranks=len(roles.cpu_ranks))
+    launcher = launcher_of(context, given, where)
     launcher.place(roles.ranks)  # too few slots are found before anything is read
-    examples = context.input("examples") if context.has_input("examples") else None
-    manifest = None if examples is None else context.store.manifest(examples.uri)
-    # Ranks read the splits of a remote store by themselves.
-    splits = () if manifest is None or context.store.is_local else tuple(manifest.rows)
-    folder = None if examples is None else context.store.local(examples, without=splits)
-    splits_uri = "" if examples is None or context.store.is_local else examples.uri
-    if folder is not None and manifest is not None:
-        storage_options = context.store.storage_options if splits_uri else {}
-        _check_examples(splits_uri or str(folder), manifest, given.np, storage_options)
+    data = TrainingData.of(context, given.np)
     state = CheckpointState.of(context.spec, context.store)
     with context.output() as writer:
         resume_from = state.fetch(context.scratch / "resumed")
         if resume_from is not None:
             context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
-        training = Training(
-            options=given,
-            examples=folder,
-            output=writer.path,
-            data=ExamplesProperties() if manifest is None else ExamplesProperties.of(manifest),
-            splits_uri=splits_uri,
-            storage_options=context.store.storage_options if splits_uri else {},
-            resume_from=resume_from.path if resume_from else None,
-            launcher=launcher,
-            code_paths=context.spec.code_paths,
-        )
+        resumed = resume_from.path if resume_from else None
+        training = data.training(context, given, writer.path, launcher, resume_from=resumed)
         tracking = TrainingRun(context.spec.services.get("tracking_uri", ""), state.uri, context.spec.producer)
-        summary = _train(context, training, state, tracking, examples, manifest)
+        summary = _train(context, training, state, tracking, data)
         if summary["model"] is None and not (writer.path / SAVED_MODEL).exists():
             tracking.finish(None, summary, program.sources(training.code_paths))
             state.clear()
             return summary["value"]
-        artifact = writer.commit(
-            rows=_row_counts(summary, manifest),
-            metrics=_metrics(summary),
-            properties=_properties(training, summary, manifest, context.spec.inputs),
-        )
+        artifact = publish(writer, training, summary, data, context.spec.inputs)
     tracking.finish(artifact, summary, program.sources(training.code_paths))
     state.clear()
     return artifact
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The examples of a training.
+
+    Attributes:
+        examples: The artifact; None where the user's code finds its data itself.
+        manifest: The artifact's.
+        folder: A local folder with its files, less the splits of a remote store: ranks read those by themselves.
+        splits_uri: Where they lie then.
+    """
+
+    examples: Artifact | None = None
+    manifest: Manifest | None = None
+    folder: Path | None = None
+    splits_uri: str = ""
+
+    @classmethod
+    def of(cls, context: StepContext, ranks: int) -> TrainingData:
+        """The step's input ``examples``, whose files are compared with its manifest.
+
+        Raises:
+            BadInput: there are fewer rows than ranks, or other rows than the manifest says.
+        """
+        if not context.has_input("examples"):
+            return cls()
+        examples, store = context.input("examples"), context.store
+        manifest = store.manifest(examples.uri)
+        folder = store.local(examples, without=() if store.is_local else tuple(manifest.rows))
+        found = cls(examples, manifest, folder, "" if store.is_local else examples.uri)
+        storage_options = store.storage_options if found.splits_uri else {}
+        _check_examples(found.splits_uri or str(folder), manifest, ranks, storage_options)
+        return found
+
+    def training(
+        self,
+        context: StepContext,
+        options: TrainingOptions,
+        output: Path,
+        launcher: RankLauncher,
+        *,
+        resume_from: Path | None = None,
+    ) -> Training:
+        """A training on them."""
+        return Training(
+            options=options,
+            examples=self.folder,
+            output=output,
+            data=ExamplesProperties() if self.manifest is None else ExamplesProperties.of(self.manifest),
+            splits_uri=self.splits_uri,
+            storage_options=context.store.storage_options if self.splits_uri else {},
+            resume_from=resume_from,
+            launcher=launcher,
+            code_paths=context.spec.code_paths,
+        )
+
+
+def launcher_of(context: StepContext, options: TrainingOptions, where: Where | None = None) -> RankLauncher:
+    """What starts a training's ranks, where the spec says under the service ``ranks``."""
+    where = where or json.loads(context.spec.services.get("ranks", "null"))
+    return rank_launcher(where, context, cpu_ranks=len(Roles.of_training(options).cpu_ranks))
+
+
+def publish(
+    writer: ArtifactWriter,
+    training: Training,
+    summary: Mapping[str, Any],
+    data: TrainingData,
+    inputs: Mapping[str, tuple[Artifact, ...]],
+    **properties: Any,
+) -> Artifact:
+    """Publishes the model that a training has left in the writer's folder.
+
+    Args:
+        writer: Of the model artifact.
+        training: How it was trained.
+        summary: What came of it.
+        data: What it was trained on.
+        inputs: Of the step.
+        **properties: Further facts.
+    """
+    return writer.commit(
+        rows=_row_counts(summary, data.manifest),
+        metrics=metrics_of(summary),
+        properties={**_properties(training, summary, data.manifest, inputs), **properties},
+    )
 
 
 def _train(
@@ -93,8 +162,7 @@ def _train(
     training: Training,
     state: CheckpointState,
     tracking: TrainingRun,
-    examples: Artifact | None,
-    manifest: Manifest | None,
+    data: TrainingData,
 ) -> dict[str, Any]:
     """Trains, and says of a failure what of it is kept."""
     options = training.options
@@ -110,7 +178,7 @@ def _train(
         state,
         training.output / "checkpoints",
         tracking,
-        lambda: tracking.begin(given, examples, manifest, training.code_paths),
+        lambda: tracking.begin(given, data.examples, data.manifest, training.code_paths),
     )
     try:
         with serving(training.output / "tensorboard") if options.tensorboard else nullcontext():
@@ -199,7 +267,7 @@ def _row_counts(summary: Mapping[str, Any], manifest: Manifest | None) -> dict[s
     return counts
 
 
-def _metrics(summary: Mapping[str, Any]) -> dict[str, float]:
+def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
     """The last epoch's metrics, as ``train_<name>`` and ``eval_<name>``; what is no number, JSON does not have."""
     last = summary["epochs"][-1] if summary["epochs"] else {}
     metrics = {

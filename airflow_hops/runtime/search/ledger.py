@@ -1,0 +1,211 @@
+"""The record of a search while it is made: its study and trials, in memory and in the store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_hops.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.contract.search import MAX_INTERMEDIATE, SearchOptions, StudyRecord, TrialRecord
+from airflow_hops.contract.times import now
+from airflow_hops.store.studies import StudyFolder, task_name
+
+_FIXED = ("space", "metrics", "directions")
+_MAX_TRIES = 2
+_ANSWER_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class Ledger:
+    """Keeps the record of a study. What has changed is written by :meth:`save`.
+
+    Args:
+        folder: Where it lies in the store.
+        study: What a new study would be.
+        shared: Whether runs of the task share the study; one that they do not share begins anew when it is of another
+            space, code or data.
+
+    Attributes:
+        study: The study.
+        trials: All trials, by number.
+
+    Raises:
+        BadInput: there is a study of that name with another space or other metrics.
+    """
+
+    def __init__(self, folder: StudyFolder, study: StudyRecord, *, shared: bool) -> None:
+        self._folder = folder
+        self.trials: list[TrialRecord] = []
+        self._lines: list[str] = []
+        self._changed: set[int] = set()
+        self._failing_since: float | None = None
+        earlier = folder.read()
+        differing = [] if earlier is None else _differing(earlier, study)
+        if earlier is not None and not shared and (differing or earlier.base != study.base):
+            log.info("%s: the study of an earlier try is of another space, code or data; it begins anew", folder.uri)
+            folder.clear()
+            earlier = None
+        if earlier is None:
+            self.study, self._counted_from = study, 0
+            return
+        if differing:
+            before, after = (json.dumps(each.to_dict()[differing[0]]) for each in (earlier, study))
+            raise BadInput(
+                f"study {study.name!r} ({folder.uri}) has another {differing[0]} than this search: {before}, found "
+                f"{after}; give this search another name with study=, or the same space, metrics and directions"
+            )
+        self.trials = folder.trials()
+        self._lines = [json.dumps(trial.to_dict()) for trial in self.trials]
+        goes_on = earlier.run_id == study.run_id
+        first = earlier.first_trial if goes_on else len(self.trials)
+        # What failed, or was stopped, before somebody cleared the task is made again; after a kill it counts.
+        self._counted_from = first if goes_on and earlier.state == "running" else len(self.trials)
+        self.study = replace(
+            study, first_trial=first, started=earlier.started if goes_on else study.started, pareto=earlier.pareto
+        )
+        self._count()
+
+    @property
+    def own(self) -> list[TrialRecord]:
+        """The trials of this run that count: not those that failed or were stopped before the task was cleared."""
+        return [
+            trial
+            for trial in self.trials[self.study.first_trial :]
+            if trial.state not in ("failed", "stopped") or trial.number >= self._counted_from
+        ]
+
+    @property
+    def current(self) -> Iterator[TrialRecord]:
+        """The trials of this code and data."""
+        return (trial for trial in self.trials if trial.key == trial_key(self.study.base, trial.params))
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The best trial of this code and data so far."""
+        return None if self.study.best is None else self.trials[self.study.best]
+
+    def interrupted(self) -> list[TrialRecord]:
+        """The trials that ran when the search was killed; one that was begun too often has failed."""
+        found = []
+        for trial in [trial for trial in self.trials if trial.state == "running"]:
+            if trial.number < self.study.first_trial or trial.tries >= _MAX_TRIES:
+                reason = f"the search was ended {trial.tries} times while it ran"
+                self.put(replace(trial, state="failed", reason=reason, ended=now()))
+            else:
+                found.append(trial)
+        return found
+
+    def put(self, trial: TrialRecord) -> bool:
+        """Takes a new trial, or a trial's new state; whether it is the best one now."""
+        line = json.dumps(trial.to_dict())
+        if trial.number == len(self.trials):
+            self.trials.append(trial)
+            self._lines.append(line)
+        else:
+            self.trials[trial.number], self._lines[trial.number] = trial, line
+        self._changed.add(trial.number)
+        return self._rank(trial)
+
+    def update(self, **fields: Any) -> None:
+        """Changes fields of the study."""
+        self.study = replace(self.study, **fields)
+
+    def save(self, *, final: bool = False) -> None:
+        """Writes what has changed. A store that is away for some seconds is asked again by the next call.
+
+        Args:
+            final: Whether there is no next call.
+
+        Raises:
+            HopsError: the store is away for longer, or this is the last call.
+        """
+        changed, self._changed = self._changed, set()
+        self.update(counts=dict(Counter(trial.state for trial in self.trials)))
+        try:
+            self._folder.write_trials(self._lines, changed)
+            self._folder.write(self.study)
+            self._failing_since = None
+        except (OSError, HopsError) as error:
+            self._changed |= changed
+            self._failing_since = self._failing_since or time.monotonic()
+            if final or time.monotonic() - self._failing_since > _ANSWER_S:
+                raise HopsError(f"{self._folder.uri}: the record of the search cannot be written: {error}") from error
+            log.warning("%s: the record cannot be written, and is tried again: %s", self._folder.uri, error)
+
+    def _count(self) -> None:
+        self.study = replace(self.study, best=None, pareto=())
+        for trial in self.current:
+            self._rank(trial)
+
+    def _rank(self, trial: TrialRecord) -> bool:
+        if trial.state != "complete" or trial.key != trial_key(self.study.base, trial.params):
+            return False
+        signs = [-1.0 if each == "maximize" else 1.0 for each in self.study.directions]
+
+        def costs(number: int) -> list[float]:
+            return [sign * value for sign, value in zip(signs, self.trials[number].values, strict=True)]
+
+        if len(signs) > 1 and trial.number not in self.study.pareto:
+            own, front = costs(trial.number), list(self.study.pareto)
+            if not any(_dominates(costs(other), own) for other in front):
+                front = [other for other in front if not _dominates(own, costs(other))]
+                self.study = replace(self.study, pareto=[*front, trial.number])
+        chosen = list(self.study.metrics).index(self.study.choose or self.study.metrics[0])
+        best = self.study.best
+        if best is not None and costs(best)[chosen] <= costs(trial.number)[chosen]:
+            return False
+        self.study = replace(self.study, best=trial.number)
+        return True
+
+
+def trial_key(base: str, params: Mapping[str, Any]) -> str:
+    """The key of a trial: another one as soon as code, data, options or parameters change."""
+    return hashlib.sha256(f"{base}{json.dumps(dict(params), sort_keys=True)}".encode()).hexdigest()[:16]
+
+
+def new_study(options: SearchOptions, program: str, base: str, producer: Producer) -> StudyRecord:
+    """The record of a search that begins now."""
+    return StudyRecord(
+        name=options.study or producer.run_id,
+        dag_id=producer.dag_id,
+        task_id=task_name(producer),
+        run_id=producer.run_id,
+        state="running",
+        program=program,
+        space=options.space,
+        metrics=options.metrics,
+        directions=options.directions,
+        sampler=options.sampler,
+        pruner=options.pruner,
+        trials=options.wanted,
+        parallel=options.parallel,
+        seed=options.seed,
+        started=now(),
+        base=base,
+        choose=options.choose,
+    )
+
+
+def thinned(series: Sequence[tuple[int, float]]) -> list[list[float]]:
+    """A series of at most :data:`MAX_INTERMEDIATE` values, the first and the last among them."""
+    stride = -(-len(series) // (MAX_INTERMEDIATE - 1)) or 1
+    kept = [*series[::stride]]
+    if series and kept[-1] != series[-1]:
+        kept.append(series[-1])
+    return [[step, value] for step, value in kept]
+
+
+def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True)) and list(one) != list(other)
+
+
+def _differing(one: StudyRecord, other: StudyRecord) -> list[str]:
+    before, after = one.to_dict(), other.to_dict()
+    return [name for name in _FIXED if before[name] != after[name]]

@@ -1,0 +1,397 @@
+"""A search: keeps the slots busy with trials, prunes them, and keeps the record of all and the model of the best."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.search import SearchOptions, TrialRecord
+from airflow_hops.contract.search.study import StudyState, TrialState
+from airflow_hops.contract.times import now
+from airflow_hops.runtime.search.ledger import Ledger, thinned, trial_key
+from airflow_hops.runtime.search.optuna_study import OptunaStudy, Proposal
+from airflow_hops.runtime.search.processes import TrialEvent
+from airflow_hops.runtime.search.tracking import StudyRuns
+from airflow_hops.runtime.search.trial import Assignment
+from airflow_hops.runtime.train.stage import metrics_of
+from airflow_hops.store.studies import StudyFolder
+
+_WAIT_S = 0.5
+_SAVE_S = 1.0
+_STOP_S = 2.0
+_IMPORTANCE_S = 30.0
+_REASON_CHARACTERS = 2000
+
+log = logging.getLogger(__name__)
+
+
+class Trials(Protocol):
+    """What starts and ends trials: :class:`~airflow_hops.runtime.search.processes.TrialProcesses`, or threads."""
+
+    def start(self, given: Assignment) -> None:
+        """Starts a trial."""
+        ...
+
+    def end(self, number: int) -> None:
+        """Ends a trial."""
+        ...
+
+    def events(self, timeout_s: float) -> Iterator[TrialEvent]:
+        """What has come from trials."""
+        ...
+
+
+@dataclass
+class _Running:
+    """A trial that runs."""
+
+    began: float
+    output: Path
+    series: dict[int, float] = field(default_factory=dict)
+    curves: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    ending: tuple[TrialState, str] | None = None
+    result: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+    heard: bool = False
+    lacks_metric: bool = False
+
+
+class Search:
+    """Runs trials until there are enough.
+
+    Args:
+        options: Of the search.
+        np: Ranks of a trial.
+        study: Optuna's part.
+        ledger: The record.
+        folder: Where that lies, and where requests to stop come.
+        trials: What starts trials.
+        runs: MLflow's.
+        scratch: Folder for what trials write.
+        earlier: Complete trials of the same code and data, by their keys, which are not run again.
+        keep: Called with the best trial so far, the folder of its training and its summary.
+        say: Called with the share that is done, and how the search stands, in words.
+    """
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        np: int,
+        study: OptunaStudy,
+        ledger: Ledger,
+        folder: StudyFolder,
+        trials: Trials,
+        runs: StudyRuns,
+        scratch: Path,
+    ) -> None:
+        self._options, self._np, self._study, self._ledger = options, np, study, ledger
+        self._folder, self._trials, self._runs, self._scratch = folder, trials, runs, scratch
+        self.earlier: dict[str, tuple[str, TrialRecord]] = {}
+        self.keep: Callable[[TrialRecord, Path, Mapping[str, Any]], None] = lambda *_: None
+        self.say: Callable[[float, str], None] = lambda *_: None
+        self._running: dict[int, _Running] = {}
+        self._waiting: list[TrialRecord] = []
+        self._began, self._looked, self._saved, self._weighed = time.monotonic(), 0.0, 0.0, time.monotonic()
+        self._importance_of, self._save_took_s, self._has_news = 0, 0.0, False
+        self._stopped_by: str | None = None
+        self._failure: tuple[str, bool] | None = None
+        self._exhausted = False
+
+    def run(self) -> TrialRecord:
+        """Runs the trials.
+
+        Returns:
+            The best one.
+
+        Raises:
+            BadInput: no trial reports the metric, or too many failed, or all, in a way that a retry would repeat.
+            HopsError: too many trials failed, or all.
+        """
+        state: StudyState = "failed"
+        error = None
+        try:
+            self._waiting = self._ledger.interrupted()
+            for trial in self._waiting:
+                self._study.take_up(trial.number)
+            self._work()
+            state = "complete" if self._stopped_by is None else "stopped"
+            if self._ledger.best is None:
+                state = "failed" if state == "complete" else state
+                raise self._no_winner()
+            return self._ledger.best
+        except HopsError as raised:
+            error = str(raised)
+            state = state if state == "stopped" else "failed"
+            raise
+        finally:
+            for number in self._running:
+                self._trials.end(number)
+            self._runs.finish(state)
+            self._take_run_ids()
+            importance = self._study.importance() if state != "failed" else self._ledger.study.importance
+            self._ledger.update(state=state, error=error, ended=now(), importance=importance)
+            self._ledger.save(final=True)
+
+    def _work(self) -> None:
+        while True:
+            while self._start_next():
+                pass
+            self._look()
+            if not self._running:
+                return
+            for event in self._trials.events(_WAIT_S):
+                self._hear(event)
+
+    def _start_next(self) -> bool:
+        """Starts a trial, or takes one over from an earlier study; whether it did."""
+        if self._stopped_by is not None or len(self._running) >= self._options.parallel:
+            return False
+        if self._waiting:
+            again = self._waiting.pop(0)
+            self._start(replace(again, tries=again.tries + 1, started=now(), intermediate=()))
+            return True
+        late = self._options.timeout_s is not None and time.monotonic() - self._began > self._options.timeout_s
+        if late or self._exhausted or len(self._ledger.own) >= self._options.wanted:
+            return False
+        proposal = self._study.ask()
+        self._exhausted = proposal is None
+        if proposal is None:
+            return False
+        trial = self._record(proposal)
+        if trial.key in self.earlier:
+            self._take_over(trial)
+        else:
+            self._start(trial)
+        return True
+
+    def _record(self, proposal: Proposal) -> TrialRecord:
+        study = self._ledger.study
+        return TrialRecord(
+            number=proposal.number,
+            state="running",
+            params=proposal.params,
+            started=now(),
+            key=trial_key(study.base, proposal.params),
+            run_id=study.run_id,
+            distributions=proposal.distributions,
+        )
+
+    def _start(self, trial: TrialRecord) -> None:
+        taken = {self._ledger.trials[number].slot for number in self._running}
+        slot = next(number for number in range(self._options.parallel) if number not in taken)
+        output = self._scratch / f"trial-{trial.number}"
+        shutil.rmtree(output, ignore_errors=True)
+        self._ledger.put(replace(trial, slot=slot))
+        self._running[trial.number] = _Running(time.monotonic(), output)
+        self._trials.start(Assignment(trial.number, slot, dict(trial.params), self._np, str(output)))
+
+    def _take_over(self, trial: TrialRecord) -> None:
+        name, earlier = self.earlier[trial.key]
+        taken = replace(
+            trial,
+            state="complete",
+            values=earlier.values,
+            metrics=earlier.metrics,
+            intermediate=earlier.intermediate,
+            has_model=earlier.has_model,
+            ended=trial.started,
+            seconds=0.0,
+            taken_from=f"{name}#{earlier.number}",
+        )
+        self._study.tell(trial.number, earlier.values)
+        self._ledger.put(taken)
+        self._runs.log(taken, [])
+
+    def _hear(self, event: TrialEvent) -> None:
+        running = self._running.get(event.number)
+        if running is None:
+            return
+        if event.kind == "report":
+            self._take_report(event.number, running, event.value["step"], event.value["metrics"])
+        elif event.kind == "result":
+            running.result = event.value["value"]
+        elif event.kind == "error":
+            running.error = event.value
+        elif event.kind == "ended":
+            self._finish(event.number, event.value)
+
+    def _take_report(self, number: int, running: _Running, step: int, metrics: Mapping[str, float]) -> None:
+        running.metrics.update(metrics)
+        running.curves.append((step, metrics))
+        value = metrics.get(self._options.metrics[0])
+        if value is None or not math.isfinite(value) or step in running.series or step < 0 or running.ending:
+            return
+        running.series[step], running.heard = value, True
+        if self._study.report(number, step, value):
+            self._end(number, "pruned", f"{self._options.pruner} pruned it at step {step}")
+
+    def _end(self, number: int, state: TrialState, reason: str) -> None:
+        running = self._running[number]
+        if running.ending is None and running.result is None:
+            running.ending = (state, reason)
+            self._trials.end(number)
+
+    def _finish(self, number: int, code: int) -> None:
+        """Takes what came of a trial, whose process has ended."""
+        running = self._running[number]
+        state: TrialState = "failed"
+        reason, values = "", None
+        metrics: dict[str, float] = {}
+        if running.result is not None:
+            metrics = {**running.metrics, **metrics_of(running.result), **self._returned(running.result["value"])}
+            running.lacks_metric = any(name not in metrics for name in self._options.metrics)
+            values, reason = self._values(metrics)
+            state = "failed" if values is None else "complete"
+        elif running.ending is not None:
+            state, reason = running.ending
+        elif running.error is not None:
+            reason = running.error["message"]
+        else:
+            reason = f"its process was ended by {_exit(code)}"
+        trial = replace(
+            self._ledger.trials[number],
+            state=state,
+            values=values or (),
+            metrics=metrics if values else {},
+            reason=reason[:_REASON_CHARACTERS],
+            intermediate=thinned(sorted(running.series.items())),
+            ended=now(),
+            seconds=round(time.monotonic() - running.began, 3),
+            has_model=running.result is not None and running.result["model"] is not None,
+            resources=_resources(running.result),
+            pruner_state=self._study.tell(number, values, pruned=state == "pruned"),
+        )
+        del self._running[number]
+        self._has_news = True
+        if self._ledger.put(trial):
+            assert running.result is not None
+            self.keep(trial, running.output, running.result)
+        if trial.state == "complete" and self._options.reuse:
+            self.earlier.setdefault(trial.key, (self._ledger.study.name, trial))
+        self._runs.log(trial, running.curves)
+        shutil.rmtree(running.output, ignore_errors=True)
+        self._say(trial)
+        if state == "failed":
+            self._count_failure(trial, running)
+
+    def _values(self, metrics: Mapping[str, float]) -> tuple[list[float] | None, str]:
+        """The metrics of the search; or why they are none."""
+        for name in self._options.metrics:
+            if name not in metrics:
+                known = ", ".join(sorted(metrics)) or "none at all"
+                return None, (
+                    f"metric {name!r} was not reported; reported were: {known}. Report it with context.report(step, "
+                    f"{name}=…), return it, or name one of those"
+                )
+            if not math.isfinite(metrics[name]):
+                return None, f"metric {name!r} is {metrics[name]}, expected a finite number"
+        return [float(metrics[name]) for name in self._options.metrics], ""
+
+    def _returned(self, value: Any) -> dict[str, float]:
+        """The numbers in what a function returned that is no model; one number alone is the metric."""
+        given = value if isinstance(value, Mapping) else {self._options.metrics[0]: value}
+        return {n: float(v) for n, v in given.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+
+    def _count_failure(self, trial: TrialRecord, running: _Running) -> None:
+        retryable = running.error is None or bool(running.error.get("retryable", True))
+        self._failure = (f"trial {trial.number}: {trial.reason}", retryable)
+        own = self._ledger.own
+        is_first = not any(each.state in ("complete", "pruned") for each in own)
+        if running.lacks_metric and is_first:
+            raise BadInput(self._failure[0])
+        failed = [each for each in own if each.state == "failed"]
+        if len(failed) > self._options.allowed_failures:
+            raise (HopsError if retryable else BadInput)(
+                f"{len(failed)} trials failed, more than max_failures={self._options.allowed_failures} allows; the "
+                f"last of them, {self._failure[0]}"
+            )
+
+    def _no_winner(self) -> HopsError:
+        if self._stopped_by is not None:
+            return BadInput(f"{self._stopped_by} stopped the search before a trial was complete")
+        message, retryable = self._failure or ("all of them were pruned or stopped", False)
+        told = ", ".join(f"{count} {state}" for state, count in sorted(self._counts().items())) or "none was begun"
+        return (HopsError if retryable else BadInput)(f"no trial is complete ({told}); {message}")
+
+    def _look(self) -> None:
+        """What is done every second or so: the record is written, requests to stop are answered."""
+        at = time.monotonic()
+        if at - self._looked > _STOP_S:
+            self._looked = at
+            self._answer_stops()
+        if at - self._weighed > _IMPORTANCE_S and len(self._ledger.trials) > 1.1 * self._importance_of:
+            self._importance_of = len(self._ledger.trials)
+            self._runs.do(lambda: self._ledger.update(importance=self._study.importance()))
+            self._weighed = time.monotonic()
+        if at - self._saved > (2 * self._save_took_s if self._has_news else _SAVE_S):
+            for number, running in self._running.items():
+                if running.heard:
+                    running.heard = False
+                    series = thinned(sorted(running.series.items()))
+                    self._ledger.put(replace(self._ledger.trials[number], intermediate=series))
+            self._take_run_ids()
+            self._ledger.save()
+            self._has_news, self._saved = False, time.monotonic()
+            self._save_took_s = self._saved - at
+
+    def _answer_stops(self) -> None:
+        try:
+            requests = self._folder.stop_requests()
+            for number, by in requests.items():
+                if number is None:
+                    self._stopped_by = by
+                for each in list(self._running) if number is None else [number] if number in self._running else []:
+                    self._end(each, "stopped", f"{by} stopped it")
+                self._folder.clear_stop(number)
+        except (OSError, HopsError) as error:
+            log.warning("requests to stop cannot be read: %s", error)
+
+    def _take_run_ids(self) -> None:
+        self._ledger.update(mlflow_run=self._runs.parent)
+        for number, run in self._runs.take_ids():
+            self._ledger.put(replace(self._ledger.trials[number], mlflow_run=run))
+
+    def _counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for trial in self._ledger.own:
+            counts[trial.state] = counts.get(trial.state, 0) + 1
+        return counts
+
+    def _say(self, trial: TrialRecord) -> None:
+        counts, best, metric = self._counts(), self._ledger.best, self._options.metrics[self._options.chosen]
+        params = ", ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in trial.params.items()
+        )
+        if trial.state == "failed":
+            log.warning("trial %d failed (%s): %s", trial.number, params, trial.reason)
+        else:
+            values = " ".join(f"{n}={v:.5g}" for n, v in zip(self._options.metrics, trial.values, strict=False))
+            log.info("trial %d %s: %s (%s; %.1f s)", trial.number, trial.state, values, params, trial.seconds or 0.0)
+        done = sum(counts.values()) - counts.pop("running", 0)
+        found = "" if best is None else f", best {metric} {best.values[self._options.chosen]:.5g} (#{best.number})"
+        others = "".join(f", {counts[state]} {state}" for state in ("pruned", "failed", "stopped") if counts.get(state))
+        text = f"{done} of {self._options.wanted} trials{found}, {len(self._running)} running{others}"
+        self.say(done / self._options.wanted, text)
+
+
+def _resources(result: Mapping[str, Any] | None) -> dict[str, Any]:
+    if result is None:
+        return {}
+    return {"hosts": result["hosts"], "ranks": result["ranks"], "threads": result["threads_per_rank"]}
+
+
+def _exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"{name} (where memory is short, lower parallel)" if name == "SIGKILL" else name

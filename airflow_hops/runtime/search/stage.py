@@ -1,0 +1,190 @@
+"""The step: searches, and publishes the model of the best trial."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, cache_key
+from airflow_hops.contract.search import SearchOptions, StudyRecord, TrialRecord
+from airflow_hops.contract.training import TrainingOptions
+from airflow_hops.runtime.gang.spark import SparkRanks
+from airflow_hops.runtime.search.ledger import Ledger, new_study
+from airflow_hops.runtime.search.optuna_study import OptunaStudy
+from airflow_hops.runtime.search.processes import TrialProcesses
+from airflow_hops.runtime.search.search import Search, Trials
+from airflow_hops.runtime.search.slots import divide
+from airflow_hops.runtime.search.tracking import StudyRuns
+from airflow_hops.runtime.search.trial import Assignment, TrialWork, check_program
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.tracking import TrainingRun
+from airflow_hops.runtime.train import Training
+from airflow_hops.runtime.train.stage import TrainingData, launcher_of, publish
+from airflow_hops.runtime.train.strategies import Roles
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.studies import StudyFolder, study_folder, study_names
+
+_BEST = "best"
+_EARLIER_STUDIES = 50
+_LEFT_OUT = ("checkpoints",)
+
+
+def run(context: StepContext, **options: Any) -> Any:
+    """The step: runs trials, each a training, and publishes the winner's model.
+
+    Args:
+        context: The step's.
+        options: Those of :class:`airflow_hops.contract.search.SearchOptions`.
+
+    Returns:
+        The model artifact; where the function returns no model, the best trial's parameters, values and metrics.
+
+    Raises:
+        BadInput: the search cannot be made: a retry would fail again.
+        HopsError: too many trials failed, or the store was away.
+    """
+    given = SearchOptions(**options)
+    trained = replace(TrainingOptions(**given.training), any_value=True, tensorboard=False)
+    launcher = launcher_of(context, trained)
+    slots = divide(launcher, given.parallel, Roles.of_training(trained).ranks)
+    dimensions = given.dimensions()
+    data = TrainingData.of(context, max(trained.np, given.refit_np or 1))
+    training = data.training(context, trained, context.scratch / "trials", launcher)
+    if not isinstance(launcher, SparkRanks):
+        check_program(training, None if dimensions is None else list(dimensions), context.scratch / "check")
+    producer, store = context.spec.producer, context.store
+    study = new_study(given, training.program.name, base_key(context.spec.cache_key_parts, trained, context), producer)
+    folder = study_folder(store, study.dag_id, study.task_id, study.name)
+    work = TrialWork(training, slots)
+    trials = TrialProcesses(work)
+    run = TrainingRun(context.spec.services.get("tracking_uri", ""), folder.uri, producer)
+    try:
+        ledger = Ledger(folder, study, shared=given.study is not None)
+        told = _told(given, training)
+        runs = StudyRuns(run, study, lambda: run.begin(told, data.examples, data.manifest, training.code_paths))
+        done = [trial.params for trial in ledger.current if trial.state in ("complete", "pruned", "running")]
+        search = Search(
+            given, trained.np, OptunaStudy(given, ledger.trials, done), ledger, folder, trials, runs, training.output
+        )
+        if given.reuse:
+            search.earlier = earlier_trials(store, study)
+        if not given.refit:
+            search.keep = lambda trial, output, summary: _keep(context, folder, trial, output, summary)
+        search.say = context.progress
+        winner = search.run()
+        context.progress(1.0, f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}")
+        artifact, summary = _outcome(context, given, training, data, ledger.study, winner, trials)
+    except BaseException:
+        run.fail()
+        raise
+    finally:
+        trials.close()
+    run.finish(artifact, summary, training.program.sources(training.code_paths))
+    return summary["value"] if artifact is None else artifact
+
+
+def base_key(parts: Mapping[str, str], training: TrainingOptions, context: StepContext) -> str:
+    """The key of code, data and options: what all trials of a search have in common."""
+    same = {name: value for name, value in parts.items() if name != "parameters"}
+    inputs = {f"data {role}": ",".join(a.fingerprint for a in given) for role, given in context.spec.inputs.items()}
+    how = {name: v for name, v in training.to_dict().items() if name not in ("stall_timeout_s", "tensorboard")}
+    return cache_key({**same, **inputs, "training": json.dumps(how, sort_keys=True)})[:16]
+
+
+def earlier_trials(store: ArtifactStore, study: StudyRecord) -> dict[str, tuple[str, TrialRecord]]:
+    """Complete trials of the task's latest studies of the same code, data and options, by their keys."""
+    found: dict[str, tuple[str, TrialRecord]] = {}
+    names = sorted(study_names(store, study.dag_id, study.task_id), key=lambda name: name.rpartition("__")[2])
+    for name in names[-_EARLIER_STUDIES:]:
+        folder = study_folder(store, study.dag_id, study.task_id, name)
+        earlier = folder.read()
+        if earlier is not None and earlier.base == study.base:
+            found |= {t.key: (earlier.name, t) for t in folder.trials() if t.state == "complete" and not t.taken_from}
+    return found
+
+
+def _told(options: SearchOptions, training: Training) -> dict[str, Any]:
+    """The parameters of the search's MLflow run."""
+    names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
+    told = {name: getattr(options, name) for name in names}
+    return {"train": training.program.name, "trials": options.wanted, "np": training.options.np, **told}
+
+
+def _keep(
+    context: StepContext, folder: StudyFolder, trial: TrialRecord, output: Path, summary: Mapping[str, Any]
+) -> None:
+    """Keeps the model of the best trial so far with the study, where a retry finds it."""
+    if not _has_model(summary, output):
+        return
+    with context.store.create(f"{folder.uri}/{_BEST}", "model", context.spec.producer) as writer:
+        shutil.copytree(output, writer.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+        writer.commit(properties={"key": trial.key, "trial": trial.number})
+
+
+def _kept(context: StepContext, study: StudyRecord, winner: TrialRecord) -> Path | None:
+    """A local folder with the winner's model, if its study, or the one that it was taken from, has kept it."""
+    store = context.store
+    for name in (study.name, (winner.taken_from or "").rpartition("#")[0]):
+        uri = f"{study_folder(store, study.dag_id, study.task_id, name).uri}/{_BEST}" if name else ""
+        if uri and store.exists(uri) and (manifest := store.manifest(uri)).properties.get("key") == winner.key:
+            return store.local(manifest.reference(uri))
+    return None
+
+
+def _outcome(
+    context: StepContext,
+    options: SearchOptions,
+    training: Training,
+    data: TrainingData,
+    study: StudyRecord,
+    winner: TrialRecord,
+    trials: Trials,
+) -> tuple[Artifact | None, dict[str, Any]]:
+    """Publishes the winner's model; the artifact, and the summary of its training."""
+    np = training.options.np
+    with context.output() as writer:
+        kept = None if options.refit else _kept(context, study, winner)
+        if kept is None and (options.refit or winner.has_model):
+            np = options.refit_np or np if options.refit else np
+            kept = _train_anew(context, winner, np, trials)
+        if kept is not None:
+            shutil.copytree(kept, writer.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
+        summary = json.loads((writer.path / "training.json").read_text()) if kept is not None else {}
+        if not _has_model(summary, writer.path):
+            value = {"study": study.name, "trial": winner.number, "params": winner.params, "metrics": winner.metrics}
+            return None, {**summary, "value": value}
+        params = {**training.options.params, **winner.params}
+        trained = replace(training, options=replace(training.options, params=params, np=np), output=writer.path)
+        facts = {"study": study.name, "trial": winner.number, "params": params}
+        return publish(writer, trained, summary, data, context.spec.inputs, **facts), summary
+
+
+def _train_anew(context: StepContext, winner: TrialRecord, np: int, trials: Trials) -> Path:
+    """Trains with the winner's parameters on all of the machine, or of the hosts; the folder of the training.
+
+    Raises:
+        HopsError: the training failed.
+    """
+    output = context.scratch / "winner"
+    context.progress(1.0, f"training anew with the parameters of trial {winner.number} on {np} ranks")
+    trials.start(Assignment(winner.number, None, dict(winner.params), np, str(output)))
+    error: Mapping[str, Any] = {"message": "its process was ended", "retryable": True}
+    while True:
+        for event in trials.events(1.0):
+            if event.kind == "error":
+                error = event.value
+            elif event.kind == "result":
+                error = {}
+            elif event.kind == "ended" and not error:
+                return output
+            elif event.kind == "ended":
+                failure = HopsError if error.get("retryable", True) else BadInput
+                raise failure(f"training the winner, trial {winner.number}, anew: {error['message']}")
+
+
+def _has_model(summary: Mapping[str, Any], output: Path) -> bool:
+    return summary.get("model") is not None or (output / "saved_model").is_dir()

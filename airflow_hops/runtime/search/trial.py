@@ -1,0 +1,130 @@
+"""A trial's own side: a training with the trial's parameters, and what the search is told of it."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.contract.training import TrainingOptions
+from airflow_hops.processes.forks import take_streams
+from airflow_hops.processes.temporary_folders import temporary_folder
+from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, RankJob, run_gang
+from airflow_hops.runtime.search.slots import Slot
+from airflow_hops.runtime.train import Training, train_model
+from airflow_hops.runtime.train.program import Program
+
+LOG_NAME = "trial.log"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a trial is to do.
+
+    Attributes:
+        number: The trial's.
+        slot: Number of its slot; None for all of the machine.
+        params: Its parameters.
+        np: Number of ranks.
+        output: Folder to write to; it is made.
+    """
+
+    number: int
+    slot: int | None
+    params: Mapping[str, Any]
+    np: int
+    output: str
+
+
+class TrialWork:
+    """Trains; made once for all trials, before their processes are forked.
+
+    Args:
+        training: Of every trial, but for its parameters and output.
+        slots: By number.
+    """
+
+    def __init__(self, training: Training, slots: Sequence[Slot]) -> None:
+        self._training, self._slots = training, slots
+
+    def train(self, given: Assignment, channel: Channel) -> None:
+        """Trains, and says on the channel what the ranks report, then the ``result`` or the ``error``."""
+        base = self._training
+        options = replace(base.options, params={**base.options.params, **given.params}, np=given.np)
+        launcher = base.launcher if given.slot is None else self._slots[given.slot].launcher
+        training = replace(base, options=options, output=Path(given.output), launcher=launcher)
+
+        def hear(rank: int, message: Mapping[str, Any]) -> None:
+            if message["type"] in ("report", "progress"):
+                step = message["step"] if message["type"] == "report" else message["epoch"]
+                channel.send("report", step=step, metrics=reported(message))
+
+        try:
+            channel.send("result", value=train_model(training, on_message=hear))
+        except Exception as error:
+            text = str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}"
+            channel.send("error", message=text, retryable=getattr(error, "retryable", True))
+            if not isinstance(error, HopsError):
+                traceback.print_exc()
+
+    def train_here(self, given: Assignment, descriptor: int) -> None:
+        """As :meth:`train`, in a process of the trial's own, with its slot's cores.
+
+        Args:
+            given: The trial.
+            descriptor: Write end of a pipe to the search.
+        """
+        output = Path(given.output)
+        output.mkdir(parents=True)
+        log = os.open(output / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        take_streams(os.open(os.devnull, os.O_RDONLY), log, log)
+        if given.slot is not None and self._slots[given.slot].cores:
+            os.sched_setaffinity(0, self._slots[given.slot].cores)
+        self.train(given, Channel(descriptor))
+
+
+def reported(message: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a message under the names that a model's metrics have: ``val_auc`` of Keras is ``eval_auc``."""
+    if message["type"] == "report":
+        return dict(message["metrics"])
+    return {
+        f"eval_{name.removeprefix('val_')}" if name.startswith("val_") else f"train_{name}": value
+        for name, value in message["metrics"].items()
+    }
+
+
+def check_program(training: Training, names: Sequence[str] | None, logs: Path) -> None:
+    """Looks, in a process of its own, whether the user's function is there, and takes the parameters.
+
+    Args:
+        training: Of every trial.
+        names: Of the parameters; None where a function makes the space.
+        logs: Folder of the process's log.
+
+    Raises:
+        BadInput: it is not, or does not.
+    """
+    work = RankJob(
+        "airflow_hops.runtime.search.trial:check_signature",
+        {"options": training.options.to_dict(), "names": names if names is None else list(names)},
+        cpu_ranks=frozenset({0}),
+    )
+    run_gang(work, 1, logs=logs, launcher=LocalRanks(1), environment=training.options.env)
+
+
+def check_signature(
+    placement: Placement,
+    channel: Channel,
+    *,
+    folders: Mapping[str, Path],
+    options: Mapping[str, Any],
+    names: list[str] | None,
+) -> None:
+    """What the process of :func:`check_program` does."""
+    with temporary_folder("code") as folder:
+        given = TrainingOptions(**options)
+        Program.of_training(given).check_takes(names, list(given.params), folder)

@@ -1,0 +1,141 @@
+"""Optuna's part of a search: samplers, pruners, spaces, and going on from a record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.search import IntUniform, LogUniform, SearchOptions, TrialRecord, Uniform
+from airflow_hops.runtime.search.optuna_study import OptunaStudy
+
+pytestmark = pytest.mark.runtime
+
+SPACE = {
+    "x": Uniform(-5, 5),
+    "y": LogUniform(1e-4, 1e2),
+    "k": IntUniform(1, 9, step=3),
+    "kind": ["a", "b"],
+    "layers": [[1, 2], [3]],
+    "constant": 7,
+}
+
+
+def options(**given: Any) -> SearchOptions:
+    """Options of a search for a small loss."""
+    return SearchOptions(**{"training": {}, "space": SPACE, "metrics": ["loss"], "directions": ["minimize"], **given})
+
+
+def loss(params: dict[str, Any]) -> float:
+    return (params["x"] - 1) ** 2 + abs(params["k"] - 4) + (params["kind"] == "b") + len(params["layers"])
+
+
+def search(given: SearchOptions, trials: int, earlier: list[TrialRecord] | None = None) -> list[TrialRecord]:
+    """The trials of a search that goes on from others."""
+    study, found = OptunaStudy(given, earlier or []), []
+    while len(found) < trials and (proposal := study.ask()) is not None:
+        values = [loss(proposal.params)]
+        study.tell(proposal.number, values)
+        number, params = proposal.number, proposal.params
+        found.append(
+            TrialRecord(number=number, state="complete", params=params, values=values, started="", key="", run_id="")
+        )
+    return found
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "differential_evolution"])
+def test_a_sampler_draws_the_same_again_and_goes_on_with_others(sampler: str) -> None:
+    given = options(sampler=sampler, trials=60)
+    trials = search(given, 40)
+    assert [trial.params for trial in search(given, 40)] == [trial.params for trial in trials]
+    assert all(set(trial.params) == set(SPACE) and trial.params["constant"] == 7 for trial in trials)
+    assert {type(trial.params["layers"]) for trial in trials} == {list}
+    assert {trial.params["k"] for trial in trials} <= {1, 4, 7}
+    more = search(given, 20, trials)
+    assert [trial.number for trial in more] == list(range(40, 60))
+    assert not [trial for trial in more if trial.params in [each.params for each in trials]]
+
+
+def test_differential_evolution_is_better_than_chance() -> None:
+    space = {name: Uniform(-5, 5) for name in "abcdef"}
+
+    def best(sampler: str) -> float:
+        study = OptunaStudy(options(space=space, sampler=sampler, trials=400, seed=1), [])
+        values = []
+        for _ in range(400):
+            proposal = study.ask()
+            assert proposal is not None
+            values.append(sum((value - 1) ** 2 for value in proposal.params.values()))
+            study.tell(proposal.number, values[-1:])
+        return min(values)
+
+    assert best("differential_evolution") < best("random") / 4
+
+
+def test_a_grid_has_every_point_once_but_for_those_that_are_done() -> None:
+    given = options(sampler="grid", space={"a": [1, 2, 3], "b": [[4], [5]], "c": True}, trials=None)
+    study = OptunaStudy(given, [], [{"a": 2, "b": [4], "c": True}])
+    points = []
+    while (proposal := study.ask()) is not None:
+        points.append((proposal.params["a"], proposal.params["b"]))
+        study.tell(proposal.number, [0.0])
+    assert points == [(1, [4]), (1, [5]), (2, [5]), (3, [4]), (3, [5])]
+
+
+@pytest.mark.parametrize("pruner", ["median", "asha", "hyperband"])
+def test_a_pruner_ends_what_is_worse_than_others(pruner: str) -> None:
+    study = OptunaStudy(options(pruner=pruner, sampler="random", trials=40), [])
+    pruned = []
+    for number in range(40):
+        assert study.ask() is not None
+        is_good = number % 4 == 0
+        end = next((step for step in range(1, 30) if study.report(number, step, 0.0 if is_good else 10 + number)), None)
+        study.tell(number, None if end else [0.0 if is_good else 1.0], pruned=end is not None)
+        if end:
+            pruned.append(number)
+    assert pruned and not [number for number in pruned if number % 4 == 0]
+
+
+def test_what_a_pruner_remembers_comes_back() -> None:
+    given = options(pruner="asha", sampler="random")
+    study, found = OptunaStudy(given, []), []
+    for number in range(8):
+        proposal = study.ask()
+        assert proposal is not None
+        for step in range(1, 9):
+            study.report(number, step, 0.0)
+        state = study.tell(number, [0.0])
+        found.append(
+            TrialRecord(number=number, state="complete", params=proposal.params, values=[0.0], started="", key="",
+                        run_id="", pruner_state=state, intermediate=[[s, 0.0] for s in range(1, 9)])
+        )  # fmt: skip
+    assert found[-1].pruner_state
+    again = OptunaStudy(given, found)
+    assert again.ask() is not None
+    assert again.report(8, 1, 99.0)
+
+
+def test_importance_names_what_matters() -> None:
+    given = options(sampler="random", trials=60)
+    study = OptunaStudy(given, search(given, 60))
+    found = study.importance()
+    assert found["x"] > 0.8 and "constant" not in found
+    assert OptunaStudy(given, []).importance() == {}
+
+
+def test_a_function_makes_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = options(space="search_functions:conditional", sampler="random", trials=20)
+    study, found = OptunaStudy(given, []), []
+    for number in range(20):
+        proposal = study.ask()
+        assert proposal is not None
+        study.tell(number, [0.0])
+        found.append(
+            TrialRecord(number=number, state="complete", params=proposal.params, values=[0.0], started="", key="",
+                        run_id="", distributions=proposal.distributions)
+        )  # fmt: skip
+    assert {tuple(sorted(trial.params)) for trial in found} == {("x",), ("x", "y")}
+    assert OptunaStudy(given, found).ask() is not None
+    with pytest.raises(BadInput, match="returned 3; expected parameters by name"):
+        OptunaStudy(options(space="search_functions:no_space"), []).ask()

@@ -1,0 +1,204 @@
+"""The search stage: real trials in processes of their own, of functions that take milliseconds."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from concurrent.futures.process import BrokenProcessPool
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import ask_mlflow
+import pytest
+from searches import Searches
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.search import IntUniform, Uniform
+from airflow_hops.store import ArtifactStore
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """What trials note when they begin."""
+    return tmp_path / "notes"
+
+
+def noted(notes: Path) -> list[float]:
+    """The value of ``x`` of each trial that has begun, sorted."""
+    return sorted(float(x) for x in re.findall(r"'x': ([\d.]+)", notes.read_text()))
+
+
+def test_the_best_trial_is_found_and_recorded(searches: Searches) -> None:
+    value = searches("parabola", {"x": Uniform(-5, 5), "y": [0.0, 1.0]}, trials=8, parallel=2, params={"steps": 300})
+    study, trials = searches.record(), searches.trials()
+    best = min(trials, key=lambda trial: trial.values[0])
+    assert (study.state, study.counts, study.best, study.error) == ("complete", {"complete": 8}, best.number, None)
+    assert value["params"] == best.params and value["metrics"]["loss"] == best.values[0]
+    assert {trial.slot for trial in trials} == {0, 1}
+    assert study.importance and study.ended
+    for trial in trials:
+        steps = [step for step, _ in trial.intermediate]
+        assert (len(steps) <= 100, steps[0], steps[-1]) == (True, 0, 299)
+        assert trial.values == [(trial.params["x"] - 1) ** 2 + trial.params["y"] ** 2]
+    assert any(
+        line.startswith(f"8 of 8 trials, best loss {best.values[0]:.5g} (#{best.number})") for line in searches.lines
+    )
+
+
+def test_a_free_slot_takes_the_next_trial_at_once(searches: Searches) -> None:
+    searches("sleepy", {"x": [3.0, 0.01, 0.02, 0.03]}, sampler="grid", trials=None, parallel=2)
+    long, *short = searches.trials()
+    assert all(trial.ended is not None and long.ended is not None and trial.ended < long.ended for trial in short)
+
+
+def test_a_pruned_trial_ends_within_seconds_and_is_no_failure(searches: Searches) -> None:
+    began = time.monotonic()
+    searches("stuck", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]}, sampler="grid", trials=None, pruner="median")
+    *complete, pruned = searches.trials()
+    assert [trial.state for trial in complete] == ["complete"] * 5
+    assert (pruned.state, pruned.reason, pruned.intermediate) == ("pruned", "median pruned it at step 1", [[1, 9.0]])
+    assert pruned.seconds is not None and pruned.seconds < 5 and time.monotonic() - began < 60
+
+
+def test_a_person_stops_a_trial_and_the_search(searches: Searches) -> None:
+    searches.study().request_stop(0, "ann")
+    searches("stuck", {"x": [9.0, 1.0]}, sampler="grid", trials=None)
+    stopped, complete = searches.trials()
+    assert (stopped.state, stopped.reason, complete.state) == ("stopped", "ann stopped it", "complete")
+    assert searches.record().state == "complete" and searches.study().stop_requests() == {}
+    searches.study("two").request_stop(None, "bob")
+    with pytest.raises(BadInput, match="bob stopped the search before a trial was complete"):
+        searches("stuck", {"x": [9.0, 8.0]}, sampler="grid", trials=None, run_id="two")
+    assert (searches.record("two").state, [trial.state for trial in searches.trials("two")]) == ("stopped", ["stopped"])
+
+
+def test_a_trial_that_fails_is_a_failed_trial_with_its_reason(searches: Searches) -> None:
+    searches("failing", {"x": [0, 1, 2, 3]}, sampler="grid", trials=None)
+    assert [trial.state for trial in searches.trials()] == ["complete", "failed", "failed", "failed"]
+    reasons = [trial.reason for trial in searches.trials()]
+    assert "ValueError: x is 1" in reasons[1] and "SIGKILL" in reasons[2]
+    assert reasons[3] == "metric 'loss' is nan, expected a finite number"
+    with pytest.raises(HopsError, match="2 trials failed, more than max_failures=1 allows; the last of them, trial 2"):
+        searches("failing", {"x": [0, 1, 2, 3]}, sampler="grid", trials=None, run_id="two", max_failures=1)
+    record = searches.record("two")
+    assert record.state == "failed" and record.error is not None and "max_failures=1" in record.error
+    with pytest.raises(HopsError, match=r"no trial is complete \(2 failed\); trial 1: OSError: something else"):
+        searches("failing", {"x": [4, 5]}, sampler="grid", trials=None, run_id="three")
+
+
+def test_a_search_that_was_killed_goes_on_and_no_trial_counts_twice(searches: Searches, notes: Path) -> None:
+    given: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
+    with pytest.raises(BrokenProcessPool):
+        searches("deadly", {"x": IntUniform(0, 6)}, **given)
+    assert searches.record().state == "running"
+    value = searches("deadly", {"x": IntUniform(0, 6)}, **given)
+    assert noted(notes) == [0, 1, 2, 3, 3, 4, 5, 6]
+    trials = searches.trials()
+    assert [(trial.number, trial.params["x"], trial.state) for trial in trials] == [
+        (n, n, "complete") for n in range(7)
+    ]
+    assert [trial.tries for trial in trials] == [1, 1, 1, 2, 1, 1, 1]
+    assert value["trial"] == 0 and searches.record().counts == {"complete": 7}
+
+
+def test_a_trial_that_was_run_before_is_taken_over(searches: Searches, notes: Path) -> None:
+    given: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
+    searches("parabola", {"x": [1.5, 2.0]}, **given)
+    searches("parabola", {"x": [1.5, 2.0, 2.5]}, run_id="two", **given)
+    assert noted(notes) == [1.5, 2.0, 2.5]
+    trials = searches.trials("two")
+    assert [trial.taken_from for trial in trials] == ["one#0", "one#1", None]
+    assert [trial.values for trial in trials] == [[0.25], [1.0], [2.25]] and searches.record("two").best == 0
+    searches("parabola", {"x": [1.5]}, run_id="three", **{**given, "params": {"notes": str(notes), "steps": 1}})
+    searches("parabola", {"x": [1.5]}, run_id="four", reuse=False, **given)
+    assert noted(notes) == [1.5, 1.5, 1.5, 2.0, 2.5]
+
+
+def test_runs_share_a_study_of_one_space(searches: Searches) -> None:
+    for run in ("one", "two"):
+        searches("by_context", {"x": Uniform(-5, 5)}, trials=3, sampler="random", study="shared", run_id=run)
+    trials, record = searches.trials("shared"), searches.record("shared")
+    assert [trial.run_id for trial in trials] == ["one"] * 3 + ["two"] * 3 and record.first_trial == 3
+    assert len({trial.params["x"] for trial in trials}) == 6
+    assert record.best == min(range(6), key=lambda number: trials[number].values[0])
+    with pytest.raises(BadInput, match=r"study 'shared' .* has another space"):
+        searches("by_context", {"x": Uniform(-5, 6)}, trials=3, study="shared", run_id="three")
+
+
+def test_several_metrics_have_a_pareto_front(searches: Searches) -> None:
+    searches(
+        "parabola",
+        {"x": [-0.5, 0.0, 0.5, 1.0, 2.0]},
+        metrics=["loss", "distance"],
+        directions=["minimize", "minimize"],
+        choose="distance",
+        sampler="grid",
+        trials=None,
+    )
+    record = searches.record()
+    assert (sorted(record.pareto), record.best) == ([1, 2, 3], 1)
+
+
+def test_what_cannot_be_searched_is_refused_before_a_trial_runs(searches: Searches, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="takes x, but not the parameter 'z' of the space"):
+        searches("parabola", {"x": [1.0], "z": [1]})
+    with pytest.raises(
+        BadInput, match=r"cannot be called as train\(context\) with .* missing a required argument: 'x'"
+    ):
+        searches("parabola", {"y": [1.0]})
+    with pytest.raises(BadInput, match="no function 'nothing'"):
+        searches("nothing", {"x": [1.0]})
+    with pytest.raises(BadInput, match="parallel is 3 and np 2, so that 6 ranks run at once"):
+        searches("parabola", {"x": [1.0]}, parallel=3, training={"strategy": "horovod", "np": 2})
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_metric_that_is_not_reported_ends_the_search_with_the_names_of_those_that_are(searches: Searches) -> None:
+    with pytest.raises(BadInput, match=r"metric 'auc' was not reported; reported were: distance, .*loss"):
+        searches("parabola", {"x": Uniform(-5, 5)}, metrics=["auc"], directions=["maximize"])
+    assert searches.record().counts == {"failed": 1}
+
+
+@pytest.fixture
+def model_searches(shared_store: ArtifactStore, tmp_path: Path, own_process: Any) -> Searches:
+    """As ``searches``, in the store of the examples."""
+    return Searches(shared_store, tmp_path, own_process)
+
+
+def test_the_winners_model_is_published_and_each_trial_is_a_nested_run(
+    model_searches: Searches, write_examples: Any, tmp_path: Path
+) -> None:
+    examples, services = write_examples(train=[301], eval=[101]), {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    given: dict[str, Any] = {
+        "metrics": ["eval_accuracy"],
+        "directions": ["maximize"],
+        "sampler": "grid",
+        "trials": None,
+        "inputs": {"examples": examples},
+        "services": services,
+    }
+    model = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="kept", **given)
+    assert isinstance(model, Artifact) and model.kind == "model"
+    record, trials = model_searches.record("kept"), model_searches.trials("kept")
+    best = trials[record.best or 0]
+    assert model.properties["params"] == best.params and model.properties["study"] == "kept"
+    assert model.properties["format"] == "onnx" and model.properties["ranks"] == 1
+    folder = model_searches.store.local(model)
+    assert (folder / "onnx").is_dir() and json.loads((folder / "training.json").read_text())["params"] == best.params
+    runs = ask_mlflow.runs(None, services["tracking_uri"], "tests")
+    (parent,) = [run for run in runs if run["id"] == record.mlflow_run]
+    nested = {run["id"]: run for run in runs if run is not parent}
+    assert parent["status"] == "FINISHED" and nested.keys() == {trial.mlflow_run for trial in trials}
+    for trial in trials:
+        run = nested[trial.mlflow_run]
+        assert run["tags"]["mlflow.parentRunId"] == record.mlflow_run and run["tags"]["hops.trial"] == str(trial.number)
+        assert run["params"] == {name: str(value) for name, value in trial.params.items()}
+        assert run["metrics"]["eval_accuracy"] == [(1, trial.values[0])]
+    refitted = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="refitted", refit=True, **given)
+    assert [trial.taken_from for trial in model_searches.trials("refitted")] == [f"kept#{n}" for n in range(4)]
+    assert refitted.properties["params"] == best.params and refitted.uri != model.uri
+    assert datetime.fromisoformat(record.started) < datetime.fromisoformat(record.ended or "")

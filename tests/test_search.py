@@ -1,0 +1,59 @@
+"""The search operator, and ``@task.search``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.operators import SearchOperator, Uniform
+from airflow_hops.store.studies import study_folder
+
+STEPS = (str(Path(__file__).parent / "steps"),)
+SEARCH: dict[str, Any] = {"task_id": "search", "train": "model:train", "metric": "auc", "direction": "maximize"}
+
+
+def test_what_cannot_be_searched_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(BadInput, match="low below high"):
+        SearchOperator(space={"lr": Uniform(1, 0)}, **SEARCH)
+    with pytest.raises(BadInput, match=r"space is \{\}"):
+        SearchOperator(space={}, **SEARCH)
+    with pytest.raises(BadInput, match="sampler is 'best'"):
+        SearchOperator(space={"lr": Uniform(0, 1)}, sampler="best", **SEARCH)
+    with pytest.raises(BadInput, match="refit_np is 2"):
+        SearchOperator(space={"lr": Uniform(0, 1)}, refit=True, refit_np=2, **SEARCH)
+    operator = SearchOperator(space={"lr": Uniform(0, 1)}, np=2, **SEARCH)
+    assert operator.training_options()["strategy"] == "horovod"
+
+
+@pytest.mark.runtime
+def test_searches_of_a_dag(
+    shared_run_step: Any, warm_launcher: Any, run_dag: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    examples = shared_run_step(
+        "transformed_examples:write",
+        params={"rows": {"train": [300], "eval": [100]}},
+        kind="transformed_examples",
+        code_paths=STEPS,
+        launcher=warm_launcher,
+    )
+    store = shared_run_step.store
+    extra = {"store": store.root, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    run = run_dag("search", {"examples": examples.to_dict()})
+    assert str(run.state) == "success"
+    returned = {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
+    model = Artifact.from_dict(returned["trees"])
+    folder = study_folder(store, "search", "trees", run.run_id)
+    record, trials = folder.read(), folder.trials()
+    assert record is not None and record.counts == {"complete": 4} and record.mlflow_run
+    assert {(trial.params["leaf"], trial.params["depth"]) for trial in trials} == {(200, 1), (200, 4), (3, 1), (3, 4)}
+    best = trials[record.best or 0]
+    assert model.properties["params"].items() >= {**best.params, "criterion": "entropy"}.items()
+    numbers = study_folder(store, "search", "numbers", run.run_id)
+    found = numbers.trials()
+    assert returned["numbers"]["metrics"]["distance"] == min(trial.values[0] for trial in found)
+    assert [trial.values for trial in found] == [[abs(trial.params["k"] - 7)] for trial in found]
