@@ -6,6 +6,7 @@ SIDE_BY_SIDE := --no-print-directory --output-sync=target --keep-going
 WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 PYTEST := $(AIRFLOW_BIN)/python -m pytest $(WORKERS)
 PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml $(WORKERS)
+UNHURRIED := --timeout 7200 --session-timeout 28800
 QUICK := not (airflow or browser or faults or server or spark)
 COMPILE := pip compile --quiet --no-emit-index-url --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade)
 
@@ -48,8 +49,8 @@ test: setup ## all that README and documentation promise: style, types, walls, d
 	$(MAKE) --no-print-directory --keep-going all-tests all-tests-ml && exit $$looked
 
 test-faults: setup ## the long campaigns: kills by the dozen, requests under change, soak (FAULTS="--kills 50 --requests 10000")
-	$(PYTEST) -m faults $(FAULTS)
-	$(PYTEST_ML) -m faults $(FAULTS)
+	$(PYTEST) -m faults $(UNHURRIED) $(FAULTS)
+	$(PYTEST_ML) -m faults $(UNHURRIED) $(FAULTS)
 
 quick-tests:
 	$(PYTEST) -m "$(QUICK)"
