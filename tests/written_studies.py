@@ -73,7 +73,7 @@ def write_study(store: ArtifactStore, dag_id: str, name: str, trials: int, **fie
             **fields,
         }
     )
-    folder = study_folder(store, dag_id, "search", name)
+    folder = study_folder(store, dag_id, record.task_id, name)
     folder.write(record)
     folder.write_trials([json.dumps(each.to_dict()) for each in made], range(trials))
     return folder

@@ -204,13 +204,30 @@ _INIT_ARGUMENTS = (
     ARG_VERBOSE,
 )
 
+_SEARCH_ARGUMENTS = (
+    _DAG,
+    Arg(("study",), nargs="?", help="Name of a study: the DAG run's id, unless the task gives another"),
+    Arg(("--task",), help="The task that searches, where several have a study of that name"),
+    Arg(("--follow",), action="store_true", help="Show the progress until the search ends (default: newest study)"),
+    Arg(
+        ("--stop",),
+        nargs="*",
+        type=int,
+        metavar="TRIAL",
+        help="Stop running trials by their numbers, or without a number the search (default: of the newest study)",
+    ),
+    _STORE_CONNECTION,
+    ARG_OUTPUT,
+    ARG_VERBOSE,
+)
+
 
 def get_hops_cli_commands() -> list[CLICommand]:
     """The commands, for Airflow's provider manager."""
     return [
         GroupCommand(
             name="hops",
-            help="Machine-learning pipelines: new projects, runtime environment, checks, schemas, artifact store",
+            help="Machine-learning pipelines: new projects, runtime environment, checks, schemas, searches, store",
             subcommands=(
                 ActionCommand(
                     name="init",
@@ -222,6 +239,14 @@ def get_hops_cli_commands() -> list[CLICommand]:
                 ),
                 GroupCommand(name="runtime", help="Manage the runtime environment", subcommands=_RUNTIME_COMMANDS),
                 GroupCommand(name="schema", help="Frozen schemas and their versions", subcommands=_SCHEMA_COMMANDS),
+                ActionCommand(
+                    name="search",
+                    help="Show the hyperparameter searches of a DAG, follow one, or stop it",
+                    description="Lists the studies of a DAG; with a study's name, shows its progress, the best trial "
+                    "so far, running trials and failures. With --output json, all of its trials.",
+                    func=lazy_load_command("airflow_hops.cli.search.search"),
+                    args=_SEARCH_ARGUMENTS,
+                ),
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
                 ActionCommand(
                     name="serve",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from written_studies import write_study
 
+from airflow_hops.cli.search import _state
 from airflow_hops.store.studies import StudyFolder
 from api.conftest import Api
 
@@ -66,6 +67,7 @@ def test_the_state_of_the_task_that_searches_is_told(api: Api) -> None:
     try:
         (study,) = [each for each in api.get(STUDIES).json()["studies"] if each["task_id"] == "examples"]
         assert (study["state"], study["task_state"]) == ("running", "success")
+        assert _state(folder.read()) == "killed (its task is success)"
     finally:
         for name in api.store.names(folder.uri):
             api.store.remove_text(f"{folder.uri}/{name}")

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, HTTPException, Query
 from pydantic import Field
-from sqlalchemy import select
 
 from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, TRIGGERS_RUNS, may_change, name_of
 from airflow_hops.api.artifacts.lookup import MapIndex, hook_of, pipeline_of, reaching
 from airflow_hops.api.types import Json, Limit, Model, Number, Offset, Page
 from airflow_hops.contract.artifacts import BadInput, Producer
 from airflow_hops.contract.search import StudyRecord, TrialRecord
+from airflow_hops.hooks.studies import task_of, task_state
 from airflow_hops.store.studies import StudyFolder, recorded_studies, study_folder, task_name
 
 router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
@@ -264,24 +263,14 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
 
 def _described(record: StudyRecord, best: TrialRecord | None) -> dict[str, Any]:
     """The fields of a :class:`StudyEntry`."""
-    task_id, _, index = record.task_id.partition("@")
-    map_index = int(index) if index.isdecimal() else -1
-    with create_session() as session:
-        task_state = session.scalar(
-            select(TaskInstance.state).where(
-                TaskInstance.dag_id == record.dag_id,
-                TaskInstance.run_id == record.run_id,
-                TaskInstance.task_id == task_id,
-                TaskInstance.map_index == map_index,
-            )
-        )
+    task_id, map_index = task_of(record)
     return {
         "name": record.name,
         "task_id": task_id,
         "map_index": map_index,
         "run_id": record.run_id,
         "state": record.state,
-        "task_state": None if task_state is None else str(task_state),
+        "task_state": task_state(record),
         "program": record.program,
         "metrics": list(record.metrics),
         "directions": list(record.directions),

@@ -1,0 +1,227 @@
+"""``airflow hops search``: hyperparameter searches in the terminal, as the Runs page shows them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow.cli.simple_table import AirflowConsole
+from airflow.utils import yaml
+from airflow.utils.cli import suppress_logs_and_warning
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy.exc import SQLAlchemyError
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.search import StudyRecord, TrialRecord
+from airflow_hops.contract.times import seconds_since
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.hooks.studies import ended_without_record
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.studies import StudyFolder, recorded_studies
+
+_POLL_S = 2.0
+_FAILURES = 5
+"""How many failures are shown with their reasons, the newest."""
+_BAR_COLUMNS = 50
+
+
+@suppress_logs_and_warning
+def search(args: Namespace) -> None:
+    """Lists a DAG's studies; shows, follows or stops one."""
+    try:
+        store = RuntimeHook(args.hops_conn_id).store
+        if args.study is None and args.stop is None and not args.follow:
+            _list(store, args)
+            return
+        folder, record = _find(store, args)
+        if args.stop is not None:
+            _stop(folder, record, args.stop)
+        if args.follow:
+            _follow(folder)
+        elif args.stop is None:
+            _show(folder, record, args.output)
+    except (HopsError, OSError) as error:
+        raise SystemExit(str(error)) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None  # of --follow; the search goes on
+
+
+def _list(store: ArtifactStore, args: Namespace) -> None:
+    records = sorted(recorded_studies(store, args.dag_id), key=lambda each: each[1].started, reverse=True)
+    rows = []
+    for folder, record in records:
+        best = None if record.best is None else folder.trial(record.best)
+        rows.append(
+            {
+                "study": record.name,
+                "task": record.task_id,
+                "state": _state(record),
+                "trials": f"{_ended(record)}/{record.trials}",
+                **{state: record.counts.get(state, 0) for state in ("running", "pruned", "failed")},
+                "best": "" if best is None else _values(record, best),
+                "started": record.started,
+            }
+        )
+    AirflowConsole().print_as(rows, output=args.output)
+
+
+def _find(store: ArtifactStore, args: Namespace) -> tuple[StudyFolder, StudyRecord]:
+    """The study that is named, or else the newest.
+
+    Raises:
+        BadInput: there is none, or there are several of that name.
+    """
+    known = [each for each in recorded_studies(store, args.dag_id) if args.task in (None, each[1].task_id)]
+    found = [each for each in known if args.study in (None, each[1].name)]
+    if not found:
+        names = ", ".join(sorted(record.name for _, record in known)[:8])
+        what = "no study" if args.study is None else f"no study {args.study!r}"
+        where = "" if args.task is None else f" of task {args.task!r}"
+        raise BadInput(f"DAG {args.dag_id!r} has {what}{where} in {store.root}; it has {names or 'none'}")
+    if args.study is not None and len(found) > 1:
+        tasks = ", ".join(sorted(record.task_id for _, record in found))
+        raise BadInput(f"several tasks have a study {args.study!r}: {tasks}; name one of them by --task")
+    return max(found, key=lambda each: each[1].started)
+
+
+def _stop(folder: StudyFolder, record: StudyRecord, numbers: Sequence[int]) -> None:
+    """Asks the search to end trials, or without a number itself."""
+    if record.state != "running":
+        raise BadInput(f"study {record.name!r} is {record.state}; only a running one can be stopped")
+    for number in numbers:
+        trial = folder.trial(number)
+        if trial is None or trial.state != "running":
+            state = "not there" if trial is None else trial.state
+            raise BadInput(f"trial {number} of study {record.name!r} is {state}; only a running one can be stopped")
+    for each in numbers or (None,):
+        folder.request_stop(each, getpass.getuser())
+    subject = f"trial {', '.join(map(str, numbers))}" if numbers else "the search"
+    print(f"Asked to stop {subject} of study {record.name}; the search looks every few seconds.", file=sys.stderr)
+
+
+def _show(folder: StudyFolder, record: StudyRecord, output: str) -> None:
+    trials = folder.trials()
+    if output in ("json", "yaml"):
+        told = {**record.to_dict(), "state": _state(record), "all_trials": [trial.to_dict() for trial in trials]}
+        print(json.dumps(told) if output == "json" else yaml.dump(told, sort_keys=False))
+        return
+    console = Console()
+    if console.is_terminal and output == "table":
+        console.print(_picture(record, trials))
+    else:
+        print("\n".join(_lines(record, trials)))
+
+
+def _follow(folder: StudyFolder) -> None:
+    """Shows the progress until the search has ended; exits with 1 if it failed."""
+    console = Console()
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            for record in _looks(folder):
+                live.update(_picture(record, folder.trials()), refresh=True)
+    else:
+        before = ""
+        for record in _looks(folder):
+            line = _progress(record, folder.trials())
+            if line != before:
+                print(line, flush=True)
+            before = line
+    state = _state(record)
+    if state not in ("complete", "stopped"):
+        raise SystemExit(f"study {record.name!r}: {record.error or state}")
+
+
+def _looks(folder: StudyFolder) -> Iterator[StudyRecord]:
+    """The study's record, again and again until the search has ended."""
+    while True:
+        record = folder.read()
+        if record is None:
+            raise BadInput(f"{folder.uri}: the study was removed")
+        yield record
+        if record.state != "running" or _killed(record):
+            return
+        time.sleep(_POLL_S)
+
+
+def _picture(record: StudyRecord, trials: list[TrialRecord]) -> RenderableType:
+    head, *rest = _lines(record, trials)
+    bar = Table.grid()  # a bar alone would not end its line
+    bar.add_row(ProgressBar(total=record.trials, completed=_ended(record), width=_BAR_COLUMNS))
+    return Group(Text(head, style="bold"), bar, *map(Text, rest))
+
+
+def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
+    """A study in words: its state, how far it is, the best so far, running trials, failures."""
+    found = [f"{record.name}, task {record.task_id}: {_state(record)}", _progress(record, trials)]
+    best = next((trial for trial in trials if trial.number == record.best), None)
+    if best is not None:
+        found.append(f"Best: trial {best.number}, {_values(record, best)}, with {_params(best.params)}")
+    if record.pareto:
+        found.append(f"Pareto front: trials {', '.join(map(str, record.pareto))}")
+    if record.importance:
+        ordered = sorted(record.importance.items(), key=lambda each: -each[1])
+        found.append(f"Importance: {', '.join(f'{name} {share:.0%}' for name, share in ordered)}")
+    for trial in trials:
+        if trial.state == "running":
+            last = trial.intermediate[-1] if trial.intermediate else None
+            reported = "" if last is None else f", {record.metrics[0]} {last[1]:.5g} at step {last[0]:g}"
+            found.append(
+                f"Running: trial {trial.number} for {_since(trial.started)}{reported}, with {_params(trial.params)}"
+            )
+    failed = [trial for trial in trials if trial.state == "failed"]
+    if len(failed) > _FAILURES:
+        found.append(f"{len(failed)} trials failed; the last {_FAILURES}:")
+    found += [f"Failed: trial {trial.number}: {trial.reason}" for trial in failed[-_FAILURES:]]
+    if record.error:
+        found.append(f"Error: {record.error}")
+    return found
+
+
+def _progress(record: StudyRecord, trials: list[TrialRecord]) -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in record.counts.items())
+    best = next((trial for trial in trials if trial.number == record.best), None)
+    reached = "" if best is None else f"; best {_values(record, best)} (trial {best.number})"
+    return f"{_ended(record)} of {record.trials} trials: {counts or 'none yet'}{reached}"
+
+
+def _state(record: StudyRecord) -> str:
+    """The state; of a search whose task has ended without saying so, that of the task."""
+    ended = _killed(record)
+    return record.state if ended is None else f"killed (its task is {ended})"
+
+
+def _killed(record: StudyRecord) -> str | None:
+    """The state of the task where that has ended without the search's saying so."""
+    try:
+        return ended_without_record(record)
+    except SQLAlchemyError:
+        return None  # no database of Airflow's here, as on a machine of workers: the record is all that there is
+
+
+def _ended(record: StudyRecord) -> int:
+    """How many trials of this run have ended; those of earlier runs that shared the study are not counted."""
+    ended = sum(count for state, count in record.counts.items() if state != "running")
+    return min(max(ended - record.first_trial, 0), record.trials)
+
+
+def _values(record: StudyRecord, trial: TrialRecord) -> str:
+    return ", ".join(f"{name} {value:.5g}" for name, value in zip(record.metrics, trial.values, strict=False))
+
+
+def _params(params: Mapping[str, Any]) -> str:
+    words = {name: f"{value:.5g}" if isinstance(value, float) else str(value) for name, value in params.items()}
+    return ", ".join(f"{name}={word}" for name, word in words.items())
+
+
+def _since(started: str) -> str:
+    seconds = seconds_since(started)
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
