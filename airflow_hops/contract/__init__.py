@@ -1,1 +1,1 @@
-"""The contract between the Airflow side and the ML side, written once and typed. Standard library alone."""
+"""The typed contract between the Airflow side and the ML side. It uses only the standard library."""

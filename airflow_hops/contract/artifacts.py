@@ -1,7 +1,7 @@
-"""Artifacts: what a step makes, and what the two environments agree on about it.
+"""Artifacts: the results of steps, in the form that both environments use.
 
-Standard library only. Both the Airflow side and the ML side import this module, so that it is the contract
-between them: a step returns an :class:`Artifact`, a directory of the store holds its :class:`Manifest`.
+It uses only the standard library. Both the Airflow side and the ML side import it: a step returns an :class:`Artifact`,
+and its directory in the store contains its :class:`Manifest`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FORMAT_VERSION = 1
 
 
 class HopsError(Exception):
-    """Something is wrong, and a retry may help (a killed rank, a server that does not answer).
+    """An error after which a retry may help (a killed rank, a server that does not answer).
 
-    Its message names addresses and values of connections: what is secret in them is left out.
+    Its message names addresses and values of connections, without their secrets.
     """
 
     retryable = True
@@ -32,16 +32,16 @@ class HopsError(Exception):
 
 
 class BadInput(HopsError):
-    """An input of the user's cannot be used; a retry with the same input would fail again.
+    """An input of the user cannot be used; a retry with the same input would fail again.
 
-    The message names the file, the field and the value, and says what was expected.
+    The message names the file, the field and the value, and what was expected.
     """
 
     retryable = False
 
 
 class UnreadableFile(BadInput, ValueError):
-    """A file that should hold text in UTF-8, or JSON, holds something else."""
+    """A file does not contain UTF-8 text, or JSON, as it should."""
 
 
 class RowsNotConserved(HopsError):
@@ -80,11 +80,11 @@ class RowCounts:
 
     @property
     def rows_rejected(self) -> int:
-        """All rejected rows, whatever the reason."""
+        """All rejected rows, for any reason."""
         return sum(self.rejected.values())
 
     def check(self, what: str) -> RowCounts:
-        """Returns itself when rows are conserved.
+        """Returns itself if rows are conserved.
 
         Args:
             what: The step or table, for the message.
@@ -100,10 +100,10 @@ class RowCounts:
         return self
 
     def check_rejected(self, max_rejected: float, what: str) -> None:
-        """Refuses rows of which a single reason rejects too many.
+        """Raises an error if a single reason rejects too many rows.
 
         Args:
-            max_rejected: Share of the rows in that a reason may reject, 0 to 1.
+            max_rejected: Share of the input rows that one reason may reject, 0 to 1.
             what: The table or split, for the message.
 
         Raises:
@@ -121,7 +121,7 @@ class RowCounts:
 
 
 def check_max_rejected(value: Any) -> None:
-    """Refuses an argument ``max_rejected`` that is no share.
+    """Checks the argument ``max_rejected``.
 
     Raises:
         BadInput: it is not a number from 0 to 1.
@@ -131,13 +131,13 @@ def check_max_rejected(value: Any) -> None:
 
 
 def total_rows(rows: Mapping[str, RowCounts], properties: Mapping[str, Any]) -> RowCounts | None:
-    """All rows of an artifact, each counted once; None where none were counted.
+    """Returns all rows of an artifact, each counted once; None if none were counted.
 
-    A step that splits a table counts both the table and its splits: then the table alone says how many there are.
+    A step that splits a table counts both the table and its splits: then the rows of the table are returned.
 
     Args:
         rows: Row counts by table, split or window.
-        properties: The artifact's; ``splits`` names the splits among them.
+        properties: Properties of the artifact; ``splits`` names its splits.
     """
     splits = properties.get("splits")
     tables = [counts for name, counts in rows.items() if not isinstance(splits, list | tuple) or name not in splits]
@@ -156,13 +156,13 @@ class Artifact:
 
     Attributes:
         uri: Address of the artifact's directory in the store.
-        kind: What it is, in TFX's words: ``snapshot``, ``examples``, ``statistics``, ``schema``, ``anomalies``,
+        kind: Its kind, in TFX's terms: ``snapshot``, ``examples``, ``statistics``, ``schema``, ``anomalies``,
             ``transform_graph``, ``model``, ``evaluation``, ``skew`` and so on.
-        fingerprint: SHA-256 over kind and contents; equal contents have equal fingerprints wherever they lie.
+        fingerprint: SHA-256 over kind and contents; equal contents have equal fingerprints, wherever they are stored.
         metrics: Numbers worth showing without opening the artifact.
         rows: Row counts by table, split or window.
         properties: Small JSON facts (window, label, signature).
-        cached: True when the step was skipped, since an earlier run had made the same.
+        cached: Whether the step was skipped, because an earlier run had made the same artifact.
     """
 
     uri: str
@@ -222,7 +222,7 @@ class Manifest:
         return fingerprint_of(self.kind, self.files)
 
     def reference(self, uri: str) -> Artifact:
-        """The small value that stands for this artifact elsewhere."""
+        """The reference to this artifact."""
         return Artifact(uri, self.kind, self.fingerprint, self.metrics, self.rows, self.properties)
 
     def to_json(self) -> str:
@@ -241,7 +241,7 @@ class Manifest:
 
         Args:
             text: The file's text.
-            source: Where it came from, for the message.
+            source: Its origin, for the message.
 
         Raises:
             BadInput: the text is not a manifest of a format that this version reads.

@@ -1,4 +1,4 @@
-"""What an evaluation says of a model: the report ``evaluation.json``, and the properties of its artifact."""
+"""The result of an evaluation: the report ``evaluation.json``, and the properties of its artifact."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ModelReference(JsonFields):
     """A model that was evaluated.
 
     Attributes:
-        uri: Of the model artifact.
+        uri: URI of the model artifact.
         fingerprint: Its fingerprint.
-        version: Of a champion.
+        version: Version of a champion.
     """
 
     uri: str = ""
@@ -28,17 +28,17 @@ class ModelReference(JsonFields):
 
     @classmethod
     def or_none(cls, value: Mapping[str, Any] | None) -> Self | None:
-        """The reference that a report gives, or None where there is no such model."""
+        """The reference in a report, or None if there is no such model."""
         return cls.from_dict(value) if value else None
 
 
 @dataclass(frozen=True)
 class EvaluationProperties(BlessingProperties):
-    """Of ``evaluation``.
+    """Properties of an ``evaluation``.
 
     Attributes:
         candidate: The model.
-        champion: The champion of then, with which it was compared; None where there was none.
+        champion: The champion at the time, with which it was compared; None if there was none.
     """
 
     candidate: ModelReference = field(default_factory=ModelReference)
@@ -70,15 +70,15 @@ class Difference(JsonFields):
 
 @dataclass(frozen=True)
 class Figures(JsonFields):
-    """What was found on some rows.
+    """The metrics on some rows.
 
     Attributes:
-        rows: How many they are.
-        candidate: Figures of the candidate by name; of several classes also lists.
-        champion: The same of the champion; None where there was none.
-        gain: By the metric that the two are compared by; None where there is no champion, or no such figure.
-        value: Of a slice: the value that its rows have.
-        slices: Of a split: by feature, the figures of the rows with each of its values.
+        rows: Number of rows.
+        candidate: Metrics of the candidate by name; with several classes also lists.
+        champion: The same for the champion; None if there was none.
+        gain: Difference in the metric of the comparison; None if there is no champion, or no such metric.
+        value: For a slice: the value of its rows.
+        slices: For a split: by feature, the metrics of the rows with each of its values.
     """
 
     rows: int
@@ -100,12 +100,12 @@ class Figures(JsonFields):
 
 @dataclass(frozen=True)
 class LabelReport(JsonFields):
-    """What was found of a further label.
+    """The evaluation of a further label.
 
     Attributes:
         problem: What the model predicts.
-        rule: What was asked of the candidate; ``metric`` is what it is shown by.
-        splits: What was found on each split, in the order in which they were given.
+        rule: Requirements on the candidate; ``metric`` is the metric to show.
+        splits: Metrics on each split, in the given order.
     """
 
     problem: str
@@ -125,11 +125,11 @@ class EvaluationReport(EvaluationProperties):
 
     Attributes:
         model_name: Name under which the model is served.
-        rule: What was asked of the candidate; ``metric`` is what the two are compared by.
-        splits: What was found on each split, in the order in which they were given.
-        problem: What the model predicts; None in what was written before there were several kinds.
+        rule: Requirements on the candidate; ``metric`` is the metric of the comparison.
+        splits: Metrics on each split, in the given order.
+        problem: The kind of problem; None in reports of older versions.
         label: Name of the label's column.
-        more_labels: What was found of further labels, by the names of their columns.
+        more_labels: Evaluations of further labels, by column.
     """
 
     model_name: str = ""
@@ -148,10 +148,10 @@ class EvaluationReport(EvaluationProperties):
 
     @property
     def metric(self) -> str:
-        """The metric that candidate and champion are compared by."""
+        """The metric by which candidate and champion are compared."""
         return str(self.rule["metric"])
 
     @property
     def properties(self) -> EvaluationProperties:
-        """What of it stands in the artifact's properties."""
+        """The part of it that is in the artifact's properties."""
         return EvaluationProperties(self.blessed, self.reasons, self.candidate, self.champion)

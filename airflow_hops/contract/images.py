@@ -1,4 +1,4 @@
-"""How images are prepared: what the operator, the step, each Spark task and those who read the artifact agree upon."""
+"""The options of image preparation, for the operator, the step, Spark tasks and readers of the artifact."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class ImageSpec:
         height: Rows of pixels.
         width: Columns of pixels.
         channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity); an image of another kind is converted.
-        mean: By channel, taken from the pixels, which lie in [0, 1] then.
-        scale: By channel, divides what is left; the standard deviation, as a rule.
-        fit: ``cover`` resizes so that both sides are covered and the aspect is kept, and crops what sticks out at both
-            ends alike; ``stretch`` resizes each side by itself; ``crop`` takes the middle, without resizing.
+        mean: By channel, subtracted from the pixels, which are in [0, 1].
+        scale: By channel, the divisor; usually the standard deviation.
+        fit: ``cover`` resizes with the aspect ratio so that both sides are covered, and crops both ends equally;
+            ``stretch`` resizes each side independently; ``crop`` takes the middle, without resizing.
 
     Raises:
-        BadInput: a value is not of these.
+        BadInput: a value is not allowed.
     """
 
     height: int
@@ -87,12 +87,12 @@ class ImageOptions(StepOptions):
     Attributes:
         sources: An :class:`~airflow_hops.contract.sources.ImageSource`, or its fields, by split; ``train`` is among
             them.
-        height: Of the prepared images, in pixels.
-        width: Likewise.
+        height: Height of the prepared images, in pixels.
+        width: Width of the prepared images, in pixels.
         channels: 1, 3 or 4.
-        fit: As :class:`ImageSpec`.
-        mean: As there; None for that of the training images.
-        scale: As there; None for the standard deviation of the training images.
+        fit: As in :class:`ImageSpec`.
+        mean: As in :class:`ImageSpec`; None for the mean of the training images.
+        scale: As in :class:`ImageSpec`; None for the standard deviation of the training images.
         classes: Names of the classes; None for those that the sources name or number.
         label: Name of the label column.
         eval_percent: Share of ``train``'s keys that go to the split ``eval``.
@@ -101,7 +101,7 @@ class ImageOptions(StepOptions):
         max_rejected: Share of a source's images that a single reason may reject.
 
     Raises:
-        BadInput: an option is not of these.
+        BadInput: an option is not allowed.
     """
 
     sources: Mapping[str, ImageSource]
@@ -142,6 +142,6 @@ class ImageOptions(StepOptions):
 
     @property
     def spec(self) -> ImageSpec:
-        """The conversion of an image, as far as it is known before the training images are."""
+        """The conversion of an image, as far as it is known before the training images are read."""
         mean, scale = tuple(self.mean or ()), tuple(self.scale or ())
         return ImageSpec(self.height, self.width, self.channels, mean, scale, self.fit)

@@ -1,4 +1,4 @@
-"""Dataclasses that are handed on as JSON, or kept as such and read by other versions of this package."""
+"""Dataclasses that are passed on or stored as JSON, possibly for other versions of this package."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _WHERE_TOLD = "where told"
 
 
 def where_told() -> Any:
-    """A field that is None where there is nothing to tell, and then is not written."""
+    """A field that is not written if it is None."""
     return field(default=None, metadata={_WHERE_TOLD: True})
 
 
 @dataclass(frozen=True)
 class JsonFields:
-    """A JSON object with known fields; what a newer version has written beside them is kept.
+    """A JSON object with known fields; additional fields from a newer version are kept.
 
-    A subclass whose fields are more than JSON values converts them in its own :meth:`from_dict`; what has a ``to_dict``
-    is written with it.
+    A subclass with fields that are not JSON values converts them in :meth:`from_dict`; values with a ``to_dict`` are
+    written with it.
 
     Attributes:
         more: Fields that this version does not know.
@@ -33,7 +33,7 @@ class JsonFields:
         """Reads the JSON object.
 
         Raises:
-            TypeError: a field without a default is missing, or ``value`` is no object.
+            TypeError: a field without a default is missing, or ``value`` is not an object.
         """
         if not isinstance(value, Mapping):
             raise TypeError(f"expected an object, found {value!r}")
@@ -69,7 +69,7 @@ def as_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The options of a stage: the operator makes them, a step gets them as JSON, and its stage makes them anew."""
+    """The options of a stage: the operator creates them, a step gets them as JSON, and its stage creates them again."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object, keyword arguments of the step."""

@@ -1,7 +1,7 @@
-"""The record of a served model: its champion, its challenger, and how they came to be.
+"""The record of a served model: its champion, its challenger, and their history.
 
-It is a JSON file of the store (:mod:`airflow_hops.store.model_records` reads and writes it), for readers that have no
-MLflow. It is written before the traffic changes: a share that a canary has is one that was decided, and written down.
+It is a JSON file of the store (:mod:`airflow_hops.store.model_records` reads and writes it), for readers without
+MLflow. It is written before the traffic changes, so that every share of a canary is recorded.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _BEGINS, _ENDS = ("deployed", "canary"), ("deployed", "promoted", "rolled_back",
 
 @dataclass(frozen=True)
 class ServedVersion(JsonFields):
-    """A version that takes traffic.
+    """A version that gets traffic.
 
     Attributes:
         version: Its number, the same in MLflow's registry, in the base path and on the server.
         model: The model artifact.
         statistics: URI of the statistics artifact that the model was trained on, or None.
         schema: URI of the schema artifact, or None.
-        fingerprint: The model artifact's.
+        fingerprint: Fingerprint of the model artifact.
         serving_path: The version's folder.
-        since: When it became what it is, ISO 8601 UTC.
-        traffic_percent: Share that was decided for it.
-        baseline: A challenger's: what the server had counted of each version when the canary began.
-        rollout: A challenger's: how far its rollout is, or None before it began.
+        since: Start of its current role, ISO 8601 UTC.
+        traffic_percent: Its decided share.
+        baseline: For a challenger: the server's counts of each version at the start of the canary.
+        rollout: For a challenger: the progress of its rollout, or None before its start.
     """
 
     version: int
@@ -53,7 +53,7 @@ class ServedVersion(JsonFields):
 
     @classmethod
     def of(cls, model: Artifact, version: int, serving_path: str, traffic_percent: int) -> ServedVersion:
-        """A model artifact that begins to take traffic now."""
+        """Makes one of a model artifact that gets traffic from now on."""
         trained = ModelProperties.of(model)
         return cls(
             version=version,
@@ -76,20 +76,20 @@ class ServedVersion(JsonFields):
 
 @dataclass(frozen=True)
 class ModelEvent(JsonFields):
-    """Something that was decided on a version.
+    """A decision on a version.
 
     Attributes:
         at: When, ISO 8601 UTC.
         event: ``deployed``, ``canary``, ``step``, ``approved``, ``traffic``, ``promoted``, ``rolled_back``, ``left`` or
             ``undeployed``.
         version: The version.
-        why: In words.
-        by: Who decided: ``dag_id``, ``run_id`` and ``task_id`` of a task, ``dag_id``, ``user`` and ``request_id`` of a
-            person; of an approval the person's name.
-        traffic: The shares that were decided, version to percent.
+        why: Reason, in words.
+        by: Who decided: ``dag_id``, ``run_id`` and ``task_id`` of a task, or ``dag_id``, ``user`` and ``request_id`` of
+            a person; for an approval, the person's name.
+        traffic: The decided shares, version to percent.
         to: The version that a rollback went to.
-        note: What a person said with an approval.
-        decision: What a rollout was decided by.
+        note: A person's note with an approval.
+        decision: The basis of a rollout's decision.
     """
 
     at: str
@@ -114,7 +114,7 @@ class ModelEvent(JsonFields):
         return super().from_dict({**value, "traffic": traffic, "decision": decision})
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object, with the numbers of a rollout's decision beside the rest."""
+        """The JSON object, including the numbers of a rollout's decision."""
         said = super().to_dict()
         decision = said.pop("decision", None)
         return {**said, **(decision.numbers() if decision else {})}
@@ -131,8 +131,8 @@ class ModelRecord(JsonFields):
 
     Attributes:
         champion: The version that serves, or None before the first.
-        challenger: The version that is tried as a canary, or None.
-        history: What was decided, oldest first.
+        challenger: The version that runs as a canary, or None.
+        history: Decisions, oldest first.
     """
 
     champion: ServedVersion | None = None
@@ -150,19 +150,19 @@ class ModelRecord(JsonFields):
         return super().from_dict({**value, **served, "history": history})
 
     def after(self, event: str, version: int, why: str, **facts: Any) -> ModelRecord:
-        """The record with one event more.
+        """Returns the record with one more event.
 
         Args:
             event: As :attr:`ModelEvent.event`.
             version: The version.
-            why: In words.
+            why: Reason, in words.
             **facts: Other fields of :class:`ModelEvent`.
         """
         return replace(self, history=(*self.history, ModelEvent(now(), event, version, why, **facts)))
 
     @property
     def traffic(self) -> dict[int, int]:
-        """The shares that were decided, version to percent; of nothing before the first champion."""
+        """The decided shares, version to percent; empty before the first champion."""
         if self.champion is None:
             return {}
         if self.challenger is None:
@@ -173,16 +173,16 @@ class ModelRecord(JsonFields):
 
     @property
     def serving(self) -> dict[Role, ServedVersion]:
-        """Champion and challenger, where there are any."""
+        """Champion and challenger, if they exist."""
         found: dict[Role, ServedVersion | None] = {"champion": self.champion, "challenger": self.challenger}
         return {role: version for role, version in found.items() if version is not None}
 
     def served(self, version: int) -> ServedVersion | None:
-        """A version that is champion or challenger; None where it is neither."""
+        """Returns a version if it is champion or challenger, otherwise None."""
         return next((each for each in self.serving.values() if each.version == version), None)
 
     def champions(self) -> list[int]:
-        """Versions that are or were champions and were not taken back since, the latest first, each once."""
+        """Versions that are or were champions and were not rolled back since, latest first, each once."""
         versions = [entry.version for entry in self.history if entry.event in ("deployed", "promoted")]
         ends = {version: self._last(version, _ENDS) for version in versions}
         taken_back = {version for version, end in ends.items() if end and end.event in ("rolled_back", "undeployed")}
@@ -193,7 +193,7 @@ class ModelRecord(JsonFields):
         return self._last(version)
 
     def began(self, version: int) -> ModelEvent | None:
-        """The newest event by which a version came to serve, as champion or as a canary; None if it is not recorded."""
+        """Returns the newest event by which a version started to serve, as champion or canary; None if not recorded."""
         return self._last(version, _BEGINS)
 
     def _last(self, version: int, events: Iterable[str] | None = None) -> ModelEvent | None:
@@ -202,5 +202,5 @@ class ModelRecord(JsonFields):
 
 
 def by_whom(producer: Producer) -> dict[str, str]:
-    """Who decides, for an event of the history: the DAG, its run and the task."""
+    """Returns who decides, for an event of the history: the DAG, its run and the task."""
     return {"dag_id": producer.dag_id, "run_id": producer.run_id, "task_id": producer.task_id}

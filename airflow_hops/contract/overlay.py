@@ -1,4 +1,4 @@
-"""The files of an overlay: an environment of one's own, which adds packages to those of the runtime environment."""
+"""The files of an overlay: a named environment, which adds packages to those of the runtime environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOCK_NAME = "hops-lock.txt"
 
 
 def base_of(runtime: Path) -> Path:
-    """The environment below an overlay; of any other, itself."""
+    """Returns the environment below an overlay; for any other environment, itself."""
     found = _lines(runtime / BASE_NAME)
     return Path(found[0]) if found else runtime
 
@@ -24,7 +24,7 @@ def overlay_name(runtime: Path) -> str | None:
 
 
 def locked_packages(runtime: Path) -> list[str]:
-    """What an overlay adds, as it was locked; empty for any other environment."""
+    """Returns the locked packages that an overlay adds; empty for any other environment."""
     return _lines(runtime / LOCK_NAME)
 
 

@@ -1,4 +1,4 @@
-"""How examples are made of raw tables: what the operator and the step agree upon."""
+"""The options for making examples of raw tables, for the operator and the step."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class PrepareOptions(StepOptions):
         time: Column of the time, if there is one.
         eval_percent: Share of the keys in the split ``eval``.
         newest_s: Length of the split ``newest`` at the end of the window, in seconds; None for no such split.
-        table: The main table, each row of which becomes one example; the snapshot's first one by default.
+        table: The main table, each row of which becomes one example; by default, the first table of the snapshot.
         reject: SQL conditions over the columns of ``prepare`` by the reason to reject the rows for which they hold.
         max_rejected: Share of the main table's rows that a single reason may reject.
-        problem: What the label asks for; None: what its values tell.
-        classes: The label's values, in the order of their numbers; None: those that are found, sorted.
+        problem: The kind of problem; None determines it from the label's values.
+        classes: The label's values, in the order of their numbers; None for the values found, sorted.
         weight: Column of the rows' weights, if there is one.
-        more_labels: Columns of further labels, with what each asks for: a problem, its values, or None.
+        more_labels: Columns of further labels, each with a problem, its values, or None.
 
     Raises:
-        BadInput: an option is not of these.
+        BadInput: an option is not allowed.
     """
 
     prepare: str
@@ -72,10 +72,10 @@ class PrepareOptions(StepOptions):
 
     @property
     def of_labels(self) -> tuple[PrepareOptions, ...]:
-        """What was told of each label, the first one's first: the options with that label alone.
+        """The options of each label, starting with the first: the options with only that label.
 
         Raises:
-            BadInput: an option of a further label is not of these.
+            BadInput: an option of a further label is not allowed.
         """
         if not self.more_labels:
             return (self,)
@@ -90,7 +90,7 @@ class PrepareOptions(StepOptions):
 
     @property
     def named(self) -> Target | None:
-        """What is to be predicted, where the classes are named; None where the data tells.
+        """The target, if the classes are given; None if they are determined from the data.
 
         Raises:
             BadInput: problem and classes contradict each other.
@@ -103,7 +103,7 @@ class PrepareOptions(StepOptions):
 
     @property
     def as_text(self) -> bool:
-        """Whether a label that is false or true is a class of that name, not 0 or 1."""
+        """Whether a boolean label is a class named false or true, instead of 0 or 1."""
         return self.classes is not None or self.problem == MULTICLASS
 
 

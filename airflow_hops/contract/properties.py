@@ -1,7 +1,7 @@
-"""What stands in the ``properties`` of each kind of artifact: the facts that downstream, and the pages, read.
+"""The ``properties`` of each kind of artifact: facts that downstream steps and the pages read.
 
-They are JSON in XCom and in the manifest. ``of`` reads those of an artifact, whichever version wrote them: what it does
-not tell has its default. ``to_dict`` is what a step commits. Skew and evaluation have modules of their own.
+They are JSON in XCom and in the manifest. ``of`` reads those of an artifact of any version; missing ones have defaults.
+A step commits ``to_dict``. Skew and evaluation have separate modules.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Properties(JsonFields):
 
     @classmethod
     def of(cls, artifact: Artifact | Manifest) -> Self:
-        """Those of an artifact of this kind.
+        """Reads those of an artifact of this kind.
 
         Raises:
-            BadInput: they are none.
+            BadInput: they are invalid.
         """
         try:
             return cls.from_dict(artifact.properties)
@@ -47,7 +47,7 @@ class Properties(JsonFields):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`; null, and what is not there, are the field's default."""
+        """The inverse of :meth:`to_dict`; null and missing fields have the field's default."""
         return super().from_dict(
             {name: tuple(v) if isinstance(v, list) else v for name, v in value.items() if v is not None}
         )
@@ -55,10 +55,10 @@ class Properties(JsonFields):
 
 @dataclass(frozen=True)
 class SnapshotProperties(Properties):
-    """Of ``snapshot``.
+    """Properties of a ``snapshot``.
 
     Attributes:
-        window: The span that was ingested; None where no table has a time.
+        window: The ingested span; None if no table has a time.
         tables: Their names.
     """
 
@@ -68,18 +68,18 @@ class SnapshotProperties(Properties):
 
 @dataclass(frozen=True)
 class ExamplesProperties(Properties):
-    """Of ``examples``, and of what is made of them.
+    """Properties of ``examples``, and of artifacts made from them.
 
     Attributes:
         label: Name of the label's column.
-        key: Name of the key's column; None where the data has none.
-        time: Name of the time's column; None where the data has none.
+        key: Name of the key's column; None if the data has none.
+        time: Name of the time's column; None if the data has none.
         window: The span of the snapshot.
         splits: Their names.
-        problem: What the label asks for; None in what was written before there were several kinds.
-        classes: Names of the classes in the order of their numbers, where they have any.
+        problem: The kind of problem; None in artifacts of older versions.
+        classes: Names of the classes in the order of their numbers, if any.
         weight: Name of the column of the rows' weights.
-        more_labels: Of further labels, by the names of their columns: ``problem`` and, if any, ``classes``.
+        more_labels: ``problem`` and, if any, ``classes`` of further labels, by column.
     """
 
     label: str | None = None
@@ -94,7 +94,7 @@ class ExamplesProperties(Properties):
 
     @property
     def target(self) -> Target:
-        """What a model of these examples is to predict.
+        """The target of a model of these examples.
 
         Raises:
             BadInput: there is no label, or the properties contradict each other.
@@ -115,10 +115,10 @@ class ExamplesProperties(Properties):
 
 @dataclass(frozen=True)
 class StatisticsProperties(ExamplesProperties):
-    """Of ``statistics``, of examples or of any files.
+    """Properties of ``statistics`` of examples or of any files.
 
     Attributes:
-        skipped_files: By split, files that were left out as unreadable, and why; None where none may be.
+        skipped_files: By split, unreadable files that were skipped, with reasons; None if none may be skipped.
     """
 
     skipped_files: Mapping[str, Mapping[str, str]] | None = where_told()
@@ -126,12 +126,12 @@ class StatisticsProperties(ExamplesProperties):
 
 @dataclass(frozen=True)
 class TransformedExamplesProperties(ExamplesProperties):
-    """Of ``transformed_examples``.
+    """Properties of ``transformed_examples``.
 
     Attributes:
         features: Raw features, in the schema's order.
-        outputs: What the preprocessing function returns, by name: dtype, width, vocabulary size.
-        by_class: Of images: counts by split and class.
+        outputs: The preprocessing function's outputs by name: dtype, width, vocabulary size.
+        by_class: For images: counts by split and class.
     """
 
     features: tuple[str, ...] = ()
@@ -141,13 +141,13 @@ class TransformedExamplesProperties(ExamplesProperties):
 
 @dataclass(frozen=True)
 class SchemaProperties(Properties):
-    """Of ``schema``: columns as in :class:`ExamplesProperties`, None where the schema is not of statistics.
+    """Properties of a ``schema``: columns as in :class:`ExamplesProperties`; None if it is not from statistics.
 
     Attributes:
         label: Name of the label's column.
         key: Name of the key's column.
         time: Name of the time's column.
-        features: Names of the features; None where they were not read.
+        features: Names of the features; None if they were not read.
         weight: Name of the column of the rows' weights.
         more_labels: As in :class:`ExamplesProperties`.
     """
@@ -162,14 +162,14 @@ class SchemaProperties(Properties):
 
 @dataclass(frozen=True)
 class AnomaliesProperties(Properties):
-    """Of ``anomalies``.
+    """Properties of ``anomalies``.
 
     Attributes:
         splits: Splits that were validated.
         errors: At most twenty sentences.
         warnings: At most twenty sentences.
-        proposed_features: Of the proposed schema; None where none is proposed.
-        examples: The good rows as an artifact's JSON value, where they were told from the bad ones.
+        proposed_features: Features of the proposed schema; None if none is proposed.
+        examples: The valid rows as an artifact's JSON value, if they were separated from the invalid ones.
     """
 
     splits: tuple[str, ...] = ()
@@ -181,22 +181,22 @@ class AnomaliesProperties(Properties):
 
 @dataclass(frozen=True)
 class PredictionsProperties(Properties):
-    """Of ``predictions``.
+    """Properties of ``predictions``.
 
     Attributes:
         model: URI of the model artifact.
         model_fingerprint: Its fingerprint.
-        model_name: Where it was deployed, its name.
-        version: Where it was deployed, its version.
+        model_name: Its name, if it was deployed.
+        version: Its version, if it was deployed.
         signature: The signature that was called.
         splits: Splits of the examples.
-        columns: Columns of the examples that were kept.
+        columns: Kept columns of the examples.
         outputs: Names of the outputs and their types.
         key: Name of the key's column, or None.
-        window: Of the examples.
-        problem: What the model predicts; None where it does not tell.
-        classes: Names of the classes in the order of ``probabilities``, where they have any.
-        more_labels: Of the model.
+        window: Window of the examples.
+        problem: The kind of problem; None if the model does not state it.
+        classes: Names of the classes in the order of ``probabilities``, if any.
+        more_labels: Those of the model.
     """
 
     model: str = ""
@@ -216,28 +216,28 @@ class PredictionsProperties(Properties):
 
 @dataclass(frozen=True)
 class ModelProperties(Properties):
-    """Of ``model``; those of a training without examples have none of what comes from them.
+    """Properties of a ``model``; a training without examples lacks those that come from them.
 
     Attributes:
         signature: Name of the serving signature.
         train: The user's function, ``module:function``.
-        ranks: How many there were.
+        ranks: Number of ranks.
         synchronized: Whether the ranks ended with the same weights.
         features: Raw features that the model uses.
-        inputs: What requests hold.
+        inputs: Inputs of requests.
         label: Name of the label's column.
         key: Name of the key's column.
         time: Name of the time's column.
-        window: Of the examples.
+        window: Window of the examples.
         statistics: URI of the statistics that the constants come from.
         statistics_fingerprint: Their fingerprint.
         schema: URI of the schema.
-        problem: What it predicts; None of a model without examples, or from before there were several kinds.
-        classes: Names of the classes in the order of its outputs, where they have any.
+        problem: The kind of problem; None for a model without examples, or of an older version.
+        classes: Names of the classes in the order of its outputs, if any.
         more_labels: As in :class:`ExamplesProperties`: the further labels that it predicts.
-        format: How the model is stored; None for a SavedModel.
-        framework: What it was trained with (``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, ``torch``).
-        library_versions: Of the framework and the converter, by distribution.
+        format: Format of the model; None for a SavedModel.
+        framework: Framework that it was trained with (``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, ``torch``).
+        library_versions: Versions of the framework and the converter, by distribution.
     """
 
     signature: str | None = None
@@ -265,7 +265,7 @@ class ModelProperties(Properties):
         """Name of the folder that holds the model in the artifact: that of its format.
 
         Raises:
-            BadInput: this version knows no such format.
+            BadInput: this version does not support the format.
         """
         for known in get_args(ModelFormat):
             if known == (self.format or "saved_model"):
@@ -288,11 +288,11 @@ class ModelProperties(Properties):
 
 @dataclass(frozen=True)
 class BlessingProperties(Properties):
-    """Of ``infra_blessing``, and of any other that says whether a model may be deployed.
+    """Properties of ``infra_blessing``, and of other artifacts that decide whether a model may be deployed.
 
     Attributes:
-        blessed: Whether it may.
-        reasons: Why, or why not.
+        blessed: Whether it may be deployed.
+        reasons: Reasons for the decision.
     """
 
     blessed: bool = False
@@ -301,12 +301,12 @@ class BlessingProperties(Properties):
 
 @dataclass(frozen=True)
 class DeploymentProperties(Properties):
-    """Of ``deployment``.
+    """Properties of a ``deployment``.
 
     Attributes:
         model_name: The model.
         version: The deployed version.
-        mode: ``champion`` where it has all the traffic, else ``canary``.
+        mode: ``champion`` if it has all the traffic, otherwise ``canary``.
         champion: The champion's version.
         traffic: Version to percent.
     """
@@ -320,12 +320,12 @@ class DeploymentProperties(Properties):
 
 @dataclass(frozen=True)
 class RolloutProperties(Properties):
-    """Of ``rollout``.
+    """Properties of a ``rollout``.
 
     Attributes:
         model_name: The model.
-        version: The version that was decided on.
-        decision: ``promoted``, ``rolled_back`` or ``left``; ``champion`` where there was nothing to decide.
+        version: The version that the decision is about.
+        decision: ``promoted``, ``rolled_back`` or ``left``; ``champion`` if there was nothing to decide.
         reasons: In words.
         champion: The champion's version now.
         traffic: Version to percent now.

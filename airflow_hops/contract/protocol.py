@@ -1,10 +1,10 @@
-"""The step protocol: how the Airflow side and a step's process talk.
+"""The step protocol, by which the Airflow side and a step's process communicate.
 
-Standard library only; both sides import it. The Airflow side writes ``spec.json`` and starts
-``python -m airflow_hops.runtime spec.json`` in a process group of its own. What comes from connections, and may hold
-credentials, is in no file: an environment variable has it, which the step takes out first. The step writes lines to its
-standard output, plain text or *records* (a JSON object behind the ASCII record separator, as in RFC 7464), and, last,
-``result.json``. No exit without a result file is a success.
+It uses only the standard library; both sides import it. The Airflow side writes ``spec.json`` and starts ``python -m
+airflow_hops.runtime spec.json`` in a separate process group. Values of connections, which may contain credentials, are
+not in a file, but in an environment variable that the step removes first. The step writes lines to its standard output,
+plain text or *records* (a JSON object after the ASCII record separator, as in RFC 7464), and finally ``result.json``.
+An exit without a result file is a failure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Output:
 
 @dataclass(frozen=True)
 class StepSpec:
-    """All that a step needs to know.
+    """Everything that a step needs to know.
 
     Attributes:
         step: Name for people: the stage or the task.
@@ -55,8 +55,8 @@ class StepSpec:
         producer: The Airflow task instance.
         code_paths: Folders put on the step's import path (the DAG bundle's).
         cache_key_parts: Recorded in the manifest.
-        services: What the step uses, and what does not count for what it makes: ``tracking_uri`` of MLflow, the model
-            server's ``serving_*``, and as JSON under ``ranks`` where the ranks of a training run.
+        services: Services that the step uses, and that do not affect its result: ``tracking_uri`` of MLflow, the model
+            server's ``serving_*``, and, as JSON under ``ranks``, the place where a training's ranks run.
 
     Raises:
         BadInput: a parameter is not a JSON value.
@@ -79,12 +79,12 @@ class StepSpec:
         check_json(self.params, f"step {self.step!r}: params")
 
     def to_json(self) -> str:
-        """The text of ``spec.json``: all but what :meth:`variables` holds."""
+        """The text of ``spec.json``: everything except :meth:`variables`."""
         value = {name: item for name, item in asdict(self).items() if name not in _OF_CONNECTIONS}
         return json.dumps(value, indent=1)
 
     def variables(self) -> dict[str, str]:
-        """What comes from connections, as a variable of the step's environment: no file holds it."""
+        """Values of connections, as a variable of the step's environment: they are not in any file."""
         return {CONNECTIONS_VARIABLE: json.dumps({name: dict(getattr(self, name)) for name in _OF_CONNECTIONS})}
 
     @classmethod
@@ -92,8 +92,8 @@ class StepSpec:
         """The inverse of :meth:`to_json` and :meth:`variables`.
 
         Args:
-            text: Of ``spec.json``.
-            variables: The step's environment. What is found there is taken out, so that no child of the step has it.
+            text: Text of ``spec.json``.
+            variables: The step's environment. The variable is removed, so that no child of the step has it.
         """
         value = json.loads(text) | json.loads((variables or {}).pop(CONNECTIONS_VARIABLE, "{}"))
         return cls(
@@ -135,7 +135,7 @@ class StepResult:
 
     @classmethod
     def read(cls, path: Path) -> StepResult | None:
-        """The result in the file, or None when the step died before it wrote one."""
+        """Returns the result in the file, or None if the step died before it wrote one."""
         try:
             return cls(**json.loads(path.read_text()))
         except FileNotFoundError:
@@ -149,7 +149,7 @@ class Line:
     Attributes:
         level: A :mod:`logging` level; plain lines are INFO.
         text: The message.
-        progress: Done share of the step, 0 to 1, or None for a log line.
+        progress: Completed share of the step, 0 to 1, or None for a log line.
         metrics: Metrics reported with the line (loss, accuracy), by name.
     """
 
@@ -160,11 +160,11 @@ class Line:
 
 
 def check_json(value: Any, what: str) -> None:
-    """Checks that a value survives the way through JSON.
+    """Checks that a value can be converted to JSON and back.
 
     Args:
         value: The value.
-        what: What to call it in the message.
+        what: Name of the value, for the message.
 
     Raises:
         BadInput: a part of it is not a JSON value; the message says which.
@@ -188,14 +188,14 @@ def check_json(value: Any, what: str) -> None:
 
 
 def json_object(value: Any, what: str) -> dict[str, Any]:
-    """The JSON object in a field of a connection, as text or as it is; an empty one for an empty field.
+    """Returns the JSON object in a field of a connection, which is text or an object; an empty one for an empty field.
 
     Args:
-        value: What is in the field.
-        what: What to call it in the message, which does not show the value: it may hold credentials.
+        value: Value of the field.
+        what: Name of the field, for the message; the value is not shown, because it may contain credentials.
 
     Raises:
-        BadInput: it is no JSON object.
+        BadInput: it is not a JSON object.
     """
     found = f"a {type(value).__name__}"
     if isinstance(value, str) and value.strip():

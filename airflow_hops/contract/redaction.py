@@ -1,7 +1,7 @@
-"""Takes credentials out of texts that people see: messages, logs, pages.
+"""Removes credentials from texts that people see: messages, logs, pages.
 
-Standard library only; both sides import it. What goes: the user and password of a URL, signatures and tokens in its
-query, and values of fields with telling names, as the representation of a dict, JSON or ``name=value`` shows them.
+It uses only the standard library; both sides import it. It removes the user and password of a URL, signatures and
+tokens in its query, and values of fields with names such as ``password``, in dicts, JSON and ``name=value``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAY_HOLD_ONE = re.compile("secret|passw|passphrase|key|token|string|sig|credent
 
 
 def without_password(uri: str) -> tuple[str, str | None]:
-    """A URI less the password in it, and the password."""
+    """Returns a URI without its password, and the password."""
     scheme, separator, rest = uri.partition("://")
     user, at, place = rest.partition("/")[0].rpartition("@")
     name, colon, password = user.partition(":")
@@ -36,7 +36,7 @@ def without_password(uri: str) -> tuple[str, str | None]:
 
 
 def redacted(text: str) -> str:
-    """A text without the credentials in it."""
+    """Returns a text without its credentials."""
     if "://" in text:
         text = _USER.sub(rf"\1{REDACTED}@", text)
     if _MAY_HOLD_ONE.search(text):

@@ -1,4 +1,4 @@
-"""How served rows, or two spans, are compared, and what that comes to: verdict, causes, the artifact's properties."""
+"""The comparison of served rows, or of two spans: options, and the artifact's properties with verdict and causes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ class SkewTest(StepOptions):
     """How two distributions are compared, feature by feature.
 
     Attributes:
-        alpha: Greatest share of false discoveries among the features called drifted (Benjamini and Hochberg); None for
-            fixed thresholds alone, as TFDV does it, without a schema those that
-            :func:`~airflow_hops.runtime.schema.infer_schema` would set.
-        min_rows: Rows in question below which the verdict is "insufficient"; None for 100, and without ``alpha`` for
-            5,000.
-        measures: By feature, what it is judged by instead: of numbers "jensen_shannon", "jensen_shannon_quantiles",
-            "kolmogorov_smirnov", "population_stability_index" or "wasserstein"; of strings "l_infinity",
-            "jensen_shannon", "population_stability_index" or "normalized_abs_difference". Vectors have
-            "maximum_mean_discrepancy" alone.
-        thresholds: By feature, a fixed threshold of its measure; instead of the schema's.
-        comparator: Which of the schema's comparators count: ``skew_comparator`` or ``drift_comparator``.
-        missing_threshold: Change of a share of missing values up to which it is no drift, 0 to 1.
-        seed: Of the simulated samples.
+        alpha: Maximum share of false discoveries among the drifted features (Benjamini and Hochberg); None for fixed
+            thresholds only, as in TFDV; without a schema, those that :func:`~airflow_hops.runtime.schema.infer_schema`
+            would set.
+        min_rows: Number of rows below which the verdict is "insufficient"; None for 100, or, without ``alpha``, 5,000.
+        measures: Measures of features, instead of the default: for numbers "jensen_shannon",
+            "jensen_shannon_quantiles", "kolmogorov_smirnov", "population_stability_index" or "wasserstein"; for strings
+            "l_infinity", "jensen_shannon", "population_stability_index" or "normalized_abs_difference". Vectors have
+            only "maximum_mean_discrepancy".
+        thresholds: Fixed thresholds of features' measures, instead of the schema's.
+        comparator: The schema's comparators to use: ``skew_comparator`` or ``drift_comparator``.
+        missing_threshold: Change of the share of missing values up to which there is no drift, 0 to 1.
+        seed: Seed of the simulated samples.
 
     Raises:
         BadInput: an option is out of range.
@@ -68,7 +67,7 @@ class SkewTest(StepOptions):
 
     @property
     def rows_needed(self) -> int:
-        """Rows that a verdict takes."""
+        """Number of rows that a verdict requires."""
         if self.min_rows is not None:
             return self.min_rows
         return self.MIN_ROWS_OF_THRESHOLDS if self.alpha is None else self.MIN_ROWS
@@ -76,15 +75,15 @@ class SkewTest(StepOptions):
 
 @dataclass(frozen=True)
 class SkewOptions(SkewTest):
-    """The options of the skew stage; JSON values. A verdict takes 1,000 rows unless ``min_rows`` says otherwise.
+    """The options of the skew stage; JSON values. A verdict requires 1,000 rows unless ``min_rows`` is set.
 
     Attributes:
-        model_name: The served model; None where two spans are compared.
+        model_name: The served model; None to compare two spans.
         split: Split of the statistics, and of the examples.
         time_feature: The captured feature that holds the row's own time, seconds since the epoch, or None.
-        attribute: Whether effects on predictions are looked for when something has drifted.
+        attribute: Whether to compute effects on predictions if something has drifted.
         identifiers: Features by which captured rows are joined with examples, to be compared value by value.
-        float_rounding: Digits to which floats are rounded in that comparison; None for none.
+        float_rounding: Digits to which floats are rounded in that comparison; None for no rounding.
     """
 
     model_name: str | None = None
@@ -100,14 +99,14 @@ class SkewOptions(SkewTest):
 
 @dataclass(frozen=True)
 class SkewReference(JsonFields):
-    """What was compared with.
+    """The reference of a comparison.
 
     Attributes:
         statistics: URI of the statistics.
-        fingerprint: Theirs.
+        fingerprint: Fingerprint of the statistics.
         schema: URI of the schema, or None.
-        model: Of captured rows: the model.
-        version: Of captured rows: the version that was trained on the statistics.
+        model: For captured rows: the model.
+        version: For captured rows: the version that was trained on the statistics.
     """
 
     statistics: str = ""
@@ -119,27 +118,27 @@ class SkewReference(JsonFields):
 
 @dataclass(frozen=True)
 class SkewProperties(Properties):
-    """Of ``skew``.
+    """Properties of a ``skew`` artifact.
 
     Attributes:
-        verdict: ``insufficient`` when there are too few rows to say; ``pipeline_fault`` when a drifted feature looks
-            like a broken pipeline; ``drift``; or ``stable``. Empty where the artifact tells none.
+        verdict: ``insufficient`` if there are too few rows; ``pipeline_fault`` if a drifted feature looks like a broken
+            pipeline; ``drift``; or ``stable``. Empty if the artifact has none.
         drifted: Names of the drifted features, the most moved first.
-        lost: Names of those that have no value any more.
-        causes: What the drift of each looks like.
-        effects: How much the drift of each moves a prediction; of a regression in the label's units.
-        problem: What the model predicts, where there are effects; None of two classes in what earlier versions wrote.
-        skewed: Features whose single rows differ.
-        reference: What was compared with.
-        min_rows: Rows that a verdict takes.
-        scores: By feature its score and the threshold; None where there is none.
-        window_end: The end of the span that was looked at, ISO 8601 UTC.
-        captured_from: Of captured rows: the first request.
-        captured_until: Of captured rows: the last request.
-        versions: Of captured rows: how many each version answered.
-        current: Of two spans: URI of the later statistics.
-        split: Of two spans: the split.
-        windows: Of two spans: both windows by role.
+        lost: Names of features that no longer have values.
+        causes: Probable cause of the drift of each.
+        effects: How much the drift of each moves a prediction; in a regression, in the label's unit.
+        problem: The kind of problem, if there are effects; None for two classes in artifacts of older versions.
+        skewed: Features that differ row by row.
+        reference: The reference of the comparison.
+        min_rows: Number of rows that a verdict requires.
+        scores: Score and threshold by feature; None if there is none.
+        window_end: End of the compared span, ISO 8601 UTC.
+        captured_from: For captured rows: time of the first request.
+        captured_until: For captured rows: time of the last request.
+        versions: For captured rows: the number that each version answered.
+        current: For two spans: URI of the later statistics.
+        split: For two spans: the split.
+        windows: For two spans: both windows by role.
     """
 
     verdict: SkewVerdict | Literal[""] = ""
@@ -167,5 +166,5 @@ class SkewProperties(Properties):
 
     @property
     def why_not_learnt(self) -> str | None:
-        """Why it is no reason to retrain, in a word; None for a drift."""
+        """Why it is not a reason to retrain, in one word; None for a drift."""
         return None if self.verdict == DRIFT else PIPELINE_FAULT if self.verdict == PIPELINE_FAULT else "verdict"

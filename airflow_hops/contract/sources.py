@@ -1,4 +1,4 @@
-"""Sources of raw tables and images: what a user says about one, and a file of it."""
+"""Sources of raw tables and images, and their files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Source:
     Attributes:
         uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, with all files
             in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``.
-        format: ``csv``, ``jsonl`` (one JSON object a line) or ``parquet``; of statistics also ``arrow`` (IPC) or
+        format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``; for statistics also ``arrow`` (IPC) or
             ``tfrecord``. None infers it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
             Zstandard) is always recognised by content.
         time_column: Column by which the window selects rows; None takes the whole table. A timestamp without a zone is
@@ -51,14 +51,14 @@ class Source:
 
     @classmethod
     def from_value(cls, table: str, value: Source | str | Mapping[str, Any]) -> Source:
-        """A source from what a DAG may hold: itself, its URI alone, or its fields.
+        """Makes a source from a value in a DAG: a source, a URI, or a mapping of fields.
 
         Args:
             table: The table's name, for the message.
             value: The source.
 
         Raises:
-            BadInput: the value is none of these, or names a field that there is not.
+            BadInput: the value is something else, or names an unknown field.
         """
         if isinstance(value, Source):
             return value
@@ -88,11 +88,11 @@ class ImageSource:
 
     Attributes:
         uri: Absolute local path or fsspec URI: a folder with a folder of image files for each class; Parquet files
-            (one, a glob, or a folder of them) with a column of encoded images; or an IDX file of images, as MNIST's.
-        labels: Of IDX: the IDX file of the labels.
-        image_column: Of Parquet: the encoded images, binary, or a struct with a field ``bytes``.
-        label_column: Of Parquet: names or numbers of the classes.
-        key_column: Of Parquet: identities of the images; None makes them of the file's name and the row's number.
+            (one, a glob, or a folder of them) with a column of encoded images; or an IDX file of images, like MNIST's.
+        labels: For IDX: the IDX file of the labels.
+        image_column: For Parquet: the encoded images, binary, or a struct with a field ``bytes``.
+        label_column: For Parquet: names or numbers of the classes.
+        key_column: For Parquet: identities of the images; None makes them from the file's name and the row's number.
         storage_options: fsspec options. They are kept with the task's rendered fields: leave credentials to the
             environment.
     """
@@ -106,10 +106,10 @@ class ImageSource:
 
     @classmethod
     def from_value(cls, split: str, value: ImageSource | str | Mapping[str, Any]) -> ImageSource:
-        """A source from what a DAG may hold: itself, its URI alone, or its fields.
+        """Makes a source from a value in a DAG: a source, a URI, or a mapping of fields.
 
         Raises:
-            BadInput: the value is none of these, or names a field that there is not.
+            BadInput: the value is something else, or names an unknown field.
         """
         if isinstance(value, ImageSource):
             return value
@@ -134,9 +134,9 @@ class SourceFile:
 
     Attributes:
         path: Path within its file system.
-        name: The path as people write it, with the protocol.
-        size_bytes: Its size; 0 where the file system does not tell.
-        version: What changes when the file does: an etag, a checksum, or the time of its modification.
+        name: The path with the protocol.
+        size_bytes: Its size; 0 if the file system does not report it.
+        version: A string that changes when the file does: an etag, a checksum, or the time of its modification.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""What ``airflow hops init`` finds in a file: its columns, their roles in a pipeline, and what the label asks for."""
+"""The result of ``airflow hops init`` reading a file: its columns, their roles, and the kind of problem."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class ColumnDescription(JsonFields):
 
     Attributes:
         name: Its name.
-        type: What its values are: ``text``, ``integer``, ``float``, ``boolean``, ``time``, or Arrow's name of another.
+        type: Type of its values: ``text``, ``integer``, ``float``, ``boolean``, ``time``, or Arrow's name of another
+            type.
         missing: Rows without a value.
-        example: A value, as text; empty where there is none.
-        role: What the pipeline does with it.
-        why: Why it has this role; empty where its type says it.
+        example: A value, as text; empty if there is none.
+        role: Its role in the pipeline.
+        why: Reason for this role; empty if it follows from the type.
     """
 
     name: str
@@ -34,20 +35,20 @@ class ColumnDescription(JsonFields):
 
 @dataclass(frozen=True)
 class TableDescription(JsonFields):
-    """A table that is one file, or several of the same columns.
+    """A table: one file, or several with the same columns.
 
     Attributes:
-        rows: How many were looked at.
-        whole: Whether these are all.
+        rows: Number of rows read.
+        whole: Whether these are all rows.
         columns: In the file's order.
-        problem: What the label asks for.
-        classes: The label's values in the order of their numbers; None of 0 and 1, and in a regression.
-        largest_class: Share of the rows that the most frequent class has, 0 to 1; None in a regression.
-        request: The features of one row, as a request holds them.
+        problem: The kind of problem.
+        classes: The label's values in the order of their numbers; None for 0 and 1, and in a regression.
+        largest_class: Share of the most frequent class, 0 to 1; None in a regression.
+        request: The features of one row, in the form of a request.
         format: ``csv`` or ``parquet``.
-        delimiter: Of CSV.
-        null_values: Texts that stand for a missing value in CSV.
-        notes: What else a reader should know, a sentence each.
+        delimiter: Delimiter of CSV.
+        null_values: Strings that mean a missing value in CSV.
+        notes: Notes for the reader, one sentence each.
     """
 
     rows: int
@@ -72,5 +73,5 @@ class TableDescription(JsonFields):
         return [column.name for column in self.columns if column.role == role]
 
     def only(self, role: Role) -> ColumnDescription | None:
-        """The column of a role that one column has at most."""
+        """The column of a role that at most one column has."""
         return next((column for column in self.columns if column.role == role), None)

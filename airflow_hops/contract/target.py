@@ -1,4 +1,4 @@
-"""What a model is to predict: the column of the label, and the kind of problem that it makes."""
+"""The target of a model: the column of the label, and the kind of problem."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ MAX_CLASSES = 1000
 
 @dataclass(frozen=True)
 class Target:
-    """What a model is to predict.
+    """The target of a model.
 
     Examples hold a class as its number, an int64, and the value of a regression as a float64.
 
     Attributes:
         label: Name of the label's column.
         problem: The kind of problem.
-        classes: Names of the classes in the order of their numbers; None in a regression, and where the label is 0 or 1
-            by itself.
+        classes: Names of the classes in the order of their numbers; None in a regression, and if the label is 0 or 1.
         weight: Name of the column of the rows' weights (float64, greater than 0), or None.
-        more: Further labels that the same model predicts, of which each is a target without a weight and without more.
-            This one decides whether a model is blessed, promoted or retrained.
+        more: Further labels that the same model predicts; each is a target without a weight and further labels. Only
+            this target decides whether a model is blessed, promoted or retrained.
 
     Raises:
         BadInput: problem and classes contradict each other.
@@ -78,7 +77,7 @@ class Target:
 
         Args:
             label: Name of the label's column.
-            problem: None in what was written before there were several kinds.
+            problem: The kind of problem; None in artifacts of older versions.
             classes: Names of the classes.
             weight: Name of the column of the rows' weights.
             more_labels: Problem and classes of further labels by name, as :attr:`more_labels` has them.
@@ -92,7 +91,7 @@ class Target:
 
     @property
     def more_labels(self) -> dict[str, dict[str, Any]] | None:
-        """The further labels as artifacts state them; None where there are none."""
+        """The further labels in the form of artifacts' properties; None if there are none."""
         classes = {each.label: {} if each.classes is None else {"classes": list(each.classes)} for each in self.more}
         return {each.label: {"problem": each.problem, **classes[each.label]} for each in self.more} or None
 
@@ -102,7 +101,7 @@ class Target:
         return (self, *self.more)
 
     def output_prefix(self, label: str) -> str:
-        """What the names of the served outputs of a label begin with: nothing for the target's own."""
+        """The prefix of the names of a label's served outputs; empty for the target's own label."""
         return "" if label == self.label else f"{label}_"
 
     @property
@@ -112,16 +111,16 @@ class Target:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The columns of examples that training needs beside the features, by name: labels, weight."""
+        """The columns of examples that training needs besides the features, by name: labels, weight."""
         return {**{each.label: each.dtype for each in self.all}, **({self.weight: "float64"} if self.weight else {})}
 
     def class_name(self, number: int) -> str:
-        """What a class is called: its name, or its number where it has none."""
+        """The name of a class, or its number if it has none."""
         return str(number) if self.classes is None else repr(self.classes[number])
 
 
 def problem_of(problem: str | None, classes: tuple[str, ...] | None) -> Problem:
-    """The problem that an artifact states; of one that was written before problems were: by its classes."""
+    """Returns the problem that an artifact states; for artifacts of older versions, derives it from the classes."""
     if problem is None:
         return MULTICLASS if classes is not None and len(classes) > 2 else BINARY
     if problem not in PROBLEMS:
@@ -130,15 +129,15 @@ def problem_of(problem: str | None, classes: tuple[str, ...] | None) -> Problem:
 
 
 def check_heads(found: Any, target: Target, whose: str) -> Mapping[str, Any] | None:
-    """What a model of several outputs gives, by name; None of one that gives a single output, for a single label.
+    """Returns a model's outputs by name; None for a model with a single output, for a single label.
 
     Args:
-        found: What it gives, or is made of: a mapping, where there are several.
-        target: What it is to predict.
+        found: The output of the model, or a mapping of several.
+        target: The model's target.
         whose: For messages.
 
     Raises:
-        BadInput: there are several labels, or outputs, but no mapping; or it has nothing for a label.
+        BadInput: there are several labels, or outputs, but no mapping; or a label has no output.
     """
     labels = [each.label for each in target.all]
     if isinstance(found, Mapping):

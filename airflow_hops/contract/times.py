@@ -1,4 +1,4 @@
-"""The time, as records and artifacts say it."""
+"""Times in the format of records and artifacts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a training is to be done: what the operator, the step and each rank agree upon."""
+"""The options of a training, for the operator, the step and each rank."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class TrainingOptions(StepOptions):
     """The options of a training; JSON values.
 
     Attributes:
-        train: ``module:function`` of the user.
-        script: Instead, a Python file beside the DAG that runs as ``__main__``.
+        train: The user's ``module:function``.
+        script: Instead, a Python file next to the DAG that runs as ``__main__``.
         script_args: The script's arguments.
         shipped: Instead, a function's source: :func:`~airflow_hops.runtime.step.function.call_shipped`.
         params: Hyperparameters.
         env: Variables for all ranks.
         np: Number of ranks that train.
         seed: Seed of weights and of the order of rows.
-        deterministic: Whether the same training gives the same bits: one thread a rank, operations to match.
+        deterministic: Whether the same training gives identical bits: one thread per rank, deterministic operations.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
         guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
         strategy: How the ranks work together: ``horovod``, ``multi_worker_mirrored`` or ``parameter_server``;
-            ``torch``, of ``torch.distributed``; or ``single``, of one process that works alone.
-        parameter_servers: How many further ranks hold variables.
+            ``torch`` for ``torch.distributed``; or ``single`` for one process.
+        parameter_servers: Number of additional ranks that hold variables.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         timeline: Whether Horovod writes its timeline, ``timeline.json`` in the output.
-        tensorboard: Whether to serve a TensorBoard for as long as the training runs.
-        tolerance: How much an exported estimator may differ from the trained one.
-        fall_back: Whether an estimator of scikit-learn without a converter to ONNX is stored with skops.
-        any_value: Whether a function may return any JSON value in place of a model, as shipped ones may.
+        tensorboard: Whether to run a TensorBoard during the training.
+        tolerance: Maximum difference between the exported and the trained estimator.
+        fall_back: Whether to store a scikit-learn estimator without an ONNX converter with skops.
+        any_value: Whether a function may return any JSON value instead of a model, as shipped ones may.
     """
 
     train: str | None = None

@@ -1,4 +1,4 @@
-"""What operators and the web API know of each other."""
+"""Constants that operators and the web API share."""
 
 from __future__ import annotations
 

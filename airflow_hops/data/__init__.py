@@ -1,4 +1,4 @@
-"""Files of data, and the features in them: what the library for user code and the stages both read with."""
+"""Data files and their features, for the library for user code and for the stages."""
 
 from airflow_hops.processes.arrow_hotfix import refuse_pickled_types
 

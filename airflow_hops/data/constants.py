@@ -1,4 +1,4 @@
-"""Constants of a preprocessing function: figures of the training split, read from its TFDV statistics."""
+"""Constants of a preprocessing function: statistics of the training split, computed by TFDV."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NOT_UTF8 = "__BYTES_VALUE__"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The values of a string feature in the training split, the most frequent first.
+    """The values of a string feature in the training split, most frequent first.
 
     Attributes:
         feature: Name of the feature.
-        values: Its values; the id of ``values[i]`` is ``i + 1``, and 0 stands for every other value.
-        looked_up: Tensors of ids made with this vocabulary, by which an output's vocabulary size is known.
+        values: Its values; the id of ``values[i]`` is ``i + 1``, and 0 represents every other value.
+        looked_up: Tensors of ids made with this vocabulary, from which an output's vocabulary size is derived.
     """
 
     feature: str
@@ -33,18 +33,18 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Number of ids: the values, and one for what is not among them."""
+        """Number of ids: one per value, and one for other values."""
         return len(self.values) + 1
 
 
 class Constants:
-    """Figures of the training split, by feature.
+    """Statistics of the training split, by feature.
 
-    Every figure that is asked for is kept in :attr:`used`, so that what a model was built on can be read later.
+    Every requested statistic is kept in :attr:`used`, as a record of the constants of a model.
 
     Args:
         statistics: ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatistics`` of the training split.
-        source: Where they came from, for messages.
+        source: Their origin, for messages.
     """
 
     def __init__(self, statistics: Any, source: str = "statistics") -> None:
@@ -59,7 +59,7 @@ class Constants:
         """Reads ``<split>/FeatureStats.pb``, a binary DatasetFeatureStatisticsList.
 
         Raises:
-            BadInput: there is no such file, or it holds no statistics.
+            BadInput: the file does not exist, or contains no statistics.
         """
         statistics = statistics_pb2.DatasetFeatureStatisticsList()
         try:
@@ -76,7 +76,7 @@ class Constants:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features that the statistics know."""
+        """Names of the features in the statistics."""
         return tuple(self._features)
 
     def row_count(self) -> int:
@@ -92,11 +92,11 @@ class Constants:
         return self._use("std_dev", feature, float(self._numeric(feature).std_dev))
 
     def minimum(self, feature: str) -> float:
-        """Least value."""
+        """Minimum value."""
         return self._use("minimum", feature, float(self._numeric(feature).min))
 
     def maximum(self, feature: str) -> float:
-        """Greatest value."""
+        """Maximum value."""
         return self._use("maximum", feature, float(self._numeric(feature).max))
 
     def median(self, feature: str) -> float:
@@ -110,10 +110,10 @@ class Constants:
         return self._use("missing_fraction", feature, common.num_missing / rows if rows else 0.0)
 
     def quantiles(self, feature: str, n: int) -> list[float]:
-        """The ``n - 1`` boundaries between ``n`` parts of equally many rows; equal boundaries are given once.
+        """Returns the ``n - 1`` boundaries between ``n`` parts with equal numbers of rows, without duplicates.
 
-        They are read off the quantiles histogram of the statistics, linearly inside its buckets (of which the
-        statistics step makes 100 unless told otherwise).
+        They are interpolated linearly within the buckets of the statistics' quantiles histogram (100 buckets by
+        default).
 
         Raises:
             BadInput: ``n`` is below 2, or the statistics have no quantiles of the feature.
@@ -137,12 +137,12 @@ class Constants:
         return self._use(f"quantiles_{n}", feature, boundaries)
 
     def vocabulary(self, feature: str, *, top_k: int | None = None, min_frequency: int = 1) -> Vocabulary:
-        """The values of a string feature, the most frequent first.
+        """Returns the values of a string feature, most frequent first.
 
         Args:
             feature: Name of the feature.
-            top_k: At most so many values; None for all.
-            min_frequency: Only values that so many rows have.
+            top_k: Maximum number of values; None for all.
+            min_frequency: Minimum number of rows with a value.
 
         Raises:
             BadInput: the feature is not a string, or the statistics hold fewer of its values than asked for.

@@ -1,4 +1,4 @@
-"""``features.json``: what goes into a transform graph and what comes out of it."""
+"""``features.json``: the inputs and outputs of a transform graph."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class OutputSpec:
     """An output of the preprocessing function.
 
     Attributes:
-        dtype: TensorFlow's name of it.
+        dtype: TensorFlow's name of its dtype.
         width: Columns of an output of shape ``[batch, width]``; None for one of shape ``[batch]``.
         vocabulary_size: Number of ids, for the ids of a vocabulary; an embedding needs as many rows.
-        inputs: Raw features, and the time, that it is computed from; None where that is not known.
-        image: For an image: how its column, which holds encoded bytes, becomes a tensor of shape
+        inputs: Raw features, and the time, that it is computed from; None if unknown.
+        image: For an image: the conversion of its column of encoded bytes to a tensor of shape
             ``[batch, height, width, channels]``.
     """
 
@@ -47,7 +47,7 @@ class OutputSpec:
         return () if self.width is None else (self.width,)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value; ``vocabulary_size``, ``image`` and ``inputs`` only where there is one."""
+        """The JSON value; ``vocabulary_size``, ``image`` and ``inputs`` only if present."""
         value: dict[str, Any] = {"dtype": self.dtype, "width": self.width}
         if self.vocabulary_size is not None:
             value["vocabulary_size"] = self.vocabulary_size
@@ -75,17 +75,17 @@ class FeatureSpecs:
     """The columns of a transform.
 
     Attributes:
-        features: Raw features in the schema's order, with their dtypes: int64, float32 or string; ``float32[16]`` of
+        features: Raw features in the schema's order, with their dtypes: int64, float32 or string; ``float32[16]`` for
             vectors of 16 numbers.
         label: Name of the label column.
         key: Name of the key column, or None.
         time: Name of the time column (int64, seconds since the epoch), or None.
         outputs: The preprocessing function's outputs by name.
-        extra_inputs: Raw features, and the time, that a served model takes also where it does not use them.
+        extra_inputs: Raw features, and the time, that a served model accepts even if it does not use them.
         classes: Names of the classes in the order of their numbers; None in a regression, and for a label of 0 or 1.
-        problem: What the label asks for; None in a file from before there were several kinds.
+        problem: The kind of problem; None in a file of an older version.
         weight: Name of the column of the rows' weights, or None.
-        more_labels: Problem and classes of further labels by name; None where there are none.
+        more_labels: Problem and classes of further labels by name; None if there are none.
     """
 
     features: Mapping[str, str]
@@ -101,7 +101,7 @@ class FeatureSpecs:
 
     @property
     def target(self) -> Target:
-        """What a model is to predict.
+        """The target of a model.
 
         Raises:
             BadInput: problem and classes contradict each other.
@@ -110,11 +110,11 @@ class FeatureSpecs:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """What the graph takes, by name: the raw features and, last, the time column; dtypes."""
+        """Dtypes of the graph's inputs, by name: the raw features and, last, the time column."""
         return {**self.features, **({self.time: "int64"} if self.time else {})}
 
     def inputs_of(self, outputs: Iterable[str]) -> dict[str, str]:
-        """What a model of some of the outputs takes, by name, in the order of :attr:`inputs`; dtypes.
+        """Returns the dtypes of the inputs of a model of some outputs, by name, in the order of :attr:`inputs`.
 
         Args:
             outputs: Names of the outputs that the model uses.
@@ -147,7 +147,7 @@ class FeatureSpecs:
         """Reads ``features.json``.
 
         Raises:
-            BadInput: the file is missing or is something else.
+            BadInput: the file is missing or invalid.
         """
         try:
             value = json.loads(path.read_text())
@@ -189,7 +189,7 @@ def read_raw_features(
     weight: str | None = None,
     more_labels: Collection[str] = (),
 ) -> dict[str, str]:
-    """The raw features of a schema in its order: every feature but labels, key, time and weight.
+    """Reads the raw features of a schema in its order: every feature except labels, key, time and weight.
 
     Args:
         schema_path: ``schema.pbtxt``, a ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
@@ -204,7 +204,7 @@ def read_raw_features(
         or its value count, is ``float32[n]``.
 
     Raises:
-        BadInput: there is no schema, or a feature of another type, or of lists of several lengths.
+        BadInput: there is no schema, or a feature has another type, or lists of several lengths.
     """
     try:
         schema = text_format.Parse(schema_path.read_text(), schema_pb2.Schema())

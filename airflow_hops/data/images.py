@@ -1,8 +1,8 @@
-"""One definition of what a model sees of an image, for Spark's executors, the training's reader and the served graph.
+"""The conversion of an image to a model's input, for Spark's executors, the training's reader and the served graph.
 
 An encoded image becomes pixels (:func:`decode_pixels`: decoded, resized, cropped, rounded to uint8), and pixels become
-numbers (:func:`normalise`). What executors keep are the pixels, encoded as PNG without loss: the reader, which decodes
-them, and the served model, which takes a client's image as it is, come to the very same numbers.
+numbers (:func:`normalise`). Executors store the pixels, encoded losslessly as PNG, so that the reader, which decodes
+them, and the served model, which takes a client's original image, compute identical numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 
 
 def decode_image(encoded: Any, spec: ImageSpec) -> Any:
-    """An encoded image as numbers: :func:`normalise` of :func:`decode_pixels`.
+    """Returns an encoded image as numbers: :func:`normalise` of :func:`decode_pixels`.
 
     Args:
         encoded: String tensor of shape ``[]``: PNG, JPEG, BMP or GIF (its first frame).
-        spec: What to make of it.
+        spec: The conversion.
 
     Returns:
         float32 of shape ``[height, width, channels]``.
@@ -27,21 +27,21 @@ def decode_image(encoded: Any, spec: ImageSpec) -> Any:
 
 
 def decode_images(encoded: Any, spec: ImageSpec) -> Any:
-    """Encoded images of shape ``[batch]`` as numbers, float32 of shape ``[batch, height, width, channels]``."""
+    """Decodes images of shape ``[batch]`` to numbers, float32 of shape ``[batch, height, width, channels]``."""
     return normalise(decode_pixel_batch(encoded, spec), spec)
 
 
 def decode_pixels(encoded: Any, spec: ImageSpec) -> Any:
-    """An encoded image as pixels, uint8 of shape ``[height, width, channels]``.
+    """Decodes an image to pixels, uint8 of shape ``[height, width, channels]``.
 
-    It is its own fixed point: pixels that are encoded without loss decode to themselves.
+    It is idempotent: losslessly encoded pixels decode to themselves.
 
     Args:
         encoded: String tensor of shape ``[]``.
-        spec: What to make of it.
+        spec: The conversion.
 
     Raises:
-        tf.errors.InvalidArgumentError: when it runs: this is no image, or, where ``fit`` is ``crop``, a smaller one.
+        tf.errors.InvalidArgumentError: when it runs: this is not an image or, if ``fit`` is ``crop``, it is too small.
     """
     tf = import_tensorflow()
     pixels = tf.io.decode_image(encoded, channels=spec.channels, dtype=tf.uint8, expand_animations=False)
@@ -50,9 +50,9 @@ def decode_pixels(encoded: Any, spec: ImageSpec) -> Any:
 
 
 def decode_pixel_batch(encoded: Any, spec: ImageSpec) -> Any:
-    """Encoded images of shape ``[batch]`` as pixels, uint8 of shape ``[batch, height, width, channels]``.
+    """Decodes images of shape ``[batch]`` to pixels, uint8 of shape ``[batch, height, width, channels]``.
 
-    One image is decoded at a time: what is needed beyond the result does not grow with the batch.
+    One image is decoded at a time, so the additional memory does not grow with the batch.
     """
     tf = import_tensorflow()
     return tf.map_fn(
@@ -66,11 +66,11 @@ def decode_pixel_batch(encoded: Any, spec: ImageSpec) -> Any:
 def fit_pixels(pixels: Any, spec: ImageSpec) -> Any:
     """Resizes and crops pixels to the spec's height and width.
 
-    Sizes are reduced with a triangular filter over all pixels that fall into one (anti-aliasing).
+    Images are reduced with a triangular filter (anti-aliasing).
 
     Args:
         pixels: uint8 of shape ``[height, width, channels]``, of any height and width.
-        spec: What to make of it.
+        spec: The conversion.
 
     Returns:
         uint8 of the spec's shape.
@@ -83,11 +83,11 @@ def fit_pixels(pixels: Any, spec: ImageSpec) -> Any:
 
 
 def normalise(pixels: Any, spec: ImageSpec) -> Any:
-    """Pixels as numbers: divided by 255, less the mean, divided by the scale, all by channel.
+    """Converts pixels to numbers: divided by 255, minus the mean, divided by the scale, all by channel.
 
     Args:
         pixels: uint8 of shape ``[..., channels]``.
-        spec: Says by what.
+        spec: Mean and scale.
 
     Returns:
         float32 of the same shape.

@@ -16,7 +16,7 @@ from airflow_hops.data.vectors import check_lengths, dense_vectors, is_list, spl
 
 
 def example_files(folder: Path, split: str) -> list[Path]:
-    """The Parquet files of a split of examples.
+    """Returns the Parquet files of a split of examples.
 
     Raises:
         BadInput: there is no such split, or no file in it.
@@ -29,14 +29,14 @@ def example_files(folder: Path, split: str) -> list[Path]:
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """Refuses names that no column can have on its way to a model.
+    """Checks that names can be column names throughout a pipeline.
 
     Args:
-        names: Of the columns, in their order.
+        names: Names of the columns, in order.
         where: Table or function, for messages.
 
     Raises:
-        BadInput: a name is empty, holds a NUL, or stands twice.
+        BadInput: a name is empty, contains a NUL, or occurs twice.
     """
     seen: set[str] = set()
     for number, name in enumerate(names, 1):
@@ -47,12 +47,12 @@ def check_names(names: Iterable[str], where: str) -> None:
 
 
 def check_columns(path: Path, inputs: Mapping[str, str], *, of: str = "the schema") -> None:
-    """Compares a file's columns with what a transform or a model takes.
+    """Compares a file's columns with the inputs of a transform or a model.
 
     Args:
         path: A Parquet file of examples.
         inputs: Dtypes (int64, float32, float64, string, or a vector's ``float32[16]``) of the columns by name.
-        of: What names the inputs: the schema, or a model's signature.
+        of: Origin of the inputs, for messages: the schema, or a model's signature.
 
     Raises:
         BadInput: the file cannot be read, or a column is missing or of another type.
@@ -71,7 +71,7 @@ def check_columns(path: Path, inputs: Mapping[str, str], *, of: str = "the schem
 
 
 def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrow columns as dense arrays: a missing float becomes NaN, a missing string is empty.
+    """Converts Arrow columns to dense arrays: a missing float becomes NaN, a missing string empty.
 
     Args:
         batch: An Arrow record batch or table.
@@ -79,12 +79,12 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
         where: File or split, for messages.
 
     Returns:
-        By name, arrays of shape ``[rows]``: int64, floats, or bytes as objects; of vectors ``[rows, width]``, a missing
-        one of floats being NaN throughout.
+        Arrays of shape ``[rows]`` by name: int64, floats, or bytes as objects; for vectors ``[rows, width]``, with NaN
+        throughout for a missing one.
 
     Raises:
-        BadInput: an integer is missing, or a column is, or a vector of other values than floats; or a vector is of
-            another length.
+        BadInput: an integer, a column, or a vector of values other than floats is missing; or a vector has another
+            length.
     """
     arrays = {}
     for name, dtype in inputs.items():
@@ -128,10 +128,10 @@ def read_rows(
         files: Parquet files.
         inputs: Dtypes of the raw features by name.
         others: More columns to read (label, slices).
-        batch_rows: Rows of a batch, at most.
+        batch_rows: Maximum number of rows of a batch.
 
     Yields:
-        The dense arrays of a batch, and the record batch that they were made of.
+        The dense arrays of a batch, and its record batch.
     """
     names = list(dict.fromkeys([*inputs, *others]))
     for path in files:

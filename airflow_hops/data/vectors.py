@@ -1,7 +1,7 @@
-"""Vectors: features that are lists of equally many numbers in every row, such as embeddings.
+"""Vectors: features with lists of the same number of values in every row, such as embeddings.
 
-A raw feature's dtype says so: ``float32[16]`` is a vector of 16 numbers, a tensor of shape ``[batch, 16]``. In Parquet
-it is a list of floats; Arrow's lists of a fixed size cannot be written where one is missing.
+The dtype ``float32[16]`` is a vector of 16 numbers, a tensor of shape ``[batch, 16]``. In Parquet it is a list of
+floats, because a missing fixed-size list of Arrow cannot be written.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def finite_vectors(array: pa.Array) -> pa.Array:
 
 
 def check_lengths(column: Any, name: str, width: int, where: str, *, missing: int = 0) -> None:
-    """Refuses lists of another length.
+    """Checks the length of lists.
 
     Args:
         column: An Arrow array of lists.
         name: The column's name, for messages.
-        width: How many values each row must have.
+        width: Number of values that each row must have.
         where: File or split, for messages.
-        missing: The length that a missing list counts as.
+        missing: Length of a missing list.
 
     Raises:
         BadInput: a row has another number of values.
@@ -86,12 +86,12 @@ def check_lengths(column: Any, name: str, width: int, where: str, *, missing: in
 
 
 def dense_vectors(column: Any, name: str, width: int, where: str) -> np.ndarray[Any, Any]:
-    """A column of lists as a matrix.
+    """Converts a column of lists to a matrix.
 
     Args:
         column: An Arrow array of lists of numbers.
         name: The column's name, for messages.
-        width: How many numbers each row must have.
+        width: Number of values that each row must have.
         where: File or split, for messages.
 
     Returns:

@@ -68,7 +68,7 @@ def test_an_artifact_leads_on_to_what_was_made_from_it(open_page: OpenPage, line
     page.get_by_role("link", name="Lineage of this").click()
     expect(page).to_have_url(re.compile("artifact=examples"))
     expect(page.get_by_role("button", name=re.compile("^Deployment"))).not_to_have_count(0)
-    expect(page.get_by_text("Of the examples that prepare has made")).to_be_visible()
+    expect(page.get_by_text("Lineage of the examples that prepare made")).to_be_visible()
     page.get_by_role("link", name="Open examples").click()
     expect(page).to_have_url(re.compile("/plugin/hops/data[?]"))
 

@@ -201,7 +201,7 @@ def test_what_is_decided_on_the_page_is_seen_in_what_is_served(site: Site, open_
 
 def test_who_may_not_trigger_the_dag_has_no_buttons_and_is_refused(site: Site, open_page: OpenPage) -> None:
     page = open_page(PAGE, user="viewer", problems_expected=True)
-    expect(page.get_by_text("and the right to trigger it")).to_be_visible()
+    expect(page.get_by_text("you need permission to trigger")).to_be_visible()
     for name in ("Promote", "Set traffic", "Roll back"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)
     record = site.get(API)
