@@ -66,7 +66,7 @@ class TaskAddress(RunAddress):
 
 
 class Problem(Model):
-    """Why a request was not answered, in words for the user."""
+    """Why a request failed, in words for the user."""
 
     detail: str
 
@@ -77,5 +77,5 @@ class Page(Model):
     total_entries: int
 
 
-Limit = Annotated[int, Field(ge=1, le=1000, description="Entries to send at most")]
-Offset = Annotated[int, Field(ge=0, lt=2**31, description="Entries to leave out first")]
+Limit = Annotated[int, Field(ge=1, le=1000, description="Maximum number of entries")]
+Offset = Annotated[int, Field(ge=0, lt=2**31, description="Number of entries to skip")]

@@ -58,7 +58,7 @@ class SavedView(ViewRequest):
 
 
 class SavedViews(Model):
-    """The views of a pipeline that the user sees, by name."""
+    """The views of a pipeline that the user can see, by name."""
 
     views: list[SavedView]
     may_save: bool
@@ -91,7 +91,7 @@ def save_view(user: GetUserDep, dag_id: str, body: ViewRequest) -> SavedView:
     """Saves a view.
 
     Raises:
-        HTTPException: 409, there is one of that name, or there are too many.
+        HTTPException: 409, the name exists already, or there are too many views.
     """
     store = _store(dag_id)
     now = datetime.now(UTC).replace(microsecond=0)
@@ -104,10 +104,10 @@ def save_view(user: GetUserDep, dag_id: str, body: ViewRequest) -> SavedView:
 
 @router.put("/{view_id}", dependencies=[TRIGGERS_RUNS])
 def rename_view(user: GetUserDep, dag_id: str, view_id: ViewId, body: RenameRequest) -> SavedView:
-    """Gives a view another name.
+    """Renames a view.
 
     Raises:
-        HTTPException: 404, the user sees no such view; 409, there is one of that name.
+        HTTPException: 404, the user has no such view; 409, the name exists already.
     """
     store = _store(dag_id)
     with reaching(store):
@@ -122,10 +122,10 @@ def rename_view(user: GetUserDep, dag_id: str, view_id: ViewId, body: RenameRequ
 
 @router.delete("/{view_id}", status_code=204, dependencies=[TRIGGERS_RUNS])
 def delete_view(user: GetUserDep, dag_id: str, view_id: ViewId) -> None:
-    """Deletes a view: one's own, or a shared one.
+    """Deletes a view of the user, or a shared one.
 
     Raises:
-        HTTPException: 404, the user sees no such view.
+        HTTPException: 404, the user has no such view.
     """
     store = _store(dag_id)
     with reaching(store):

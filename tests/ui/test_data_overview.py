@@ -119,7 +119,7 @@ def test_a_split_of_another_run_and_what_was_served_are_laid_over(site: Site, op
     expect(page).to_have_url(re.compile(re.escape(quote(last, safe=""))[-40:]))
     _ready(page)
     page.get_by_role("button", name="Add data").click()
-    served = page.get_by_role("table", name=re.compile("What was served"))
+    served = page.get_by_role("table", name=re.compile("Served data"))
     served.get_by_role("button", name="Add current").first.click()
     expect(page.get_by_role("group", name="Data sets").locator("button[aria-pressed=true]")).to_have_count(3)
     expect(page.get_by_role("row").filter(has=page.locator('[data-feature="late"]'))).to_contain_text("not in all")

@@ -26,12 +26,12 @@ _HEADERS = {
 )
 def download_file(
     found: TaskArtifact,
-    file: Annotated[str, PathParameter(max_length=4096, description="As the artifact's manifest names it")],
+    file: Annotated[str, PathParameter(max_length=4096, description="Path in the artifact's manifest")],
 ) -> StreamingResponse:
     """A file of an artifact, as an attachment.
 
     Raises:
-        HTTPException: 404, the manifest names no such file; 410, it was deleted; 502, the store cannot be read.
+        HTTPException: 404, the file is not in the manifest; 410, it was deleted; 502, the store cannot be read.
     """
     if not found.has(file):
         raise HTTPException(404, f"the {found.artifact.kind} has no file {file!r}")

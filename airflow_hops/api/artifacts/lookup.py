@@ -26,8 +26,8 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore, kept_version
 from airflow_hops.store.files import LocalFiles
 
-MapIndex = Annotated[int, PathParameter(ge=-1, lt=2**31, description="Of a mapped task; -1 of one that is not")]
-Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="What the artifact is", max_length=64)]
+MapIndex = Annotated[int, PathParameter(ge=-1, lt=2**31, description="Index of a mapped task; -1 for other tasks")]
+Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="Kind of the artifact", max_length=64)]
 
 
 @dataclass(frozen=True)

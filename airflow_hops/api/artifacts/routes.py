@@ -46,7 +46,7 @@ class ArtifactAddress(TaskAddress):
 
 
 class Rows(Model):
-    """Rows that a step read, wrote and rejected, these by reason."""
+    """Rows that a step read, wrote and rejected, with the rejected ones by reason."""
 
     rows_in: int
     rows_out: int
@@ -54,7 +54,7 @@ class Rows(Model):
 
 
 class ArtifactSummary(ArtifactAddress):
-    """What can be said of an artifact without opening it. The address is that of the task that holds it."""
+    """A summary of an artifact, known without opening it. The address is that of the task that returned it."""
 
     fingerprint: str
     cached: bool
@@ -93,13 +93,13 @@ class RunSummary(Model):
 
 
 class RunPage(Page):
-    """Runs, the newest first."""
+    """Runs, newest first."""
 
     runs: list[RunSummary]
 
 
 class RunArtifacts(Model):
-    """The artifacts of a run, in the order in which the pipeline's tasks stand."""
+    """The artifacts of a run, in the order of the pipeline's tasks."""
 
     artifacts: list[ArtifactEntry]
 
@@ -114,7 +114,7 @@ class FileSummary(Model):
 class InputArtifact(Model):
     """An artifact that another was made from.
 
-    One of a DAG that the user may not read has nothing but its kind.
+    For one of a DAG that the user may not read, only the kind is set.
     """
 
     kind: str
@@ -124,7 +124,7 @@ class InputArtifact(Model):
 
 
 class ArtifactDetail(ArtifactEntry):
-    """All that an artifact's manifest says."""
+    """The contents of an artifact's manifest."""
 
     uri: str
     maker: ArtifactAddress
@@ -141,7 +141,7 @@ def list_runs(
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> RunPage:
-    """Runs of a pipeline and what their tasks returned; with ``with``, only those with an artifact of that kind."""
+    """Runs of a pipeline and the results of their tasks; with ``with``, only those with an artifact of that kind."""
     with create_session() as session:
         pipeline_of(session, dag_id)
         wanted = select(DagRun).where(DagRun.dag_id == dag_id)
@@ -164,7 +164,7 @@ def list_runs(
 
 @router.get("/runs/{run_id}/artifacts", dependencies=[READS_RUNS, READS_ARTIFACTS])
 def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
-    """The artifacts of a run, those of failed and waiting tasks included."""
+    """The artifacts of a run, including those of failed and waiting tasks."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         run_of(session, dag_id, run_id)
@@ -189,7 +189,7 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
 def get_artifact(
     found: TaskArtifact, user: GetUserDep, dag_id: str, run_id: str, task_id: str, map_index: int, kind: str
 ) -> ArtifactDetail:
-    """An artifact: its files, its metrics, and what it was made from."""
+    """An artifact: its files, its metrics, and its inputs."""
     manifest = found.manifest
     address = ArtifactAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kind)
     return ArtifactDetail(

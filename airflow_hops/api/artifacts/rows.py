@@ -15,7 +15,7 @@ router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/
 
 
 class ColumnType(Model):
-    """A column: its type in Arrow's words, and what its values are; None where rows of it cannot be sent."""
+    """A column: its Arrow type, and the kind of its values; None if its values cannot be sent."""
 
     name: str
     type: str
@@ -30,14 +30,14 @@ class SplitRows(Model):
 
 
 class RowSplits(Model):
-    """The rows of an artifact by split; none where it has no Parquet files."""
+    """The rows of an artifact by split; empty if it has no Parquet files."""
 
     splits: dict[str, SplitRows]
 
 
 @router.get("/splits", response_model=RowSplits)
 def list_splits(request: Request, found: TaskArtifact) -> Response:
-    """What rows an artifact has."""
+    """The rows of an artifact, by split."""
     params = {"artifact": found.artifact.to_dict()}
     return cached_answer(
         request, (found.fingerprint,), lambda: RowSplits.model_validate(ask(found.hook, "examples/splits", params))
@@ -54,12 +54,14 @@ def sample_rows(
     found: TaskArtifact,
     split: Annotated[str, Query(max_length=250)],
     rows: Annotated[int, Query(ge=1, le=50_000)] = 50_000,
-    column: Annotated[list[str] | None, Query(description="Columns to send; all, where none is named")] = None,
-    row: Annotated[int | None, Query(ge=0, lt=50_000, description="One row of the sample, its numbers in full")] = None,
+    column: Annotated[list[str] | None, Query(description="Columns to return; all by default")] = None,
+    row: Annotated[
+        int | None, Query(ge=0, lt=50_000, description="One row of the sample, with unrounded numbers")
+    ] = None,
 ) -> Response:
     """A sample of a split's rows, the same each time, as typed columns (``runtime/inspection/columns.py``).
 
-    Its numbers have the digits that are enough to place them; a single row has them all.
+    Numbers are rounded to the digits needed for plotting; a single row has all digits.
     """
     params: dict[str, Any] = {"split": split, "rows": rows, "columns": column, "row": row}
     return cached_answer(

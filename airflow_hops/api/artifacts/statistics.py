@@ -22,8 +22,8 @@ _KINDS = ("statistics", "skew")
 _MAP_INDEX = re.compile(r"-1|[0-9]{1,9}")
 Kinds = Literal["num", "string", "bytes", "struct", "none"]
 Dataset = Annotated[str, Query(max_length=250, description="A split of the statistics, or a side of the comparison")]
-Slice = Annotated[str | None, Query(max_length=1000, description="The key of a slice; the whole, where none is named")]
-Weighted = Annotated[bool, Query(description="Whether weights are told in place of counts")]
+Slice = Annotated[str | None, Query(max_length=1000, description="Key of a slice; the whole data set by default")]
+Weighted = Annotated[bool, Query(description="Whether to return weights instead of counts")]
 
 
 class SliceRows(Model):
@@ -34,7 +34,7 @@ class SliceRows(Model):
 
 
 class StatisticsDataset(Model):
-    """A data set that there are statistics of."""
+    """A data set with statistics."""
 
     name: str
     rows: int
@@ -44,7 +44,7 @@ class StatisticsDataset(Model):
 
 
 class StatisticsDatasets(Model):
-    """The data sets of which an artifact has statistics."""
+    """The data sets of an artifact's statistics."""
 
     datasets: list[StatisticsDataset]
     created_at: Time
@@ -62,7 +62,7 @@ class StatisticsDatasets(Model):
 
 
 class FeatureTable(Model):
-    """The features of a data set in columns, rounded to what can be seen."""
+    """The features of a data set in columns, rounded for display."""
 
     rows: int
     weighted_rows: Number
@@ -147,7 +147,7 @@ class Distances(Model):
 
 @router.get("", response_model=StatisticsDatasets)
 def list_statistics(request: Request, found: TaskArtifact) -> Response:
-    """What data sets there are statistics of."""
+    """The data sets of an artifact's statistics."""
     artifact = _checked(found, "kind")
     properties = artifact["properties"]
     window = properties.get("window")
@@ -199,9 +199,9 @@ def list_distances(
     to_dataset: Dataset,
     slice: Slice = None,
     to_slice: Slice = None,
-    feature: Annotated[str | None, Query(max_length=1000, description="One, to have its every measure")] = None,
+    feature: Annotated[str | None, Query(max_length=1000, description="One feature, to get all its measures")] = None,
 ) -> Response:
-    """How far the features of another data set are from those of this one."""
+    """The distances between the features of another data set and those of this one."""
     other = _other(user, to)
     if other.hook.settings.store != found.hook.settings.store:
         raise HTTPException(422, f"to: {to!r} is in the store {other.store.root}, expected {found.store.root}")

@@ -47,7 +47,7 @@ class ServedMark(Model):
 
 
 class LineageNode(Model):
-    """An artifact. Of one that another DAG made, which the user may not read, nothing but its kind is told."""
+    """An artifact. For one of a DAG that the user may not read, only the kind is set."""
 
     id: str
     kind: str
@@ -85,7 +85,7 @@ class LineageEdge(Model):
 
 
 class Lineage(Model):
-    """An artifact, what it was made from and what was made from it."""
+    """An artifact, the artifacts it was made from, and those made from it."""
 
     focus: str
     nodes: list[LineageNode]
@@ -98,7 +98,7 @@ class Lineage(Model):
 
 @router.get("/lineage")
 def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, dag_id: str, run_id: str) -> Lineage:
-    """What an artifact was made from, back to the first data, and what was made from it."""
+    """The artifacts that an artifact was made from, back to the first data, and those made from it."""
     allowed = MayRead(user, DagAccessEntity.XCOM)
     shares = _sharing(found.store)
     with create_session() as session:

@@ -55,7 +55,7 @@ class KeyPart(Model):
 
 
 class Reproduction(Model):
-    """What has to be the same for the task to take this artifact from the cache, and what is not any more."""
+    """The parts of the cache key of an artifact, and those that have changed."""
 
     cache_key: str | None
     """Null where its task is not cached."""
@@ -66,7 +66,7 @@ class Reproduction(Model):
 
 @router.get("/versions")
 def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
-    """The versions of the pipeline's models, and the deployments that brought them."""
+    """The versions of the pipeline's models, and their deployments."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         versions: list[DeployedVersion] = []
@@ -78,7 +78,7 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
 
 @router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/reproduction")
 def get_reproduction(found: TaskArtifact) -> Reproduction:
-    """What it takes to make an artifact again."""
+    """The conditions for making an artifact again."""
     parts = dict(found.manifest.cache_key_parts)
     if not parts:
         return Reproduction(cache_key=None, parts=[], newest_run=None)

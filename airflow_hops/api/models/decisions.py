@@ -59,7 +59,7 @@ class RollbackRequest(DecisionRequest):
 
 
 class Outcome(Model):
-    """The state after a decision: what serves now."""
+    """The state after a decision."""
 
     champion: int | None
     challenger: int | None
@@ -73,7 +73,7 @@ class Outcome(Model):
 
 @router.post("/promote")
 def promote_model_version(user: GetUserDep, served: Served, body: PromoteRequest) -> Outcome:
-    """Gives a version all the traffic, and makes it the champion."""
+    """Gives all the traffic to a version, and makes it the champion."""
     return _decide(user, served, body, "promote", {"version": body.version})
 
 
@@ -86,7 +86,7 @@ def set_model_traffic(user: GetUserDep, served: Served, body: TrafficRequest) ->
 
 @router.post("/roll_back")
 def roll_back_model(user: GetUserDep, served: Served, body: RollbackRequest) -> Outcome:
-    """Takes the canary out, or puts a former champion back."""
+    """Takes the canary out of service, or restores a former champion."""
     return _decide(user, served, body, "roll_back", {"to_version": body.to_version})
 
 

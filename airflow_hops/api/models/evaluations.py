@@ -1,4 +1,4 @@
-"""The evaluation of a version when it was made, beside the champion's of then, overall and by slice."""
+"""The evaluation of a version when it was made, with the champion's at the time, overall and by slice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}"
 
 
 class Gain(Model):
-    """By how much the candidate is better, whatever the metric, on the same rows, with its 95% interval."""
+    """The improvement of the candidate in a metric on the same rows, with its 95% interval; positive is better."""
 
     metric: str
     difference: Number
@@ -41,7 +41,7 @@ class SliceFigures(Model):
     rows: int
     candidate: dict[str, Json]
     champion: dict[str, Json] | None
-    """Of the champion of then, on the same rows; null where there was none."""
+    """Those of the champion at the time, on the same rows; null if there was none."""
     gain: Gain | None
 
 
@@ -60,7 +60,7 @@ class SplitEvaluation(SliceFigures):
 
 
 class LabelEvaluation(Model):
-    """What was found of a label."""
+    """The evaluation of a label."""
 
     metric: str
     """By which the two are compared."""
@@ -79,7 +79,7 @@ class Evaluation(LabelEvaluation):
     blessed: bool
     reasons: list[str]
     champion_version: int | None
-    """The champion of then; null where there was none."""
+    """The champion at the time; null if there was none."""
     more_labels: list[LabelEvaluation]
     """Of further labels that the model predicts."""
 

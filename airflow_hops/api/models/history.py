@@ -11,7 +11,7 @@ from airflow_hops.contract.rollout.decision import Finding as JudgedFinding
 
 
 class DecidedBy(Model):
-    """Who decided: a person, or a task; of a DAG that the user may not read, only that it was another one."""
+    """Who decided: a person, or a task; for a DAG that the user may not read, only that it was another one."""
 
     user: str | None
     dag_id: str | None
@@ -20,7 +20,7 @@ class DecidedBy(Model):
 
 
 class AskedCounts(Model):
-    """Requests that a version had been asked when it was decided."""
+    """Requests to a version at the time of a decision."""
 
     requests: int
     errors: int
@@ -66,7 +66,7 @@ class Decision(Model):
 
 
 class Rollout(Model):
-    """A canary that is being judged."""
+    """A canary under evaluation."""
 
     version: int
     began: Time

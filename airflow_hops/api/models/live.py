@@ -39,7 +39,7 @@ class LiveVersion(Model):
 
 
 class VersionSeries(Model):
-    """Requests of a version, an element a step."""
+    """Requests of a version, one element per step."""
 
     version: int
     requests: list[int]
@@ -53,14 +53,14 @@ class VersionSeries(Model):
 
 
 class BatchSize(Model):
-    """Batches of a size: at most ``rows``, and more than half of it; null for what is larger than all bounds."""
+    """Batches of a size: at most ``rows``, and more than half of it; null for sizes above all bounds."""
 
     rows: int | None
     batches: int
 
 
 class Batching(Model):
-    """Batches of the server's own process, of all its models; lists have an element a step."""
+    """Batches of the server's own process, of all its models; lists have one element per step."""
 
     batches: list[int]
     rows: list[int]
@@ -72,7 +72,7 @@ class Batching(Model):
 
 
 class Series(Model):
-    """The last minutes, in steps; the oldest first."""
+    """The last minutes in steps, oldest first."""
 
     at: list[float]
     """Ends of the steps, seconds since 1970."""
@@ -83,7 +83,7 @@ class Series(Model):
 
 
 class LiveModel(Model):
-    """A served model as its server tells it."""
+    """A served model as its server reports it."""
 
     address: str | None
     kind: str | None
@@ -107,7 +107,7 @@ class LogLine(Model):
 
 
 class LogTail(Model):
-    """The newest lines about a model, the oldest of them first."""
+    """The newest lines about a model, oldest first."""
 
     lines: list[LogLine]
 
@@ -115,9 +115,9 @@ class LogTail(Model):
 @router.get("/live", dependencies=[READS_ARTIFACTS])
 def get_live_model(
     served: Served,
-    minutes: Annotated[float, Query(gt=0, le=60, description="How much of the last hour the series tells")] = 60,
+    minutes: Annotated[float, Query(gt=0, le=60, description="Part of the last hour that the series covers")] = 60,
 ) -> LiveModel:
-    """What the model server says of a model; that it does not answer is an answer too."""
+    """The model server's view of a model; if it does not answer, the response says so."""
     try:
         server = AskedServer.of(served.server_conn_id)
     except ServerAway as error:
@@ -139,8 +139,8 @@ def get_live_model(
 @router.get("/logs", dependencies=[READS_LOGS])
 def tail_model_logs(
     served: Served,
-    version: Annotated[int, Query(ge=0, description="Of this version alone; 0 for all")] = 0,
-    level: Annotated[Literal["INFO", "WARNING", "ERROR"], Query(description="Lines at least as grave")] = "INFO",
+    version: Annotated[int, Query(ge=0, description="Only lines of this version; 0 for all")] = 0,
+    level: Annotated[Literal["INFO", "WARNING", "ERROR"], Query(description="Lowest level of the lines")] = "INFO",
     lines: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> LogTail:
     """The newest lines of the model server's log that are about this model."""

@@ -26,7 +26,7 @@ _metrics = ByteCache(1 << 20)
 
 
 class VersionShare(Model):
-    """A version that takes traffic."""
+    """A version that gets traffic."""
 
     version: int
     since: Time
@@ -50,7 +50,7 @@ class HeadlineMetric(Model):
 
 
 class ServedModel(Model):
-    """The model that a pipeline trains, and what of it serves."""
+    """The model that a pipeline trains, and its serving versions."""
 
     name: str
     champion: VersionShare | None

@@ -31,7 +31,7 @@ _VERDICTS, _LAST_VERDICTS = 50, 5
 
 
 class ModelSummary(Model):
-    """A model, and what of it serves."""
+    """A model, and its serving versions."""
 
     name: str
     champion: VersionShare | None
@@ -48,7 +48,7 @@ class ModelSummary(Model):
 
 
 class ModelPage(Page):
-    """The models that a pipeline works on, those that it deploys first."""
+    """The models that a pipeline works on, starting with those that it deploys."""
 
     models: list[ModelSummary]
 
@@ -79,7 +79,7 @@ class RegisteredVersion(Model):
 
 
 class ModelDetail(Model):
-    """A model: what serves, and every decision on it."""
+    """A model: the serving versions, and all decisions."""
 
     name: str
     champion: VersionShare | None
@@ -98,7 +98,7 @@ class ModelDetail(Model):
 
 
 class ModelVersions(Page):
-    """All versions, the newest first."""
+    """All versions, newest first."""
 
     versions: list[RegisteredVersion]
     registry_problem: str | None
@@ -117,7 +117,7 @@ def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
 
 @router.get("/{model}", dependencies=[READS_ARTIFACTS])
 def get_model(user: GetUserDep, served: Served) -> ModelDetail:
-    """A model and the decisions on it, by its record alone."""
+    """A model and the decisions on it, from its record only."""
     record = read_model_record(served.hook.store, served.name)
     champion, challenger = shares_of(record)
     with create_session() as session:
@@ -138,7 +138,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
 
 @router.get("/{model}/versions", dependencies=[READS_ARTIFACTS])
 def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
-    """A model's versions, by MLflow and by the record."""
+    """A model's versions, from MLflow and from its record."""
     record = read_model_record(served.hook.store, served.name)
     registered, problem = _registered(served)
     readable = readable_makers(user, record, registered.values())

@@ -40,7 +40,7 @@ class LiveShare(Model):
 
 
 class Requests(Model):
-    """Requests of the last hour, in steps; the oldest first."""
+    """Requests of the last hour in steps, oldest first."""
 
     at: list[Time]
     """Ends of the steps."""
@@ -71,14 +71,14 @@ class Activity(Model):
 
 
 class Activities(Model):
-    """By DAG; those whose results the user may not read are left out."""
+    """By DAG, without those whose results the user may not read."""
 
     pipelines: dict[str, Activity]
 
 
 @router.get("/activity")
 def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> Activities:
-    """What goes on with what some pipelines serve."""
+    """The activity of the models that pipelines serve."""
     told = may_read_results(user)
     with create_session() as session:
         known = definitions.pipelines(session, list(readable))

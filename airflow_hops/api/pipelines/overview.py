@@ -67,7 +67,7 @@ class AskedQuestion(Model):
 
 
 class ProposedSchema(Model):
-    """A change of the schema that the newest validation proposes, and that nobody was asked about."""
+    """A schema change that the newest validation proposes without asking anyone."""
 
     validation: ArtifactAddress
     at: Time
@@ -77,7 +77,7 @@ class ProposedSchema(Model):
 
 
 class PipelineOverview(Model):
-    """A pipeline. The overview of a DAG that only watches a model is that of the pipeline that trains this model."""
+    """A pipeline. The overview of a DAG that only monitors a model is that of the pipeline that trains the model."""
 
     pipeline: PipelineSummary
     models: list[str]
@@ -96,7 +96,7 @@ class PipelineOverview(Model):
 
 @router.get("/overview", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
 def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str) -> PipelineOverview:
-    """What there is to know of a pipeline at a glance; its models have routes of their own."""
+    """The overview of a pipeline; its models have separate routes."""
     told = may_read_results(user)
     with create_session() as session:
         seen = Seen.by(session, readable)

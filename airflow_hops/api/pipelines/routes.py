@@ -30,7 +30,7 @@ _WATCHING = {"skew", "retraining"}
 
 
 class Monitor(Model):
-    """A DAG that watches a pipeline's model."""
+    """A DAG that monitors a pipeline's model."""
 
     dag_id: str
     is_paused: bool
@@ -38,7 +38,7 @@ class Monitor(Model):
 
 
 class PipelineSummary(Model):
-    """A pipeline. Who may not read its runs, task instances and XComs learns what it is, and not how it does."""
+    """A pipeline. Without permission to read its runs, task instances and XComs, only its definition is set."""
 
     dag_id: str
     display_name: str

@@ -16,7 +16,7 @@ from airflow_hops.contract.skew import SkewProperties
 
 
 class WorstFeature(Model):
-    """The feature whose score is the largest, measured by its threshold."""
+    """The feature with the largest score relative to its threshold."""
 
     name: str
     score: Number
@@ -24,7 +24,7 @@ class WorstFeature(Model):
 
 
 class SkewState(Model):
-    """The last word of the pipeline's monitoring."""
+    """The last verdict of the pipeline's monitoring."""
 
     verdict: str
     version: int | None
@@ -47,7 +47,7 @@ class SkewPoint(Model):
 
 
 class Retraining(Model):
-    """The last training, and why it was made."""
+    """The last training, and its reason."""
 
     run_id: str
     at: Time

@@ -27,7 +27,7 @@ RUN_IDS = Annotated[list[Annotated[str, Query(pattern=r"^[0-9a-f]{32}$")]], Quer
 
 @router.get("/reports/runs", response_class=HTMLResponse, dependencies=[READS_RUNS, READS_ARTIFACTS])
 def report_training_runs(user: GetUserDep, dag_id: str, run: RUN_IDS) -> HTMLResponse:
-    """Training runs beside each other: parameters, metrics, curves, data; one HTML file to keep or send."""
+    """A comparison of training runs: parameters, metrics, curves, data; one HTML file to keep or send."""
     details = [get_training_run(user, dag_id, run_id) for run_id in dict.fromkeys(run)]
     names = _names(details)
     title = names[0] if len(names) == 1 else f"{dag_id} {len(names)} runs"
@@ -36,7 +36,7 @@ def report_training_runs(user: GetUserDep, dag_id: str, run: RUN_IDS) -> HTMLRes
 
 @router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew/report.html", response_class=HTMLResponse)
 def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> HTMLResponse:
-    """A skew check: verdict, what drifted and why, every feature; one HTML file to keep or send."""
+    """A skew check: verdict, drifted features and causes, all features; one HTML file to keep or send."""
     expect_skew(found)
     skew = describe_comparison(digest(found.store, found.artifact))
     sections = _skew_sections(skew)

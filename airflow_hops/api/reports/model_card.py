@@ -49,7 +49,7 @@ def report_model_version(
     """The model card of a version; one HTML file to keep or send.
 
     Raises:
-        HTTPException: 404, there is no such version.
+        HTTPException: 404, the version does not exist.
     """
     known = {each.version: each for each in list_model_versions(user, served).versions}
     if version not in known:

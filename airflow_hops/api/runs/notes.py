@@ -31,7 +31,7 @@ TagName = Annotated[str, StringConstraints(pattern=r"^\w[\w ./:-]*$", max_length
 
 
 class NoteRequest(Model):
-    """What is to be said of a run or a version."""
+    """The note and tags of a run or a version."""
 
     note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=5000)] | None
     """Null leaves it as it is."""
@@ -60,7 +60,7 @@ def annotate_model_version(
     """Sets the note and tags of a version.
 
     Raises:
-        HTTPException: 403, the pipeline does not deploy the model; 422, a tag is not people's, or MLflow has no such
+        HTTPException: 403, the pipeline does not deploy the model; 422, a tag is reserved, or MLflow does not have the
             version.
     """
     if not served.is_decided_here:

@@ -72,7 +72,7 @@ class RunStages(Model):
 
 @router.get("/stages", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
 def list_run_stages(dag_id: str, run_id: str) -> RunStages:
-    """The stages of a run, with their artifacts; those included that wait, run or failed."""
+    """The stages of a run, with their artifacts, including those that wait, run or failed."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         run = run_of(session, dag_id, run_id)

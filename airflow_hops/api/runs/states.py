@@ -48,7 +48,7 @@ _REFUSING = {
 
 
 class StageState(Model):
-    """A task of a run; of a mapped one, what its instances together come to."""
+    """A task of a run; for a mapped task, the combined state of its instances."""
 
     task_id: str
     stage: str | None
@@ -68,7 +68,7 @@ class RunFailure(Model):
 
 
 class Refusal(Model):
-    """The first task of a run that refused its model, though nothing failed."""
+    """The first task of a run that refused its model, although nothing failed."""
 
     task_id: str
     map_index: int

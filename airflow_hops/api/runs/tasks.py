@@ -45,7 +45,7 @@ class ProgressReport(Model):
 
 
 class TaskResult(Model):
-    """A task instance; of a mapped task as a whole, only ``instances`` are there."""
+    """A task instance; for a mapped task as a whole, only ``instances`` is set."""
 
     stage: str | None
     """The stage, named as its operator's module; null for a task that is none of this package's, or builds on one."""
@@ -96,7 +96,7 @@ class EvaluationTable(Model):
 
 
 class Epochs(Model):
-    """The epochs of a training, as it wrote them."""
+    """The epochs of a training, as it recorded them."""
 
     epochs: list[dict[str, Number]]
     ranks: int | None
@@ -109,10 +109,10 @@ class Epochs(Model):
 
 @router.get("/tasks/{task_id}/{map_index}", dependencies=[READS_TASKS, READS_ARTIFACTS])
 def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex) -> TaskResult:
-    """A task instance: how far it is, and what it made.
+    """A task instance: its progress, and its results.
 
     Raises:
-        HTTPException: 404, there is no such instance, or its task is none of this package's.
+        HTTPException: 404, the instance does not exist, or its task is not one of this package.
     """
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
@@ -161,7 +161,7 @@ def get_evaluation(request: Request, found: TaskArtifact) -> Response:
 
 @router.get("/artifacts/{task_id}/{map_index}/{kind}/epochs", response_model=Epochs)
 def get_epochs(request: Request, found: TaskArtifact) -> Response:
-    """The learning curves of a model, as its training wrote them down."""
+    """The learning curves of a model, as its training recorded them."""
     return cached_answer(request, (found.fingerprint,), lambda: _epochs(found.read_json("training.json")))
 
 

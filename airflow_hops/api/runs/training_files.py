@@ -37,7 +37,7 @@ _HEADERS = {
 _BINARY: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }
-FilePath = Annotated[str, Query(max_length=1000, description="As the list of the run's files names it")]
+FilePath = Annotated[str, Query(max_length=1000, description="Path in the list of the run's files")]
 
 
 class RunFile(Model):
@@ -48,7 +48,7 @@ class RunFile(Model):
 
 
 class RunFiles(Model):
-    """A run's files; ``whole`` is false where there are too many to list."""
+    """A run's files; ``whole`` is false if there are too many to list."""
 
     files: list[RunFile]
     whole: bool
@@ -62,7 +62,7 @@ def list_run_files(dag_id: str, mlflow_run_id: RunId) -> RunFiles:
 
 @router.get("/preview", response_class=Response, responses=_BINARY)
 def preview_run_file(dag_id: str, mlflow_run_id: RunId, path: FilePath) -> Response:
-    """The beginning of a file as plain text, 256 KiB of it; all of a picture."""
+    """The first 256 KiB of a file as plain text; a picture in full."""
     picture = _PICTURES.get(PurePosixPath(path).suffix.lower())
     content = _read(dag_id, mlflow_run_id, path, None if picture else _PREVIEW_BYTES)
     return Response(content, headers=_HEADERS, media_type=picture or "text/plain; charset=utf-8")
@@ -70,7 +70,7 @@ def preview_run_file(dag_id: str, mlflow_run_id: RunId, path: FilePath) -> Respo
 
 @router.get("/download", response_class=Response, responses=_BINARY)
 def download_run_file(dag_id: str, mlflow_run_id: RunId, path: FilePath) -> Response:
-    """A file, to be saved."""
+    """Downloads a file."""
     name = quote(PurePosixPath(path).name)
     headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     content = _read(dag_id, mlflow_run_id, path, None)

@@ -25,7 +25,7 @@ router = APIRouter(
 _SORT = re.compile(r"(?P<down>-?)(?P<what>(?:metrics|params)\.[\w/.: -]{1,250}|run_name|status|start_time|duration)")
 _TRACKED = ("train", "deploy")
 
-RunId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{32}$", description="MLflow's id of the run")]
+RunId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{32}$", description="MLflow's run id")]
 
 
 class RunModelVersion(Model):
@@ -59,27 +59,27 @@ class TrainingRun(Model):
 
 
 class ListedRun(TrainingRun):
-    """A run with the model versions that it led to."""
+    """A run with the model versions registered from it."""
 
     versions: list[RunModelVersion]
 
 
 class TrainingRunPage(Model):
-    """Some of the runs; ``next_page_token`` asks for those that follow."""
+    """A page of runs; ``next_page_token`` requests the next one."""
 
     runs: list[ListedRun]
     next_page_token: str | None
 
 
 class MetricPoint(Model):
-    """A value of a metric, and the step at which it had it."""
+    """A value of a metric, and its step."""
 
     value: Number
     step: int
 
 
 class MetricFigures(Model):
-    """A metric in the course of a run."""
+    """A metric during a run."""
 
     last: MetricPoint
     min: MetricPoint | None
@@ -97,7 +97,7 @@ class RunDataset(Model):
 
 
 class TrainingRunDetail(ListedRun):
-    """All that MLflow knows of a run."""
+    """MLflow's data on a run."""
 
     figures: dict[str, MetricFigures]
     datasets: list[RunDataset]
@@ -129,16 +129,16 @@ class MetricCurves(Model):
 def list_training_runs(
     dag_id: str,
     search: Annotated[str, Query(max_length=2000, description="MLflow's search syntax")] = "",
-    sort: Annotated[str, Query(max_length=300, description="metrics.…, params.…, run_name, …; behind - descending")] = (
-        "-start_time"
-    ),
+    sort: Annotated[
+        str, Query(max_length=300, description="metrics.…, params.…, run_name, …; a leading - means descending")
+    ] = ("-start_time"),
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     page_token: Annotated[str | None, Query(max_length=2000)] = None,
 ) -> TrainingRunPage:
-    """Training runs of a pipeline, filtered and ordered by MLflow; first the newest, where nothing else is asked for.
+    """Training runs of a pipeline, filtered and ordered by MLflow; by default newest first.
 
     Raises:
-        HTTPException: 422, the filter does not parse: where, and what was expected.
+        HTTPException: 422, the filter does not parse; the message has the position and what was expected.
     """
     params = {"filter": search, "order_by": [_order(sort)], "max_results": limit, "page_token": page_token or None}
     found = ask(tracking_hook(dag_id), "runs/search", {"experiment": dag_id, **params})
@@ -159,9 +159,9 @@ def get_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId) -> Tra
 def list_curves(
     dag_id: str,
     mlflow_run_id: RunId,
-    metric: Annotated[list[str] | None, Query(max_length=50, description="Metrics; all, where none is named")] = None,
+    metric: Annotated[list[str] | None, Query(max_length=50, description="Metrics; all by default")] = None,
 ) -> MetricCurves:
-    """How the metrics of a run went."""
+    """The metrics of a run over time."""
     params = {"experiment": dag_id, "run_id": mlflow_run_id, "metrics": metric}
     return MetricCurves(**ask(tracking_hook(dag_id), "runs/curves", params))
 

@@ -44,7 +44,7 @@ Text = Annotated[str, Field(max_length=4 << 20, description="A schema as protobu
 
 
 class ProposalDecision(Model):
-    """What a person decided on a proposed schema."""
+    """A person's decision on a proposed schema."""
 
     choice: Choice
     """``edited``: approved with changes."""
@@ -56,7 +56,7 @@ class ProposalDecision(Model):
 
 
 class ProposalReview(Model):
-    """A proposed schema, and what was decided on it."""
+    """A proposed schema, and the decisions on it."""
 
     fingerprint: str
     """Of the validation that proposes it."""
@@ -79,7 +79,7 @@ class RemainingAnomaly(Model):
 
 
 class SchemaCheck(Model):
-    """What a schema would mean."""
+    """The effects of a schema."""
 
     changes: SchemaComparison
     """From the schema that the data was held against."""
@@ -225,7 +225,7 @@ TaskProposal = Annotated[Proposal, Depends(find_proposal)]
 
 @router.get("", response_model=SchemaComparison)
 def get_proposal(request: Request, proposal: TaskProposal) -> Response:
-    """What the proposed schema changes of the one that the data was held against."""
+    """The changes of the proposed schema compared with the one that the data was validated against."""
     found, schema = proposal.found, proposal.schema
     texts = proposal.before, proposal.text
     made_from = (found.fingerprint, schema.fingerprint, schema.uri)
@@ -234,25 +234,25 @@ def get_proposal(request: Request, proposal: TaskProposal) -> Response:
 
 @router.get("/review")
 def review_proposal(proposal: TaskProposal) -> ProposalReview:
-    """The proposed schema's text, and what was decided on it."""
+    """The proposed schema's text, and the decisions on it."""
     with reaching(proposal.found.store):
         return proposal.review(proposal.decisions())
 
 
 @router.post("/check", dependencies=[TRIGGERS_RUNS])
 def check_proposal(proposal: TaskProposal, body: CheckRequest) -> SchemaCheck:
-    """What an edited schema changes, and which anomalies the data would have under it."""
+    """The changes of an edited schema, and the anomalies that the data would have under it."""
     return SchemaCheck.model_validate(proposal.check(body.text))
 
 
 @router.post("", dependencies=[TRIGGERS_RUNS])
 def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalReview:
-    """Approves the proposed schema, as it is or edited, or rejects it.
+    """Approves the proposed schema, unchanged or edited, or rejects it.
 
     Raises:
-        HTTPException: 403, the schema is another DAG's, which the user may not change; 409, the schema or the proposal
-            has changed since, somebody has decided meanwhile, or the task itself asks; 422, the text is no schema, or
-            changes nothing.
+        HTTPException: 403, the schema belongs to another DAG, which the user may not change; 409, the schema or the
+            proposal has changed since, somebody else has decided, or the task itself asks; 422, the text is not a
+            schema, or changes nothing.
     """
     if not proposal.may_decide():
         raise HTTPException(403, f"you do not have permission to change the schema {proposal.schema.uri}")

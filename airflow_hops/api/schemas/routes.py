@@ -22,7 +22,7 @@ from airflow_hops.store import ArtifactStore
 router = APIRouter(prefix="/api/dags/{dag_id}/schemas", tags=["schema"])
 _PLAIN: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
-Version = Annotated[int | None, Query(ge=1, description="A version; without it what lies there now")]
+Version = Annotated[int | None, Query(ge=1, description="A version; by default the current schema")]
 
 
 class SchemaVersionEntry(Model):
@@ -62,7 +62,7 @@ class SchemaList(Model):
 
 
 class SchemaConstraint(Model):
-    """Something that a schema says, in words."""
+    """A constraint of a schema, in words."""
 
     name: str
     text: str
@@ -109,14 +109,14 @@ class SchemaDetail(Model):
 
 
 class SchemaFeatureDetail(Model):
-    """All that a schema says of a feature: the values of its domain, and its text."""
+    """A feature of a schema: the values of its domain, and its text."""
 
     values: list[str]
     text: str
 
 
 class AspectChange(Model):
-    """An aspect of a feature in two schemas, in words; null where a schema says nothing of it."""
+    """An aspect of a feature in two schemas, in words; null if a schema does not define it."""
 
     name: str
     before: str | None
@@ -162,7 +162,7 @@ def list_schemas(dag_id: str, readable: ReadableDags) -> SchemaList:
 
 @router.get("/{name}", response_model=SchemaDetail)
 def get_schema(request: Request, found: FrozenSchema, version: Version = None) -> Response:
-    """What a frozen schema says, of each feature and as a whole."""
+    """The contents of a frozen schema, for each feature and as a whole."""
     text, source = _text(found, version), _source(found, version)
 
     def make() -> SchemaDetail:
@@ -196,7 +196,7 @@ def get_schema_text(request: Request, found: FrozenSchema, version: Version = No
 def compare_schema_versions(
     request: Request, found: FrozenSchema, before: Annotated[int, Query(ge=1)] = 1, after: Version = None
 ) -> Response:
-    """What differs between two versions, feature by feature."""
+    """The differences between two versions, by feature."""
     texts = _text(found, before), _text(found, after)
     sources = _source(found, before), _source(found, after)
     return cached_answer(

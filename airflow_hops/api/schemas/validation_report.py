@@ -26,7 +26,7 @@ _REPORT, PROPOSED_FILE = "anomalies.json", "proposed.pbtxt"
 
 
 class OffendingValue(Model):
-    """A value that breaks the schema, and in how many rows; null where statistics do not say."""
+    """A value that violates the schema, and its number of rows; null if the statistics do not contain it."""
 
     value: str
     rows: int | None
@@ -76,7 +76,7 @@ class Anomalies(Model):
 
 
 class ValidatedSchema(Model):
-    """The frozen schema that data was held against."""
+    """The frozen schema that data was validated against."""
 
     name: str
     version: int | None
@@ -96,7 +96,7 @@ class ValidationReport(Anomalies):
 
 
 class QuarantineReason(Model):
-    """A rule that a row breaks."""
+    """A rule that a row violates."""
 
     feature: str
     type: str
@@ -104,7 +104,7 @@ class QuarantineReason(Model):
 
 
 class QuarantinedRows(Model):
-    """Rows that break the schema."""
+    """Rows that violate the schema."""
 
     columns: list[str]
     rows: list[list[str | None]]
@@ -115,7 +115,7 @@ class QuarantinedRows(Model):
 
 @router.get("/anomalies", response_model=ValidationReport)
 def get_validation_report(request: Request, found: TaskArtifact, user: GetUserDep, dag_id: str) -> Response:
-    """The anomalies of a validation, each with how many rows have it and examples of their values."""
+    """The anomalies of a validation, each with its number of rows and examples of their values."""
     report: Json = found.read_json(_REPORT)
     statistics, schema = (input_of(found, user, dag_id, role) for role in ("statistics", "schema"))
     against = _validated_against(found)
@@ -150,11 +150,13 @@ def list_quarantined_rows(
     request: Request,
     found: TaskArtifact,
     split: Annotated[str, Query(max_length=250)],
-    reason: Annotated[str | None, Query(max_length=1000, description="Feature and TFDV's type, with a blank")] = None,
+    reason: Annotated[
+        str | None, Query(max_length=1000, description="Feature and TFDV's type, separated by a space")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     offset: Offset = 0,
 ) -> Response:
-    """Rows of a split that break the schema, with the reasons."""
+    """Rows of a split that violate the schema, with the reasons."""
     found.read_json(_REPORT)
     params = {"split": split, "reason": reason, "limit": limit, "offset": offset}
 

@@ -46,7 +46,7 @@ class AnomalousFeature(Model):
 
 
 class ValidationEntry(Model):
-    """A task instance that validates, what it found, and what it asked."""
+    """A task instance that validates, with its findings and its question."""
 
     address: ArtifactAddress
     task_state: str | None
@@ -72,7 +72,7 @@ class ValidationEntry(Model):
 
 
 class ValidationPage(Page):
-    """Validations, the newest run first."""
+    """Validations, newest run first."""
 
     validations: list[ValidationEntry]
     asks: bool
@@ -81,7 +81,7 @@ class ValidationPage(Page):
 
 @router.get("/validations", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
 def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: Offset = 0) -> ValidationPage:
-    """What the validations of a pipeline found, run by run."""
+    """The results of a pipeline's validations, by run."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         total, instances = _instances(session, pipeline, limit, offset)

@@ -35,7 +35,7 @@ class ReportFeature(Model):
 
 
 class RowFeature(Model):
-    """The differences of a feature between rows of the same identifier."""
+    """The differences in a feature between rows of the same identifier."""
 
     name: str
     differ: int
@@ -47,7 +47,7 @@ class RowFeature(Model):
 
 
 class RowComparison(Model):
-    """Served rows beside the training rows of the same identifiers."""
+    """A comparison of served rows with the training rows of the same identifiers."""
 
     identifiers: list[str]
     pairs: int
@@ -114,9 +114,9 @@ class FeatureComparison(ReportFeature):
 def get_skew_report(
     request: Request,
     found: TaskArtifact,
-    features: Annotated[bool, Query(description="Whether features are told one by one; there may be thousands")] = True,
+    features: Annotated[bool, Query(description="Whether to return each feature; there may be thousands")] = True,
 ) -> Response:
-    """What a comparison says."""
+    """The result of a comparison."""
     expect_skew(found)
     store, artifact = found.store, found.artifact
     return cached_answer(

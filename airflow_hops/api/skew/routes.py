@@ -28,7 +28,7 @@ router = APIRouter(prefix="/api/dags/{dag_id}/skew", tags=["skew"], dependencies
 _CHANGES = {"deployed", "canary", "promoted", "rolled_back", "undeployed", "left"}
 """Events of a model's record by which a version comes or goes."""
 
-Checks = Annotated[int, Query(ge=1, le=200, description="Comparisons to send at most, the newest")]
+Checks = Annotated[int, Query(ge=1, le=200, description="Maximum number of comparisons, newest first")]
 Source = Annotated[
     str | None, Query(max_length=512, description="``<dag_id>/<task_id>`` of the task that compares; the newest's")
 ]
@@ -77,7 +77,7 @@ class SkewCheck(ArtifactAddress):
 
 
 class FeatureTimeline(Model):
-    """A feature, by comparison: null where it was not compared."""
+    """A feature, by comparison; null if it was not compared."""
 
     name: str
     # Not `Number`, which looks at each: there are hundreds of thousands, and the serializer says null of what is none.
@@ -86,7 +86,7 @@ class FeatureTimeline(Model):
 
 
 class VersionEvent(Model):
-    """A version came to serve, or went."""
+    """A version started or stopped serving."""
 
     at: Time
     model: str
@@ -162,7 +162,7 @@ class _Task:
 def get_skew_timeline(
     user: GetUserDep, readable: ReadableDags, dag_id: str, source: Source = None, limit: Checks = 50, offset: Offset = 0
 ) -> SkewTimeline:
-    """What the pipeline's monitoring found over time, one of its tasks at a time."""
+    """The results of the pipeline's monitoring over time, for one of its tasks."""
     with create_session() as session:
         tasks = _tasks(session, user, dag_id, readable)
         chosen = _chosen(tasks, source)
@@ -193,7 +193,7 @@ def get_feature_history(
     limit: Checks = 50,
     offset: Offset = 0,
 ) -> FeatureHistory:
-    """All that the same comparisons say of one feature: p-values, missing values, other measures."""
+    """The same comparisons for one feature: p-values, missing values, other measures."""
     with create_session() as session:
         chosen = _chosen(_tasks(session, user, dag_id, readable), source)
         if chosen is None:
