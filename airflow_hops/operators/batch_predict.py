@@ -82,7 +82,7 @@ class BatchPredictOperator(HopsOperator):
         self.conf = conf
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """Examples, and the model where it is given as an artifact."""
+        """Examples, and the model if it is given as an artifact."""
         return {"examples": self.examples, "model": self.model}
 
     def step_params(self, context: Context) -> dict[str, Any]:

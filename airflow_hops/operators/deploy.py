@@ -1,4 +1,4 @@
-"""Registers a blessed model and has the model server take it, as champion or as canary."""
+"""Registers a blessed model, and deploys it to the model server as champion or canary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators whose step outlives the worker: a retry goes on with it."""
+"""Operators whose step outlives the worker: a retry continues it."""
 
 from __future__ import annotations
 

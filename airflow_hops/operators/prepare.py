@@ -1,4 +1,4 @@
-"""Prepare: a snapshot to labelled examples, by Spark code of the user's."""
+"""Prepares labelled examples from a snapshot, with the user's Spark code."""
 
 from __future__ import annotations
 

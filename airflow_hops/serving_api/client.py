@@ -44,9 +44,9 @@ class ModelServerClient:
     Args:
         address: ``host:port`` of the gRPC port.
         timeout_s: Deadline of each call, seconds.
-        tls: Files of a connection by TLS; None for one without.
-        token: A token of the server's ``--control_token_file``, for all calls but predictions.
-        prediction_token: A token of its ``--prediction_token_file``; None shows ``token``.
+        tls: Files for TLS; None for a connection without TLS.
+        token: A token of the server's ``--control_token_file``, for all calls except predictions.
+        prediction_token: A token of its ``--prediction_token_file``; None sends ``token``.
     """
 
     def __init__(
@@ -106,19 +106,19 @@ class ModelServerClient:
         request_id: str | None = None,
         sticky_key: str | None = None,
     ) -> PredictResult:
-        """Asks for a prediction.
+        """Requests a prediction.
 
         Args:
             model: Model name.
             inputs: Alias to array-like; values are converted to the dtype that the model's signature names.
-            version: Version to ask; None leaves the choice to label, traffic split or the latest.
-            label: Label to ask, where no version is given.
+            version: Version to use; None lets the label, the traffic split or the latest version decide.
+            label: Label to use, if no version is given.
             signature: Signature name; None for the default.
-            request_id: Sent as ``x-request-id``: kept with the captured rows. None has the server make one.
-            sticky_key: Sent as ``x-sticky-key``: equal keys go to one version of a split.
+            request_id: Sent as ``x-request-id``, and kept with the captured rows. None lets the server make one.
+            sticky_key: Sent as ``x-sticky-key``: equal keys go to the same version of a split.
 
         Returns:
-            The outputs, and the version that gave them.
+            The outputs, and the version that answered.
 
         Raises:
             ModelServerError: The server refused or cannot be reached.
@@ -152,20 +152,20 @@ class ModelServerClient:
         signature: str | None = None,
         request_id: str | None = None,
     ) -> ClassifyResult:
-        """Asks for the classes of examples.
+        """Requests the classes of examples.
 
         Args:
             model: Model name.
             examples: Feature name to value or list of values, for each example.
-            context: Features of every example that does not name them itself.
-            version: As of :meth:`predict`; so are ``label``, ``signature`` and ``request_id``.
-            label: Label to ask, where no version is given.
+            context: Features of every example that lacks them.
+            version: As in :meth:`predict`.
+            label: Label to use, if no version is given.
             signature: Signature name; None for the default.
             request_id: Sent as ``x-request-id``.
 
         Raises:
             ModelServerError: The server refused or cannot be reached.
-            ValueError: A feature is neither of numbers nor of strings.
+            ValueError: A feature has neither numbers nor strings.
         """
         request = protocol.ClassificationRequest()
         _fill_spec(request.model_spec, model, version, label, signature)
@@ -185,7 +185,7 @@ class ModelServerClient:
         signature: str | None = None,
         request_id: str | None = None,
     ) -> RegressResult:
-        """Asks for the values of examples; the arguments and errors are those of :meth:`classify`."""
+        """Requests the values of examples; arguments and errors are those of :meth:`classify`."""
         request = protocol.RegressionRequest()
         _fill_spec(request.model_spec, model, version, label, signature)
         fill_input(request.input, examples, context)
@@ -196,7 +196,7 @@ class ModelServerClient:
         """Returns the states of a model's versions, or of one.
 
         Raises:
-            ModelServerError: There is no such model or version (code NOT_FOUND), or the server cannot be reached.
+            ModelServerError: The model or version does not exist (code NOT_FOUND), or the server cannot be reached.
         """
         request = protocol.GetModelStatusRequest()
         _fill_spec(request.model_spec, model, version, None)
@@ -207,12 +207,12 @@ class ModelServerClient:
         ]
 
     def reload_config(self, config: Any, *, timeout_s: float | None = None) -> None:
-        """Has the server serve a config, which is the whole truth: a model that it does not name is unloaded.
+        """Makes the server serve a complete config: a model that is not in it is unloaded.
 
         Args:
             config: A ``ModelServerConfig`` message, of :mod:`airflow_hops.serving_api.protocol` or of TensorFlow
                 Serving's own modules.
-            timeout_s: Deadline, seconds: the server answers once what the config adds is available.
+            timeout_s: Deadline in seconds: the server answers once all added versions are available.
 
         Raises:
             ModelServerError: The server refused, or cannot be reached.
@@ -225,10 +225,10 @@ class ModelServerClient:
             raise ModelServerError(f"{code.name} from {self.address}: {response.status.error_message}", code)
 
     def traffic(self, model: str) -> TrafficSplit:
-        """Returns the traffic split of a model; the bundled server alone has any.
+        """Returns the traffic split of a model; only the bundled server has one.
 
         Raises:
-            ModelServerError: There is no such model (code NOT_FOUND), the server is TensorFlow Serving's own
+            ModelServerError: The model does not exist (code NOT_FOUND), the server is TensorFlow Serving's own
                 (UNIMPLEMENTED), or it cannot be reached.
         """
         return _split(self._call(self._get_traffic, protocol.GetTrafficRequest(model=model), self._control))
@@ -258,10 +258,10 @@ class ModelServerClient:
         Args:
             model: Model name.
             version: Version number.
-            timeout_s: How long to wait, seconds; also for the server itself to come up.
+            timeout_s: How long to wait, in seconds, including the start of the server.
 
         Raises:
-            ModelServerError: The version did not load (with the server's own message), or not within the time.
+            ModelServerError: The version did not load (with the server's own message), or not in time.
         """
         deadline_s = time.monotonic() + timeout_s
         failed_since_s: float | None = None
@@ -297,11 +297,11 @@ class ModelServerClient:
 
         Args:
             model: Model name.
-            version: Version number; None for the latest, or what the traffic split chooses.
-            label: Label, where no version is given.
+            version: Version number; None for the latest, or the one that the traffic split chooses.
+            label: Label, if no version is given.
 
         Raises:
-            ModelServerError: There is no such model, version or label, or the server cannot be reached.
+            ModelServerError: The model, version or label does not exist, or the server cannot be reached.
         """
         request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
         _fill_spec(request.model_spec, model, version, label)

@@ -1,4 +1,4 @@
-"""A small REST client of TensorFlow Serving's API, and of what the bundled server adds to it.
+"""A small REST client of TensorFlow Serving's API, and of the bundled server's additions.
 
 Example::
 
@@ -44,10 +44,10 @@ class RestClient:
     Args:
         host: Its host.
         port: Its REST port.
-        timeout_s: How long a call may take, seconds.
-        tls: Files of a connection by TLS; None for one without.
-        token: A token of the server's ``--control_token_file``, for all calls but predictions.
-        prediction_token: A token of its ``--prediction_token_file``; None shows ``token``.
+        timeout_s: Time limit of a call, in seconds.
+        tls: Files for TLS; None for a connection without TLS.
+        token: A token of the server's ``--control_token_file``, for all calls except predictions.
+        prediction_token: A token of its ``--prediction_token_file``; None sends ``token``.
 
     Raises:
         ModelServerError: A file of the connection cannot be read.
@@ -86,19 +86,19 @@ class RestClient:
         signature: str | None = None,
         request_id: str | None = None,
     ) -> PredictResult:
-        """Asks for a prediction, in columns.
+        """Requests a prediction, in columns.
 
         Args:
             model: Model name.
             inputs: Alias to array-like of shape ``[batch, ...]``.
-            version: Version to ask; None leaves the choice to label, traffic split or the latest.
-            label: Label to ask, where no version is given.
+            version: Version to use; None lets the label, the traffic split or the latest version decide.
+            label: Label to use, if no version is given.
             signature: Signature name; None for the default.
             request_id: Sent as ``x-request-id``.
 
         Returns:
-            The outputs; REST does not name the version that answered, so that it is the one asked for, or 0. An only
-            output, which TensorFlow Serving sends without its name, is ``outputs``.
+            The outputs. REST does not name the version that answered, so it is the requested one, or 0. A single
+            output, which TensorFlow Serving sends without its name, is called ``outputs``.
 
         Raises:
             ModelServerError: The server refused or cannot be reached.
@@ -116,7 +116,7 @@ class RestClient:
         """Returns the states of a model's versions, or of one.
 
         Raises:
-            ModelServerError: There is no such model or version (code NOT_FOUND), or the server cannot be reached.
+            ModelServerError: The model or version does not exist (code NOT_FOUND), or the server cannot be reached.
         """
         answer = self.call("GET", _model_path(model, version, None), headers=self._prediction)
         return [
@@ -125,18 +125,18 @@ class RestClient:
         ]
 
     def metadata(self, model: str, *, version: int | None = None, label: str | None = None) -> dict[str, Any]:
-        """Returns what ``/metadata`` answers, as JSON."""
+        """Returns the response of ``/metadata``, as JSON."""
         return self.call("GET", f"{_model_path(model, version, label)}/metadata", headers=self._prediction)
 
     def stats(self) -> dict[str, Any]:
-        """Returns what the bundled server has counted by model and version since it started."""
+        """Returns the bundled server's counts by model and version since its start."""
         return self.call("GET", "/v1/stats")
 
     def traffic(self, model: str) -> TrafficSplit:
         """Returns the bundled server's split of a model.
 
         Raises:
-            ModelServerError: There is no such model, or the server cannot be reached.
+            ModelServerError: The model does not exist, or the server cannot be reached.
         """
         return _split(self.call("GET", f"{_model_path(model, None, None)}:traffic"))
 
@@ -144,7 +144,7 @@ class RestClient:
         """Sets the bundled server's split of a model; None removes it.
 
         Raises:
-            ModelServerError: A version is not known, or the percents do not sum to 100.
+            ModelServerError: A version is unknown, or the percents do not sum to 100.
         """
         body = {"percents": None if percents is None else {str(version): p for version, p in percents.items()}}
         return _split(self.call("POST", f"{_model_path(model, None, None)}:traffic", body))
@@ -152,10 +152,10 @@ class RestClient:
     def call(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Sends a request and reads the JSON that answers it.
+        """Sends a request and reads the JSON response.
 
         Raises:
-            ModelServerError: The server answered with an error, with none, or with what is no JSON object.
+            ModelServerError: The server answered with an error, not at all, or with something other than a JSON object.
         """
         data = None if body is None else json.dumps(body).encode()
         given = {name: value for name, value in {**self._control, **(headers or {})}.items() if value}

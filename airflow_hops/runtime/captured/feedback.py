@@ -1,4 +1,4 @@
-"""Labels that came later, joined with the captured rows that they are of."""
+"""Labels that became known later, joined with captured rows."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] |
 
     Returns:
         An Arrow table of ``request_id``, ``row``, ``at`` (when the label became known), ``received_at`` and a column
-        ``label.<name>`` for each label, null where a row of feedback does not name it; without rows where there is no
-        feedback.
+        ``label.<name>`` for each label, null if a row of feedback lacks it; without rows if there is no feedback.
 
     Raises:
-        BadInput: Labels of one name are of types that do not go together, or a file cannot be read.
+        BadInput: Labels of one name have incompatible types, or a file cannot be read.
     """
     fs, folder = fsspec.url_to_fs(str(model_folder), **(storage_options or {}))
     fs.invalidate_cache()
@@ -60,19 +59,18 @@ def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] |
 
 
 def join_feedback(captured: Any, feedback: Any) -> Any:
-    """Gives captured rows their labels, by request id and row.
+    """Joins captured rows with their labels, by request id and row.
 
     Args:
         captured: An Arrow table of captured rows, with the columns ``request_id`` and ``row``.
-        feedback: An Arrow table of labels, as :func:`read_feedback` returns it. Of several labels of one row and one
-            name, the one that became known last is taken, and of those the one that was received last.
+        feedback: An Arrow table of labels, as :func:`read_feedback` returns it. Of several labels with the same row and
+            name, the one that became known last is used, and of those the one received last.
 
     Returns:
-        The captured rows, all of them and in their order, with the feedback's columns ``label.*``: null where a row has
-        no label.
+        All captured rows in their order, with the feedback's columns ``label.*``: null if a row has no label.
 
     Raises:
-        BadInput: A table has no such columns.
+        BadInput: A table lacks these columns.
     """
     for what, table in (("captured rows", captured), ("feedback", feedback)):
         lacking = [name for name in _KEYS if name not in table.column_names]

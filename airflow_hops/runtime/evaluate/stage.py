@@ -56,13 +56,13 @@ def run(
 ) -> Artifact:
     """The step: writes the artifact ``evaluation``, whether the model is blessed or not.
 
-    A model whose training did not prove that its ranks ended with the same weights is never blessed.
+    A model is never blessed if its training did not confirm that the ranks ended with the same weights.
 
     Args:
         context: The step's context; inputs ``model`` and ``examples``.
-        model_name: Name under which the model is served, whose champion is compared with.
-        splits: Splits to score; None for all of the examples but ``train``. The first must have labels that differ.
-        slices: Columns by whose values the figures are given too.
+        model_name: Name under which the model is served; it is compared with the champion of that name.
+        splits: Splits to score; None for all except ``train``. The first must have labels that differ.
+        slices: Columns by whose values the metrics are also computed.
         metric: As :class:`~airflow_hops.runtime.evaluate.blessing.BlessingRule`; None for the problem's own.
         minimum: As there; None for the problem's own. That of a further label has its name and a slash before the
             metric's.
@@ -71,8 +71,8 @@ def run(
         metrics: The user's own: by name ``module:function``, and whether ``lower`` or ``higher`` is better.
 
     Raises:
-        BadInput: model and examples do not go together, there is no split to score, or all labels of the first one
-            are the same.
+        BadInput: model and examples do not match, there is no split to score, or all labels of the first one are the
+            same.
     """
     model, examples = context.input("model"), context.input("examples")
     target = ExamplesProperties.of(examples).target
@@ -153,18 +153,18 @@ def run(
 def evaluate_model(
     folder: Path, parquet_files: Sequence[Path], label: str, slices: Sequence[str] = (), weight: str | None = None
 ) -> dict[str, Any]:
-    """Figures of one exported model on the rows of Parquet files.
+    """Computes the metrics of one exported model on the rows of Parquet files.
 
     Args:
         folder: Folder of the model, of any format.
         parquet_files: Raw examples.
         label: Name of the label column.
-        slices: Columns by whose values the figures are given too.
+        slices: Columns by whose values the metrics are also computed.
         weight: Name of the column of the rows' weights, or None.
 
     Returns:
-        The figures of the model's problem by name (:mod:`~airflow_hops.runtime.evaluate.binary_metrics` and its
-        siblings), and under ``slices``, for each column, a list of them with their ``value``, the most frequent first.
+        The metrics of the model's problem by name (:mod:`~airflow_hops.runtime.evaluate.binary_metrics` and its
+        siblings), and under ``slices``, for each column, a list of them with their ``value``, most frequent first.
     """
     model = ServedModel(folder)
     scored = score({CANDIDATE: model}, parquet_files, label, weight=weight, slices=slices)

@@ -12,10 +12,10 @@ SUMMARY_FILE = "statistics.json"
 
 
 def load_statistics(path: Path) -> Any:
-    """Reads a ``FeatureStats.pb``, whose first data set is the whole, and others its slices.
+    """Reads a ``FeatureStats.pb``; its first data set is the whole, the others are slices.
 
     Raises:
-        BadInput: there is none, or it is not a DatasetFeatureStatisticsList with a data set.
+        BadInput: the file does not exist, or is not a DatasetFeatureStatisticsList with a data set.
     """
     from google.protobuf.message import DecodeError
     from tensorflow_metadata.proto.v0 import statistics_pb2

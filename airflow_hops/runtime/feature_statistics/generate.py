@@ -1,8 +1,8 @@
 """Statistics of a source, equal to TFDV's, without Beam.
 
-Each batch goes into the accumulators of TFDV's own combiners; accumulators of several processes are merged; what comes
-out is the ``DatasetFeatureStatisticsList`` that TFDV computes. Memory is bounded by the batch size and the number of
-features, not by the rows.
+Each batch is added to the accumulators of TFDV's own combiners, and the accumulators of several processes are merged;
+the result is the ``DatasetFeatureStatisticsList`` that TFDV computes. Memory depends on the batch size and the number
+of features, not on the number of rows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ OnCorrupt = Literal["fail", "skip"]
 
 
 def comparable_options() -> Any:
-    """TFDV's options for statistics that are to be compared: its defaults, with percentiles in the place of deciles.
+    """Returns TFDV's options for statistics to compare: its defaults, with percentiles instead of deciles.
 
-    Where a window differs from its reference only within a tenth of the rows, deciles cannot tell. Features of vectors
-    get samples.
+    Deciles do not show a difference within a tenth of the rows. Vector features get samples.
     """
     import tensorflow_data_validation as tfdv
 
@@ -38,13 +37,13 @@ def comparable_options() -> Any:
 
 @dataclass(frozen=True)
 class Collected:
-    """Statistics, and what is to be known of how they came about.
+    """Statistics, and how they were computed.
 
     Attributes:
         statistics: ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``.
-        rows: Rows that were read, in the sample or not.
-        sampled: Rows that statistics were computed of.
-        skipped: Files that could not be read and were left out, with the reason, by name.
+        rows: Number of rows read, inside or outside the sample.
+        sampled: Number of rows in the statistics.
+        skipped: Unreadable files that were skipped, with reasons, by name.
     """
 
     statistics: Any
@@ -64,28 +63,28 @@ def generate_statistics(
 ) -> Any:
     """Computes TFDV statistics.
 
-    Equal to what TFDV's Beam pipeline computes of the same rows: exactly for counts, means, missing and top values
-    (values above 1,024 bytes are counted together, as TFDV's own sketches do), within the sketches' stated error for
+    They equal those of TFDV's Beam pipeline on the same rows: exactly for counts, means, missing and top values (values
+    above 1,024 bytes are counted together, as in TFDV's own sketches), and within the sketches' stated error for
     quantiles and for numbers of distinct values above 16,384. NaN is a value, counted as ``num_nan``; null is missing.
 
     Args:
         source: A file, a folder or a glob, as a path or as a URI of fsspec; an
             ``airflow_hops.contract.sources.Source``; an Arrow table, or an iterable of record batches. Files are
-            Parquet, CSV, JSON lines, Arrow IPC or TFRecord of ``tf.Example``, by name or else by content. With
+            Parquet, CSV, JSON lines, Arrow IPC or TFRecord of ``tf.Example``, identified by name or by content. With
             ``engine="spark"`` also a Spark DataFrame, or a table as ``spark://database.table``.
         options: ``tensorflow_data_validation.StatsOptions``; None for TFDV's defaults.
         engine: "local" for this machine, "spark" for the executors of the active Spark session.
-        workers: Processes of the local engine; None for one a core where the source is large enough to pay for them.
-        exclude: Columns to leave out (a key has no distribution worth knowing).
-        on_corrupt: What to do about a file that cannot be read: "fail", or "skip" it with a warning.
+        workers: Number of processes of the local engine; None for one per core if the source is large enough.
+        exclude: Columns to leave out, such as a key.
+        on_corrupt: Action for a file that cannot be read: "fail", or "skip" it with a warning.
 
     Returns:
-        ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``: one data set, or the whole (named
-        "All Examples") and then every slice, where the options ask for slices.
+        ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``: one data set or, if the options
+        have slices, the whole (named "All Examples") followed by every slice.
 
     Raises:
-        BadInput: no file, no rows, a corrupt file, a column of a type that has no statistics, or of different types in
-            different files; an option that needs Beam.
+        BadInput: there is no file or no row, a file is corrupt, a column has a type without statistics or different
+            types in different files, or an option requires Beam.
     """
     return collect_statistics(
         source, options=options, engine=engine, workers=workers, exclude=exclude, on_corrupt=on_corrupt
@@ -102,16 +101,16 @@ def collect_statistics(
     on_corrupt: OnCorrupt = "fail",
     progress: Callable[[float], None] | None = None,
 ) -> Collected:
-    """As :func:`generate_statistics`, with what is to be known of how they came about.
+    """Like :func:`generate_statistics`, and returns how they were computed.
 
     Args:
         source: The source.
         options: ``StatsOptions``.
-        engine: Where it runs.
-        workers: Processes.
+        engine: The engine.
+        workers: Number of processes.
         exclude: Columns to leave out.
-        on_corrupt: What to do about a file that cannot be read.
-        progress: Called now and then with the share that is done, 0 to 1.
+        on_corrupt: Action for a file that cannot be read.
+        progress: Called from time to time with the completed share, 0 to 1.
     """
     if engine not in ("local", "spark"):
         raise BadInput(f"engine is {engine!r}, expected 'local' or 'spark'")

@@ -1,4 +1,4 @@
-"""What differs between two schemas, feature by feature, in lines that a person can approve."""
+"""The differences between two schemas, by feature, in a form for people to approve."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Change:
     """One difference.
 
     Attributes:
-        feature: Name of the feature, a nested one with dots; empty where the schema as a whole is meant.
-        aspect: What of it: ``feature`` (it is new or gone), ``type``, ``presence``, ``values per row``, ``shape``,
-            ``domain``, ``range``, or the name of the field of ``Feature`` or ``Schema``.
-        before: The value before, as JSON; None where there was none.
+        feature: Name of the feature, with dots if nested; empty for the schema as a whole.
+        aspect: The changed aspect: ``feature`` (added or removed), ``type``, ``presence``, ``values per row``,
+            ``shape``, ``domain``, ``range``, or the name of the field of ``Feature`` or ``Schema``.
+        before: The value before, as JSON; None if there was none.
         after: The value after.
         text: The change in words.
     """
@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True)
 class SchemaDiff:
-    """The differences of two schemas; false where there is none."""
+    """The differences between two schemas; false if there are none."""
 
     changes: tuple[Change, ...]
 
@@ -58,7 +58,7 @@ class SchemaDiff:
         """The differences as a Markdown list; names and values from the data are escaped.
 
         Args:
-            limit: How many are listed; the rest is counted.
+            limit: Maximum number to list; the rest is counted.
         """
         lines = [f"- **{_escaped(c.feature or 'schema')}**: {_escaped(c.text)}" for c in self.changes[:limit]]
         if len(self.changes) > limit:
@@ -72,11 +72,11 @@ class SchemaDiff:
 
 @dataclass(frozen=True)
 class Aspect:
-    """What a schema says of one thing.
+    """One aspect of a schema.
 
     Attributes:
-        value: As JSON; what is compared.
-        phrase: In words.
+        value: The value to compare, as JSON.
+        phrase: The value in words.
     """
 
     value: Any
@@ -84,14 +84,14 @@ class Aspect:
 
 
 def diff_schemas(before: Any, after: Any) -> SchemaDiff:
-    """Compares two schemas by what they mean: the order of features and of a domain's values does not count.
+    """Compares two schemas by their meaning: the order of features and of a domain's values is ignored.
 
     Args:
         before: ``Schema``, or the path of a ``schema.pbtxt``.
         after: The same.
 
     Returns:
-        The differences: of the schema as a whole, then of each feature in the order of ``before``, new ones last.
+        The differences in the schema as a whole, then in each feature in the order of ``before``, with new ones last.
 
     Raises:
         BadInput: a file is missing or does not parse.
@@ -137,7 +137,7 @@ def _few(values: Sequence[str]) -> str:
 
 
 def describe_schema(given: Any) -> dict[str, dict[str, Aspect]]:
-    """The aspects of each feature by its name, and of the schema as a whole under no name.
+    """Returns the aspects of each feature by name, and of the schema as a whole under the empty name.
 
     Args:
         given: ``Schema``, or the path of a ``schema.pbtxt``.

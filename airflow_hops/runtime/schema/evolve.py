@@ -1,4 +1,4 @@
-"""A schema for data that has changed: the least change of the one in force that lets the data through."""
+"""A schema for changed data: the smallest change to the current schema that makes the data valid."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ _COMPARATORS = ("drift_comparator", "skew_comparator")
 
 
 def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING) -> Any:
-    """The least change of a schema under which TFDV finds no anomaly in statistics.
+    """Returns the smallest change to a schema under which TFDV finds no anomalies in the statistics.
 
-    What ``tfdv.update_schema`` changes is changed as it does: a domain gains values, a bound moves, a share of present
-    values falls to what it is, a new column becomes a feature, a missing one is deprecated. In four cases it is not
-    followed. A feature of another type gets that type, where TFDV deprecates it. A new column gets the comparators that
-    ``infer_schema`` gives. What is found in another environment than TRAINING changes the schema for that environment
-    alone: a column that is missing there is declared absent from it, a new one belongs to it only. And where the
-    data set has fewer or more rows than the schema allows, the bound moves.
+    The changes are those of ``tfdv.update_schema``: a domain gains values, a bound moves, the required share of present
+    values decreases, a new column becomes a feature, a missing one is deprecated. There are four exceptions. A feature
+    with another type gets that type; TFDV would deprecate it. A new column gets the comparators of ``infer_schema``.
+    Anomalies in an environment other than TRAINING change the schema only for that environment: a missing column is
+    declared absent from it, a new one belongs only to it. If the data set has fewer or more rows than the schema
+    allows, the bound moves.
 
-    Everything else stays: environments, comparators, annotations, domains' order, features without an anomaly.
-    Comments of a ``schema.pbtxt`` are no part of a ``Schema``, and are not in the proposal.
+    Everything else is kept: environments, comparators, annotations, the order of domains, features without anomalies.
+    Comments of a ``schema.pbtxt`` are not part of a ``Schema``, so the proposal lacks them.
 
     Args:
         schema: ``Schema``; it is not changed.
-        statistics: ``DatasetFeatureStatisticsList`` of the new data; the first data set counts.
-        environment: One of the schema's environments; ignored where it has none.
+        statistics: ``DatasetFeatureStatisticsList`` of the new data; only the first data set is used.
+        environment: One of the schema's environments; ignored if it has none.
 
     Returns:
-        A new ``Schema``, equal to the given one where there is no anomaly.
+        A new ``Schema``, equal to the given one if there are no anomalies.
 
     Raises:
-        BadInput: the schema has no such environment, the statistics are of no rows, or no change removes an anomaly.
+        BadInput: the schema does not have the environment, the statistics have no rows, or no change removes an
+            anomaly.
     """
     known = list(schema.default_environment)
     if known and environment not in known:

@@ -24,7 +24,7 @@ def load_schema(path: str | Path) -> Any:
     """Reads a ``schema.pbtxt``.
 
     Raises:
-        BadInput: there is none, or it does not parse.
+        BadInput: the file does not exist, or does not parse.
     """
     try:
         return parse_schema(Path(path).read_text(encoding="utf-8"), str(path))
@@ -39,7 +39,7 @@ def parse_schema(text: str, source: str) -> Any:
 
     Args:
         text: The text.
-        source: Where it came from, for the message.
+        source: Its origin, for the message.
 
     Raises:
         BadInput: it does not parse, a feature has no name, or two have the same; the message has line and column.

@@ -41,12 +41,12 @@ def infer_schema(
     comparators: Mapping[str, Mapping[str, float]] | None = None,
     environments: Mapping[str, Collection[str]] | None = None,
 ) -> Any:
-    """Infers a schema as TFDV does, and completes it with what TFDV leaves to its users.
+    """Infers a schema with TFDV, and adds what TFDV does not infer.
 
-    On top of ``tfdv.infer_schema``: a share of rows in which an optional feature must be present; environments, by
-    default TRAINING and SERVING, labels and weight being absent from the latter; drift and skew comparators of every
-    feature but labels, key, time and weight, those of vectors without a threshold; 0 and 1 as the only values of a
-    label that has no other; the names of the labels' classes.
+    In addition to ``tfdv.infer_schema``, it sets the share of rows in which an optional feature must be present;
+    environments, by default TRAINING and SERVING (without labels and weight); drift and skew comparators of every
+    feature except labels, key, time and weight (without a threshold for vectors); 0 and 1 as the only values of a label
+    with no others; and the names of the labels' classes.
 
     Args:
         statistics: ``DatasetFeatureStatisticsList`` of the training split.
@@ -55,24 +55,25 @@ def infer_schema(
         time: Name of the time column.
         weight: Name of the column of the rows' weights.
         classes: Names of the label's classes, in the order of their numbers.
-        problem: What the label asks for, where that is known: that of a ``regression`` gets no domain.
-        more_labels: Of further labels, by name: their ``classes`` and ``problem``, where they have any.
+        problem: The kind of problem, if known: the label of a ``regression`` gets no domain.
+        more_labels: ``classes`` and ``problem`` of further labels, by name, if any.
         infinity_norm: Threshold of the comparators of string features: L-infinity distance of the shares, 0 to 1.
         jensen_shannon: Threshold of the comparators of numeric features: Jensen-Shannon divergence, 0 to 1.
-        max_domain_values: A string feature with at most so many distinct values gets a domain, the list of them.
-        presence_tolerance: How far the share of present values of an optional feature may fall below what it is in
-            the statistics, 0 to 1. A feature that is never missing is required in every row.
+        max_domain_values: A string feature with at most this many distinct values gets a domain that lists them.
+        presence_tolerance: How far the share of present values of an optional feature may fall below the share in the
+            statistics, 0 to 1. A feature that is never missing is required in every row.
         comparators: Thresholds of single features by measure, ``{"temp": {"jensen_shannon": 0.3}}``, instead of the
-            default ones; no measure, no comparator. Jensen-Shannon divergence is defined for strings too.
-        environments: The schema's environments, each with the features that are absent from it; None for TRAINING with
-            all, and SERVING without labels and weight.
+            defaults; a feature without a measure has no comparator. Jensen-Shannon divergence is also defined for
+            strings.
+        environments: The schema's environments, each with the features that it lacks; None for TRAINING with all
+            features, and SERVING without labels and weight.
 
     Returns:
         ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
 
     Raises:
-        BadInput: a feature that is named is not in the statistics, a threshold is outside of 0 to 1, or a measure is
-            unknown or not defined for the feature's type.
+        BadInput: a named feature is not in the statistics, a threshold is outside 0 to 1, or a measure is unknown or
+            not defined for the feature's type.
     """
     comparators = comparators or {}
     labels = {} if label is None else {label: (classes, problem)}
@@ -118,9 +119,9 @@ def _holds_0_and_1_at_the_ends(found: Any) -> bool:
 
 
 def set_classes(feature: Any, classes: Sequence[str]) -> None:
-    """Says in a schema's feature, the label, what its numbers stand for.
+    """Writes the names of the classes into the label's feature of a schema.
 
-    TFDV has no place for that: the names are tags of its annotation, in the order of the numbers.
+    TFDV has no field for them: they are tags of the feature's annotation, in the order of their numbers.
     """
     others = [tag for tag in feature.annotation.tag if not tag.startswith(_CLASS_TAG)]
     del feature.annotation.tag[:]
@@ -129,7 +130,7 @@ def set_classes(feature: Any, classes: Sequence[str]) -> None:
 
 
 def classes_of(schema: Any, label: str) -> tuple[str, ...] | None:
-    """What the label's numbers stand for; None where the schema does not say."""
+    """Returns the names of the label's classes; None if the schema does not have them."""
     tags = [tag for feature in schema.feature if feature.name == label for tag in feature.annotation.tag]
     return tuple(tag.removeprefix(_CLASS_TAG) for tag in tags if tag.startswith(_CLASS_TAG)) or None
 

@@ -1,4 +1,4 @@
-"""How much each feature's drift moves what the model predicts."""
+"""The effect of each feature's drift on the model's predictions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ SAMPLE_ROWS = 20_000
 
 @dataclass(frozen=True)
 class Effect:
-    """What a feature's drift does to predictions.
+    """The effect of a feature's drift on predictions.
 
     Attributes:
-        effect: Mean absolute change of a prediction: of a probability, 0 to 1; of a regression in the label's units; of
-            several classes the total variation (half of the sum of the absolute changes), 0 to 1.
-        effect_signed: Mean change that the drift has made: above 0 where it has raised predictions; None of several
-            classes.
-        standard_error: Of ``effect``.
-        by_class: Of several classes, the mean change of the probability of each.
+        effect: Mean absolute change of a prediction: of a probability, 0 to 1; in a regression, in the label's unit;
+            with several classes, the total variation (half of the sum of the absolute changes), 0 to 1.
+        effect_signed: Mean change caused by the drift: above 0 if it raises predictions; None with several classes.
+        standard_error: Standard error of ``effect``.
+        by_class: With several classes, the mean change of the probability of each.
     """
 
     effect: float
@@ -41,17 +40,17 @@ class Effect:
 
 @dataclass(frozen=True)
 class Attribution:
-    """What drift does to predictions.
+    """The effects of drift on predictions.
 
     Attributes:
-        effects: By feature, the greatest first; empty where there is a ``note``.
-        rows: Rows that were scored.
-        prediction_reference: Mean prediction over rows of the reference; None where there is a ``note``, or several
+        effects: Effects by feature, largest first; empty if there is a ``note``.
+        rows: Number of rows scored.
+        prediction_reference: Mean prediction over rows of the reference; None if there is a ``note``, or with several
             classes.
         prediction_current: Mean prediction over current rows.
-        note: Why nothing could be attributed; None where it could.
+        note: Why nothing could be attributed, or None.
         problem: What the model predicts.
-        by_class: Of several classes, the mean probability of each over rows of the reference, and over current rows.
+        by_class: With several classes, the mean probability of each over rows of the reference, and over current rows.
     """
 
     effects: Mapping[str, Effect] = field(default_factory=dict)
@@ -77,28 +76,27 @@ def attribute_drift(
     seed: int = 0,
     classes: Sequence[str] | None = None,
 ) -> Attribution:
-    """Gives one feature after the other its distribution of the reference back, and looks how predictions change.
+    """Restores the reference distribution of one feature at a time, and measures how predictions change.
 
-    A feature is intervened upon in the current rows, the others stay what they are, and the model predicts anew, as in
-    the importance of Breiman (Random Forests, 2001) and in the interventional view of Janzing, Minorics and Blöbaum
-    (Feature relevance quantification in explainable AI, 2020). The new values are not independent draws, which would
-    tell how important a feature is even where it has not moved, but the least change that restores the distribution
-    (an optimal transport; cf. Budhathoki, Janzing, Blöbaum and Ng, Why did the distribution change?, 2021): numbers
-    take the reference's value at their own rank, and of the strings, and of the missing values, as few are replaced as
-    shares allow. Vectors get the reference's means and covariances alone, by the least linear change that gives them
-    those, in directions in which they vary; where they are all equal, they are drawn from the reference. A feature
-    that has not drifted has an effect near 0.
+    One feature is changed in the current rows, the others stay, and the model predicts again, as in the importance of
+    Breiman (Random Forests, 2001) and in the interventional view of Janzing, Minorics and Blöbaum (Feature relevance
+    quantification in explainable AI, 2020). The new values are not independent draws, which would measure a feature's
+    importance even without drift, but the smallest change that restores the distribution (an optimal transport; cf.
+    Budhathoki, Janzing, Blöbaum and Ng, Why did the distribution change?, 2021): numbers take the reference's value at
+    the same rank, and as few strings and missing values are replaced as the shares allow. Vectors only get the
+    reference's means and covariances, by the smallest linear change, in the directions in which they vary; if all are
+    equal, they are drawn from the reference. A feature that has not drifted has an effect near 0.
 
     Args:
         model: A SavedModel whose signature ``serving_default`` takes raw features.
         reference: Rows that the model was trained on: a source as
             :func:`~airflow_hops.runtime.feature_statistics.generate_statistics` takes, or a function of column names
-            that yields Arrow record batches, each time anew.
-        current: The same, of the rows in question.
-        features: Features to look at; None for all that the model takes.
-        rows: Rows that are scored for each feature.
-        seed: Of the samples.
-        classes: Names of the model's classes, where there are several; None for their numbers.
+            that yields Arrow record batches at each call.
+        current: The same for the current rows.
+        features: Features to examine; None for all inputs of the model.
+        rows: Number of rows to score for each feature.
+        seed: Seed of the samples.
+        classes: Names of the model's classes, if there are several; None for their numbers.
 
     Raises:
         BadInput: the model does not load, a side lacks one of its inputs or has no rows, or a prediction is not finite.

@@ -1,4 +1,4 @@
-"""How far two distributions differ, feature by feature, and whether that is more than chance."""
+"""The difference between two distributions, by feature, and its significance."""
 
 from __future__ import annotations
 
@@ -47,31 +47,30 @@ class _Found:
 def detect_skew(reference: Any, current: Any, *, schema: Any = None, **options: Any) -> SkewReport:
     """Compares two distributions feature by feature.
 
-    A feature's values have drifted when its score is higher than those of unchanged samples of the same sizes (see
-    :mod:`~airflow_hops.runtime.skew.significance`), and, where the schema or ``thresholds`` gives it a fixed threshold,
-    above that too. p-values presume that rows are independent of each other; those of a time series are not, for which
-    the fixed threshold is there. Missing values, NaN among them, are no part of a score; a feature has also drifted
-    when its share of missing values has changed significantly (Fisher's exact test), and by more than
-    ``missing_threshold``.
+    A feature's values have drifted if its score is higher than those of unchanged samples of the same sizes (see
+    :mod:`~airflow_hops.runtime.skew.significance`), and, if the schema or ``thresholds`` sets a fixed threshold, also
+    above that. p-values assume that rows are independent; use a fixed threshold for time series, whose rows are not.
+    Missing values, including NaN, do not count for the score; a feature has also drifted if its share of missing values
+    has changed significantly (Fisher's exact test), and by more than ``missing_threshold``.
 
     Args:
         reference: ``DatasetFeatureStatisticsList``, a ``.pb`` file of one, or a source as
             :func:`~airflow_hops.runtime.feature_statistics.generate_statistics` takes.
-        current: The same, of the rows in question.
-        schema: ``Schema``, whose comparators say which features are compared and to what threshold; None to compare
-            all features that both sides have.
+        current: The same for the rows to compare.
+        schema: ``Schema``, whose comparators select the features and thresholds; None to compare all features that both
+            sides have.
         options: Those of :class:`airflow_hops.contract.skew.SkewTest`.
 
     Raises:
-        BadInput: a feature is of another type in ``current``, or one of the schema's missing from it; there is nothing
-            to compare; or an argument is out of range.
+        BadInput: a feature has another type in ``current``, or a feature of the schema is missing from it; there is
+            nothing to compare; or an argument is out of range.
     """
     test = SkewTest(**options)
     return compare_statistics(_statistics(reference), _statistics(current), schema, test)
 
 
 def compare_statistics(reference: Any, current: Any, schema: Any, test: SkewTest) -> SkewReport:
-    """As :func:`detect_skew`, of two ``DatasetFeatureStatisticsList``."""
+    """Like :func:`detect_skew`, for two ``DatasetFeatureStatisticsList``."""
     before, after = features_by_name(reference), features_by_name(current)
     rows = int(reference.datasets[0].num_examples), int(current.datasets[0].num_examples)
     if schema is None and test.alpha is None:

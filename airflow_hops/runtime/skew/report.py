@@ -1,4 +1,4 @@
-"""What comes of a comparison of two distributions."""
+"""The result of comparing two distributions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from airflow_hops.runtime.skew.causes import FAULTS, MISSING_FAULT
 
 @dataclass(frozen=True)
 class FeatureSkew:
-    """How far a feature has moved.
+    """The drift of a feature.
 
     Attributes:
         measure: What ``score`` measures: a name of :data:`~airflow_hops.runtime.skew.measures.NUMERIC` or
             :data:`~airflow_hops.runtime.skew.measures.CATEGORICAL`.
-        score: The measure's value, of the values that are there; None where one side has none.
-        threshold: What the score has to exceed to be drift: the schema's, or where there is none, what unchanged
-            samples of these sizes exceed too rarely; None where neither is known.
+        score: The measure's value, without missing values; None if one side has no values.
+        threshold: The score above which there is drift: the schema's threshold or, without one, the score that
+            unchanged samples of these sizes rarely exceed; None if neither is known.
         drifted: Whether the values have drifted, or the share of missing ones.
         missing_reference: Share of the reference's rows in which the feature is missing; NaN counts as missing.
-        missing_current: The same of the current rows.
-        p_value: How often unchanged samples of these sizes score as high, after correction for the number of tests;
+        missing_current: The same for the current rows.
+        p_value: Probability that unchanged samples of these sizes score as high, corrected for the number of tests;
             None without a score, or without ``alpha``.
-        missing_p_value: The same of the share of missing values.
-        cause: What the drift looks like; None where nothing has drifted.
-        detail: What makes it look like that, in words: the new values, the conversion of units.
-        scores: Every measure of such a feature by name.
-        effect: How much the drift moves a prediction on average; None where it is not known.
+        missing_p_value: The same for the share of missing values.
+        cause: Probable cause of the drift; None without drift.
+        detail: Evidence for the cause, in words: the new values, the conversion of units.
+        scores: All measures of the feature by name.
+        effect: How much the drift moves a prediction on average; None if unknown.
         histogram_reference: Buckets of the reference: ``[low, high, count]`` or ``[value, count]``.
         histogram_current: Buckets of the current rows.
         common_histogram: Both on the same buckets, as shares: ``[low, high, reference, current]`` or
@@ -61,7 +61,7 @@ class FeatureSkew:
 
     @property
     def excess(self) -> float:
-        """The score by the threshold."""
+        """The score divided by the threshold."""
         if self.score is None or self.threshold is None:
             return 0.0
         return self.score / self.threshold if self.threshold else math.inf if self.score else 0.0
@@ -69,20 +69,19 @@ class FeatureSkew:
 
 @dataclass(frozen=True)
 class SkewReport:
-    """What came of a comparison.
+    """The result of a comparison.
 
     Attributes:
-        verdict: "insufficient" when there are too few rows to say; "pipeline_fault" when a drifted feature looks like a
-            broken pipeline, which is no change of the world and nothing to learn from; "drift" when a feature has
-            drifted; "stable" otherwise.
-        drifted: Names of the drifted features, the most moved first (score by threshold; before them, those that look
-            like faults).
+        verdict: "insufficient" if there are too few rows; "pipeline_fault" if a drifted feature looks like a broken
+            pipeline, on which a model should not be trained; "drift" if a feature has drifted; otherwise "stable".
+        drifted: Names of the drifted features: first those that look like faults, then by score relative to the
+            threshold.
         features: Every compared feature by name.
         rows_reference: Rows of the reference.
-        rows_current: Rows that were compared with it.
-        min_rows: Rows that it takes for a verdict.
-        alpha: Share of false discoveries among features called drifted; None where thresholds alone decide.
-        unmatched: Without a schema, names of the features that only one side has, and that were not compared.
+        rows_current: Rows compared with it.
+        min_rows: Number of rows that a verdict requires.
+        alpha: Share of false discoveries among the drifted features; None if only thresholds decide.
+        unmatched: Without a schema, names of features on one side only, which were not compared.
     """
 
     verdict: SkewVerdict
@@ -96,12 +95,12 @@ class SkewReport:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Names of the features that have values in the reference, and none now."""
+        """Names of the features with values in the reference, but none now."""
         return tuple(name for name, skew in self.features.items() if skew.cause == "all_missing")
 
     @property
     def causes(self) -> dict[str, Cause]:
-        """What the drift of each drifted feature looks like."""
+        """The probable cause of each feature's drift."""
         return {name: cause for name in self.drifted if (cause := self.features[name].cause)}
 
     def to_dict(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class StepContext:
         spec: The step's spec.
         scratch: A local folder of this try, removed with the step.
         store: The artifact store.
-        started_s: Seconds that the step has spent in :meth:`starting`.
+        started_s: Seconds spent in :meth:`starting`.
     """
 
     spec: StepSpec
@@ -39,7 +39,7 @@ class StepContext:
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """What happens in its ``with`` block is start-up, not work: Spark's JVM, a service of the step's own."""
+        """Counts its ``with`` block as start-up, not work: for example the start of Spark's JVM."""
         began = time.monotonic()
         try:
             yield
@@ -47,7 +47,7 @@ class StepContext:
             self.started_s.append(time.monotonic() - began)
 
     def input(self, role: str) -> Artifact:
-        """The one artifact given in a role.
+        """Returns the only artifact with a role.
 
         Raises:
             BadInput: there is none, or more than one.
@@ -58,22 +58,22 @@ class StepContext:
         return found[0]
 
     def has_input(self, role: str) -> bool:
-        """Whether an artifact was given in a role."""
+        """Returns whether there is an artifact with a role."""
         return bool(self.spec.inputs.get(role))
 
     def inputs(self, role: str) -> tuple[Artifact, ...]:
-        """All artifacts given in a role, in the order in which they were given."""
+        """Returns all artifacts with a role, in the given order."""
         return self.spec.inputs.get(role, ())
 
     def local(self, role: str) -> Path:
-        """A local directory with the files of the one artifact in a role."""
+        """Returns a local directory with the files of the only artifact with a role."""
         return self.store.local(self.input(role))
 
     def output(self, **found: Artifact) -> ArtifactWriter:
         """Opens the writer of this step's artifact; use it in a ``with`` statement and commit at its end.
 
         Args:
-            found: Inputs that the step has found itself, by role, for the lineage.
+            found: Inputs that the step found itself, by role, for the lineage.
 
         Raises:
             BadInput: the spec names no output.
@@ -89,12 +89,12 @@ class StepContext:
         )
 
     def progress(self, fraction: float, text: str, metrics: Mapping[str, float] | None = None) -> None:
-        """Tells people how far the step is.
+        """Reports the progress of the step.
 
         Args:
-            fraction: Done share, 0 to 1.
-            text: What is done, in a few words.
-            metrics: Figures of this moment (loss, rows per second).
+            fraction: Completed share, 0 to 1.
+            text: Current activity, in a few words.
+            metrics: Current metrics (loss, rows per second).
         """
         print(format_record(text, progress=round(min(max(fraction, 0.0), 1.0), 4), metrics=metrics), flush=True)
 
@@ -116,7 +116,7 @@ def resolve(entry: str) -> Callable[..., Any]:
     """Imports ``module:function``.
 
     Raises:
-        BadInput: the name has another form, or there is no such module or function.
+        BadInput: the name has another form, or the module or function does not exist.
     """
     module_name, _, function_name = entry.partition(":")
     if not module_name or not function_name:

@@ -1,4 +1,4 @@
-"""Rows that break the schema, apart from those that do not."""
+"""Separates rows that violate the schema from valid ones."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _FILES = (FILE, _STAGING)
 
 @dataclass
 class RowSplit:
-    """The split of a source's rows into good and bad ones.
+    """The separation of a source's rows into valid and invalid ones.
 
     Attributes:
         rows: Rows read.
-        good: Rows that break no rule.
-        rejected: Quarantined rows by the first rule that they break, ``"<feature> <kind>"``.
-        by_feature: Quarantined rows by feature and kind of anomaly; a row counts once for each rule that it breaks.
+        good: Number of valid rows.
+        rejected: Quarantined rows by the first violated rule, ``"<feature> <kind>"``.
+        by_feature: Quarantined rows by feature and kind of anomaly; a row counts once for each rule that it violates.
     """
 
     rows: int = 0
@@ -49,28 +49,28 @@ class RowSplit:
 def split_anomalous(
     source: Any, schema: Any, good: str | Path, quarantine: str | Path, *, environment: str = TRAINING
 ) -> RowSplit:
-    """Writes the rows that break a schema to one folder, with the reasons, and all others to another.
+    """Writes the rows that violate a schema to one folder, with the reasons, and all others to another.
 
-    A row is judged as TFDV judges a single example (``IdentifyAnomalousExamples``): a value outside of its domain
-    or its bounds, NaN or infinity where they are not allowed, too few or too many values, a value of another type than
-    the schema's. Unlike there, a null is a reason too in a feature that every row must have (``min_fraction: 1``) or
-    that has a fixed shape, and a column that the schema does not know is none: so that the statistics of the good rows
-    have none of these anomalies. The fields of a struct are not looked at.
+    A row is checked like a single example in TFDV (``IdentifyAnomalousExamples``): a value outside its domain or
+    bounds, NaN or infinity where they are not allowed, too few or too many values, a value of a type other than the
+    schema's. Unlike in TFDV, a null is also a reason in a feature that every row must have (``min_fraction: 1``) or
+    that has a fixed shape, and a column that is not in the schema is not a reason: so that the statistics of the good
+    rows have none of these anomalies. The fields of a struct are not checked.
 
-    The source is read batch by batch, and memory does not grow with its rows.
+    The source is read batch by batch, so memory does not grow with the number of rows.
 
     Args:
         source: As in ``generate_statistics``.
         schema: ``Schema``.
         good: Folder for the good rows, one Parquet file with the columns of the source. The file of an earlier split
-            is replaced once all rows are read; other files must not be in there.
-        quarantine: Another folder, for the others, whose column ``anomaly_reasons`` (``list<string>``) names for each
-            rule that the row breaks the feature, TFDV's kind of anomaly, the value, and what was expected. Not made
-            where there are none.
-        environment: One of the schema's environments; ignored where it has none.
+            is replaced once all rows are read; the folder must not contain other files.
+        quarantine: Another folder, for the others, whose column ``anomaly_reasons`` (``list<string>``) has, for each
+            violated rule, the feature, TFDV's kind of anomaly, the value, and what was expected. Not created if there
+            are none.
+        environment: One of the schema's environments; ignored if it has none.
 
     Returns:
-        The rows that were read and where they went.
+        The numbers of rows read and written to each folder.
 
     Raises:
         BadInput: the source cannot be read or has a column ``anomaly_reasons``, the environment is not the schema's,

@@ -1,4 +1,4 @@
-"""Validation of statistics against a schema, as TFDV does it, with severities that say whether to go on."""
+"""Validation of statistics against a schema with TFDV, with severities that decide whether to continue."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Anomaly:
 
     Attributes:
         split: The split.
-        feature: Name of the feature; empty where the whole data set is meant.
+        feature: Name of the feature; empty for the whole data set.
         severity: "error" or "warning".
         types: TFDV's names of the reasons.
         summary: TFDV's short description.
@@ -77,16 +77,16 @@ def validate_statistics(
     previous: Any = None,
     target: Target | None = None,
 ) -> Any:
-    """TFDV's validation, with severities that say whether to go on.
+    """Validates statistics with TFDV, and sets severities that decide whether to continue.
 
-    TFDV calls nearly everything an error. Here a value outside of its domain and a missing value are a warning while
-    at most :data:`FEW` of the rows have one; new columns and drift are warnings; the rest are errors. A label with a
-    single value, and one whose numbers stand for other classes than in the schema, are errors that TFDV does not know.
+    TFDV reports nearly everything as an error. Here a value outside its domain and a missing value are warnings if at
+    most :data:`FEW` of the rows have one; new columns and drift are warnings; the rest are errors. A label with a
+    single value, and one whose classes differ from the schema's, are errors that TFDV does not detect.
 
     Args:
-        statistics: ``DatasetFeatureStatisticsList`` of the rows in question.
+        statistics: ``DatasetFeatureStatisticsList`` of the rows to validate.
         schema: ``Schema``.
-        environment: One of the schema's environments; ignored where the schema has none.
+        environment: One of the schema's environments; ignored if it has none.
         previous: Statistics of an earlier span, for the schema's drift comparators.
         target: The labels, which must have two values, and their classes, which must be the schema's.
 
@@ -118,12 +118,12 @@ def validate_statistics(
 
 
 def relax(anomalies: Any, quarantined: Mapping[str, Mapping[str, int]], few_rows: float) -> None:
-    """Makes warnings of the errors that few rows had, now that they are in quarantine.
+    """Turns errors of few rows into warnings after the rows were quarantined.
 
     Args:
         anomalies: ``Anomalies`` of a split, whose severities are changed.
         quarantined: Its quarantined rows by feature and kind of anomaly.
-        few_rows: How many rows are few.
+        few_rows: Maximum number of rows for a warning.
     """
     for key, info in anomalies.anomaly_info.items():
         kinds = quarantined.get(anomalous_feature(key, info), {})
@@ -133,7 +133,7 @@ def relax(anomalies: Any, quarantined: Mapping[str, Mapping[str, int]], few_rows
 
 
 def list_anomalies(anomalies: Any, split: str) -> list[Anomaly]:
-    """The anomalies as plain values, errors first."""
+    """Returns the anomalies as plain values, errors first."""
 
     def anomaly(feature: str, info: Any) -> Anomaly:
         return Anomaly(
@@ -152,7 +152,7 @@ def list_anomalies(anomalies: Any, split: str) -> list[Anomaly]:
 
 
 def summarize(anomalies: Iterable[Anomaly]) -> list[str]:
-    """The anomalies in sentences, those that differ in split and feature alone in one."""
+    """Describes the anomalies in sentences; those that differ only in split and feature share one."""
     alike: dict[tuple[str, str, str, bool], list[Anomaly]] = {}
     for anomaly in anomalies:
         key = (anomaly.severity, anomaly.summary, anomaly.description, bool(anomaly.feature))

@@ -1,8 +1,8 @@
-"""Row-level skew: the rows that were served, value by value against the training rows of the same identifiers.
+"""Row-level skew: served rows, compared value by value with the training rows of the same identifiers.
 
-What TFDV's feature-skew detector finds (``tensorflow_data_validation.skew``), without Beam: a hash join over Arrow
-batches. Three passes: the identifiers of the serving rows, the training rows, of which those are kept that were served
-too, and the serving rows, batch by batch.
+It finds what TFDV's feature-skew detector finds (``tensorflow_data_validation.skew``), without Beam, with a hash join
+over Arrow batches in three passes: the identifiers of the serving rows; the training rows, keeping those that were also
+served; and the serving rows, batch by batch.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ def detect_row_skew(
 ) -> RowSkewReport:
     """Joins serving rows with training rows by their identifiers, and compares every feature of the pairs.
 
-    Values are compared as ``tf.Example`` has them: floats of 32 bits, NaN equal to NaN, lists in their order. A feature
-    that one side lacks counts as missing there. Identifiers are joined by a hash of 64 bits, as in TFDV.
+    Values are compared as in ``tf.Example``: 32-bit floats, NaN equal to NaN, lists in order. A feature that one side
+    lacks counts as missing there. Identifiers are joined by a 64-bit hash, as in TFDV.
 
-    Memory is 8 bytes for each row of both sides, the columns of the training rows that were served too, and a batch of
-    serving rows.
+    Memory holds 8 bytes for each row of both sides, the columns of the training rows that were also served, and a batch
+    of serving rows.
 
     Args:
         training: A source as :func:`~airflow_hops.runtime.feature_statistics.generate_statistics` takes; or a function
             of column names (None for all) that yields Arrow record batches, each time anew.
         serving: The same, of what was served.
-        identifiers: Features that tell a row, together. Rows that lack one are counted, and not compared.
+        identifiers: Features that together identify a row. Rows that lack one are counted, but not compared.
         ignore: Features that are not compared.
-        float_rounding: Digits after the point to which floats are rounded before they are compared; None for none.
-        allow_duplicate_identifiers: Whether rows are compared whose identifiers occur more than once on a side: each
-            training row with each serving row, then. Otherwise they are only counted.
-        confusion: Features of strings for which the values that met are counted.
-        examples: How many differing pairs of each feature the report shows, at most.
-        seed: Of the draw of the examples.
+        float_rounding: Digits after the decimal point to which floats are rounded before the comparison; None for no
+            rounding.
+        allow_duplicate_identifiers: Whether to compare rows whose identifiers occur more than once on a side, each
+            training row with each serving row. Otherwise they are only counted.
+        confusion: String features for which pairs of values are counted.
+        examples: Maximum number of differing pairs of each feature in the report.
+        seed: Seed for drawing the examples.
 
     Raises:
-        BadInput: no identifiers; a side lacks one, or has it of another type; a source cannot be read.
+        BadInput: there are no identifiers; a side lacks one, or has it with another type; a source cannot be read.
     """
     names = sorted(set(identifiers))
     if isinstance(identifiers, str) or not names or not all(names):

@@ -1,4 +1,4 @@
-"""What comes of comparing single rows."""
+"""The result of comparing single rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RowMatches:
-    """How training and serving rows were joined; the fields of TFDV's ``MatchStats``.
+    """Counts of the join of training and serving rows, with the fields of TFDV's ``MatchStats``.
 
     Attributes:
         base_with_id_count: Training rows that have all identifiers.
         test_with_id_count: Serving rows that have all identifiers.
-        identifiers_count: Different identifiers, of both sides together.
+        identifiers_count: Distinct identifiers of both sides together.
         ids_missing_in_base_count: Identifiers without a training row.
         ids_missing_in_test_count: Identifiers without a serving row.
         matching_pairs_count: Pairs of a training and a serving row with the same identifier.
@@ -36,17 +36,18 @@ class RowMatches:
 
 @dataclass(frozen=True)
 class FeatureRowSkew:
-    """How a feature differs between rows of the same identifier; the fields of TFDV's ``FeatureSkew``, and more.
+    """Differences in a feature between rows of the same identifier, with the fields of TFDV's ``FeatureSkew``, and
+    more.
 
     Attributes:
         base_count: Pairs in which the training row has a value.
-        test_count: Pairs in which the serving row has one.
+        test_count: Pairs in which the serving row has a value.
         match_count: Pairs with equal values, or with none on both sides.
-        base_only: Pairs in which the training row alone has a value.
-        test_only: Pairs in which the serving row alone has one.
+        base_only: Pairs in which only the training row has a value.
+        test_only: Pairs in which only the serving row has a value.
         mismatch_count: Pairs with different values.
-        types: Types in training and in serving ("INT", "FLOAT", "BYTES"; None without values). Where they differ,
-            no value is equal.
+        types: Types in training and in serving ("INT", "FLOAT", "BYTES"; None without values). If they differ, no
+            values are equal.
         examples: Pairs that differ, drawn evenly: ``identifier`` (by name), ``training``, ``serving``.
     """
 
@@ -67,16 +68,15 @@ class FeatureRowSkew:
 
 @dataclass(frozen=True)
 class RowSkewReport:
-    """What came of comparing serving rows with the training rows of the same identifiers.
+    """The result of comparing serving rows with the training rows of the same identifiers.
 
     Attributes:
         identifiers: Names of the features that the rows were joined by.
         matches: How the rows were joined.
-        pairs: Pairs that were compared: those of duplicate identifiers are, only where that was allowed.
+        pairs: Compared pairs; those of duplicate identifiers only if allowed.
         skewed_pairs: Pairs that differ in at least one feature.
-        features: Every compared feature, the most skewed first.
-        confusion: By feature, how often a training value met a serving value: ``[training, serving, count]``, the most
-            frequent first.
+        features: All compared features, most skewed first.
+        confusion: By feature, counts of pairs of values: ``[training, serving, count]``, most frequent first.
     """
 
     identifiers: tuple[str, ...]
@@ -88,7 +88,7 @@ class RowSkewReport:
 
     @property
     def skewed(self) -> tuple[str, ...]:
-        """Names of the features that differ in at least one pair, the most skewed first."""
+        """Names of the features that differ in at least one pair, most skewed first."""
         return tuple(name for name, skew in self.features.items() if skew.diff_count)
 
     def to_dict(self) -> dict[str, Any]:
