@@ -36,8 +36,7 @@ class RowMatches:
 
 @dataclass(frozen=True)
 class FeatureRowSkew:
-    """Differences in a feature between rows of the same identifier, with the fields of TFDV's ``FeatureSkew``, and
-    more.
+    """Differences in a feature between rows of the same identifier; extends the fields of TFDV's ``FeatureSkew``.
 
     Attributes:
         base_count: Pairs in which the training row has a value.
