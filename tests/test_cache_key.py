@@ -11,6 +11,7 @@ import pytest
 
 from airflow_hops.contract.artifacts import Artifact, Producer
 from airflow_hops.contract.protocol import Output, StepSpec
+from airflow_hops.hooks.code import user_code_fingerprint
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore
 
@@ -70,6 +71,28 @@ def test_a_step_runs_anew_when_code_that_it_may_use_has_changed(cached: Run, cod
             file.write("# changed\n")
         assert not cached(), changed
         assert cached(), changed
+
+
+def test_a_script_or_notebook_and_what_it_imports_are_of_the_key_but_not_a_notebooks_outputs(code: Path) -> None:
+    def key(script: str) -> str:
+        return user_code_fingerprint(
+            StepSpec("s", "airflow_hops.runtime.train:run", {"script": script}, code_paths=(str(code),))
+        )
+
+    def write(name: str, output: str, source: str = "import currencies") -> None:
+        cell = {"cell_type": "code", "source": [source], "outputs": [output]}
+        (code / "shop" / name).write_text(json.dumps({"cells": [cell]}) if name.endswith("ipynb") else source)
+
+    for script in ("train.py", "train.ipynb"):
+        write(script, "1")
+        first = key(f"shop/{script}")
+        write(script, "2")
+        assert key(f"shop/{script}") == first
+        with (code / "rates.py").open("a") as file:
+            file.write("# changed\n")
+        second = key(f"shop/{script}")
+        write(script, "2", "import currencies, json")
+        assert len({first, second, key(f"shop/{script}")}) == 3
 
 
 def test_equal_rows_of_another_window_are_another_input(cached: Run) -> None:

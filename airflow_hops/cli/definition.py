@@ -222,6 +222,16 @@ _SEARCH_ARGUMENTS = (
 )
 
 
+_NOTEBOOK_ARGUMENTS = (
+    Arg(("folder",), nargs="?", help="Folder of the notebooks (default: [core] dags_folder)"),
+    Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops, which has the store"),
+    Arg(("--runtime",), help="An environment of your own, in which the kernels run (default: the connection's)"),
+    Arg(("--port",), type=int, default=8888, help="Port of 127.0.0.1 to listen on (default: 8888)"),
+    Arg(("--no-browser",), action="store_true", help="Do not open a browser"),
+    ARG_VERBOSE,
+)
+
+
 def get_hops_cli_commands() -> list[CLICommand]:
     """The commands, for Airflow's provider manager."""
     return [
@@ -248,6 +258,16 @@ def get_hops_cli_commands() -> list[CLICommand]:
                     args=_SEARCH_ARGUMENTS,
                 ),
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
+                ActionCommand(
+                    name="notebook",
+                    help="Open JupyterLab with kernels of the runtime environment, and the store at hand",
+                    description="Listens on 127.0.0.1 alone, with a token, in the foreground. JupyterLab lies in an "
+                    "environment of its own beside the runtime environment, named jupyterlab, which the first call "
+                    "makes. Nothing is installed into your home. What comes from the connection is in the kernels' "
+                    "environment, in no file, and on no command line.",
+                    func=lazy_load_command("airflow_hops.cli.notebook.notebook"),
+                    args=_NOTEBOOK_ARGUMENTS,
+                ),
                 ActionCommand(
                     name="serve",
                     help="Run the model server of a connection",

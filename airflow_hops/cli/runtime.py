@@ -66,7 +66,7 @@ def create(args: Namespace) -> None:
     pins = pins_file(CUDA_PINS_NAME) if args.cuda else pins_file() if args.force else pins_of(base)
     print(f"Runtime environment {base} from {pins}", flush=True)
     java = pins.with_name("java.txt")
-    made = create_environment(base, pins, uv=_uv(), python=args.python, java=java, force=args.force, say=_say)
+    made = create_environment(base, pins, uv=find_uv(), python=args.python, java=java, force=args.force, say=say)
     print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It exists already, with these pins.")
     if base != runtime_folder():
         print(f"Configure it: AIRFLOW__HOPS__RUNTIME={base}, or the field 'runtime' of the connection.")
@@ -80,7 +80,7 @@ def install(args: Namespace) -> None:
         folder = find_overlay(base, args.name)
         _make(args, [*added_requirements(folder), *args.requirement], begun)
         return
-    add_requirements(base, pins_of(base), args.requirement, uv=_uv(), say=_say)
+    add_requirements(base, pins_of(base), args.requirement, uv=find_uv(), say=say)
     print(f"{', '.join(args.requirement)}: in {base}. Other machines that run steps need the same command.")
 
 
@@ -133,7 +133,7 @@ def show(args: Namespace) -> None:
 def search(args: Namespace) -> None:
     """Says which versions of packages go together with the runtime environment's, and what they bring along."""
     base = _folder(args)
-    found = {package_name(line): line for line in resolve(base, args.requirement, pins_of(base), uv=_uv(), say=_say)}
+    found = {package_name(line): line for line in resolve(base, args.requirement, pins_of(base), uv=find_uv(), say=say)}
     there = installed(base)
     for name in map(package_name, args.requirement):
         line = found.pop(name, None)
@@ -167,7 +167,7 @@ def _make(args: Namespace, requirements: list[str], begun: float, *, force: bool
     base = _folder(args)
     pins = pins_of(base)
     python = getattr(args, "python", None)
-    made = make_overlay(base, args.name, requirements, pins, uv=_uv(), python=python, force=force, say=_say)
+    made = make_overlay(base, args.name, requirements, pins, uv=find_uv(), python=python, force=force, say=say)
     for line in locked_packages(overlay_folder(base, args.name)):
         print(f"  {line}")
     seconds = f" ({time.monotonic() - begun:.1f} s)" if made else ""
@@ -179,11 +179,17 @@ def _folder(args: Namespace) -> Path:
     return base_of(Path(args.path).expanduser().absolute() if args.path else runtime_folder())
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Prints a line of progress."""
     print(f"  {line}", flush=True)
 
 
-def _uv() -> str:
+def find_uv() -> str:
+    """The uv program.
+
+    Raises:
+        SystemExit: it is not installed.
+    """
     try:
         from uv import find_uv_bin
 

@@ -337,3 +337,28 @@ class RolloutProperties(Properties):
     reasons: tuple[str, ...] = ()
     champion: int | None = None
     traffic: Mapping[str, int] = field(default_factory=dict)
+
+
+NOTEBOOK_PAGE = "notebook.html"
+"""The file of a ``notebook`` artifact that people look at."""
+
+
+@dataclass(frozen=True)
+class NotebookProperties(Properties):
+    """Of ``notebook``.
+
+    Attributes:
+        notebook: Its path beside the DAG.
+        parameters: What was injected.
+        failed_cell: Number of the cell that ended it, as Jupyter shows it; None if none did.
+        error: What the task failed with; None of one that has succeeded.
+        cut_cells: Numbers of cells with more output than is kept.
+        result: The value that it left with ``pipeline.result``.
+    """
+
+    notebook: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    failed_cell: int | None = None
+    error: str | None = None
+    cut_cells: tuple[int, ...] = ()
+    result: Any = None

@@ -28,6 +28,9 @@ CONNECTIONS_VARIABLE = "HOPS_STEP_CONNECTIONS"
 
 _OF_CONNECTIONS = ("storage_options", "services")
 
+NOTEBOOK_VARIABLE = "HOPS_NOTEBOOK"
+"""Environment variable with the path of the spec of the step that a kernel belongs to."""
+
 WORKER_VARIABLE = "HOPS_WORKER"
 """Environment variable with the identity of the process that started a step on the same machine."""
 

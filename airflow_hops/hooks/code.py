@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -40,22 +41,41 @@ def package_fingerprint() -> str:
 def user_code_fingerprint(spec: StepSpec) -> str:
     """SHA-256 (hex) of the user code that a spec names as ``module:function``, and of all that it imports.
 
-    What the shipped source of a function imports counts as well. Of a package all files count, since its modules may
-    import each other and read what lies beside them. Imports are followed as far as they lead to the spec's code paths;
-    a module that is imported by a computed name is not seen.
+    A script, or the code of a notebook, and what the shipped source of a function imports count as well. Of a package
+    all files count, since its modules may import each other and read what lies beside them. Imports are followed as far
+    as they lead to the spec's code paths, or to a script's folder; a module that is imported by a computed name is not
+    seen.
     """
     waiting = {name.partition(".")[0] for name in _module_names([spec.entry, spec.params])}
     looked_at = {airflow_hops.__name__}  # package_fingerprint() has that
-    found: list[str] = []
+    folders = [Path(folder) for folder in spec.code_paths]
+    found = _script_sources(spec.params.get("script"), folders)
+    waiting |= {name for source in found for name in _imports(source)}
     while tops := waiting - looked_at:
         top = min(tops)
         looked_at.add(top)
-        for folder in map(Path, spec.code_paths):
+        for folder in folders:
             for path in (folder / top, folder / f"{top}.py"):
                 if path.exists():
                     found.append(_fingerprint([path], folder, "*"))
                     waiting |= _imported(path)
     return hashlib.sha256("".join(found).encode()).hexdigest()
+
+
+def _script_sources(script: Any, folders: list[Path]) -> list[str]:
+    """The sources of a script, which are those of the cells where it is a notebook; its folder joins ``folders``."""
+    path = next((folder / script for folder in folders if (folder / script).is_file()), None) if script else None
+    if path is None:
+        return []
+    folders.append(path.parent)
+    text = path.read_text(errors="replace")
+    if path.suffix != ".ipynb":
+        return [text]
+    try:
+        cells = [cell["source"] for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        return ["".join(source) for source in cells]
+    except (ValueError, LookupError, TypeError):
+        return [text]  # the step says what is wrong with it
 
 
 def _imported(path: Path) -> set[str]:

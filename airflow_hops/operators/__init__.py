@@ -11,6 +11,7 @@ from airflow_hops.operators.images import PrepareImagesOperator
 from airflow_hops.operators.import_model import ImportModelOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
+from airflow_hops.operators.notebook import NotebookOperator
 from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.rollout import RolloutOperator
@@ -40,6 +41,7 @@ __all__ = [
     "IngestOperator",
     "IntUniform",
     "LogUniform",
+    "NotebookOperator",
     "PrepareImagesOperator",
     "PrepareOperator",
     "PromoteModelOperator",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.configuration import conf
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
@@ -196,3 +197,10 @@ def skipped(ti: Any, reason: str, **facts: Any) -> AirflowSkipException:
     """
     ti.xcom_push(key=REFUSED_KEY, value={"reason": reason, **facts})
     return AirflowSkipException(reason)
+
+
+def own_params(params: Mapping[str, Any]) -> list[str]:
+    """The keys that the task was given: Airflow merges the DAG's params in before an operator sees its own."""
+    if not isinstance(params, ParamsDict):
+        return sorted(params)
+    return sorted(name for name in params if params.get_param(name).source == "task")

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.definitions.param import ParamsDict
-
 from airflow_hops.contract.training import HOROVOD, SINGLE, TORCH, TrainingOptions
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.operators.base import own_params
 from airflow_hops.operators.durable import DurableOperator
 from airflow_hops.operators.links import LineageLink, RunsLink, TensorBoardLink
 
@@ -61,7 +60,7 @@ class TrainingOperator(DurableOperator):
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
         self.train = train
         self.examples = examples
-        self.hyperparameters = _own(params or {})
+        self.hyperparameters = own_params(params or {})
         self.env = dict(env or {})
         self.seed = seed
         self.stall_timeout_s = stall_timeout_s
@@ -326,10 +325,3 @@ class HorovodTrainOperator(RanksTrainOperator):
             "parameter_servers": self.parameter_servers,
             "timeline": self.timeline,
         }
-
-
-def _own(params: Mapping[str, Any]) -> list[str]:
-    """The keys that the task was given: Airflow merges the DAG's params in before an operator sees its own."""
-    if not isinstance(params, ParamsDict):
-        return sorted(params)
-    return sorted(name for name in params if params.get_param(name).source == "task")

@@ -173,6 +173,20 @@ def test_a_deleted_file_is_gone(api: Api, folder_of: Any) -> None:
         away.rename(file)
 
 
+def test_a_notebooks_page_is_shown_where_its_scripts_cannot_act_as_the_reader(api: Api) -> None:
+    producer = Producer("pages", api.pages.run_id, "examples")
+    with api.store.create(api.store.address(producer, "notebook"), "notebook", producer) as writer:
+        (writer.path / "notebook.html").write_text("<script>draw()</script>ü")
+        writer.commit()
+    answer = api.get(f"{api.artifact_path(kind='notebook')}/page", "viewer")
+    assert (answer.text, answer.headers["content-type"]) == ("<script>draw()</script>ü", "text/html; charset=utf-8")
+    policy = answer.headers["content-security-policy"]
+    assert "sandbox allow-scripts; default-src 'none'" in policy and "allow-same-origin" not in policy
+    assert "frame-ancestors 'self'" in policy and "connect-src" not in policy
+    assert api.get(f"{api.artifact_path()}/page").status_code == 404
+    assert api.get(f"{api.artifact_path(kind='notebook')}/page", "only:pages_other").status_code == 403
+
+
 def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:
     query = "&".join(f"dag_id={dag_id}" for dag_id in dag_ids)
     found: dict[str, Any] = api.get(f"/api/pipelines/activity?{query}", user).json()["pipelines"]

@@ -152,6 +152,8 @@ export function artifactPath(ref: ArtifactRef): string {
       return schemaPath(ref.dag_id, { artifact: ref });
     case "skew":
       return skewPath(ref.dag_id, { artifact: ref });
+    case "notebook":
+      return resultPath(ref);
     default:
       return lineagePath(ref.dag_id, { artifact: ref });
   }

@@ -1,7 +1,8 @@
-"""The files of an artifact, to keep on one's own machine."""
+"""The files of an artifact, to keep on one's own machine; and the page of a notebook, to look at."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 from urllib.parse import quote
 
@@ -9,12 +10,20 @@ from fastapi import APIRouter, HTTPException
 from fastapi.params import Path as PathParameter
 from fastapi.responses import StreamingResponse
 
-from airflow_hops.api.artifacts.lookup import TaskArtifact, reaching
+from airflow_hops.api.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
+from airflow_hops.contract.properties import NOTEBOOK_PAGE
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["artifacts"])
 # What lies in a store is nobody's page: it is kept and never shown, whatever its name ends with.
 _HEADERS = {
     "Content-Security-Policy": "sandbox; default-src 'none'",
+    "Cache-Control": "private, no-store",
+}
+# A notebook's scripts may draw, in a document of an origin of its own: they have no cookies, reach no address, this API
+# included, and cannot send a form.
+_NOTEBOOK_HEADERS = {
+    "Content-Security-Policy": "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; font-src data:; form-action 'none'",
     "Cache-Control": "private, no-store",
 }
 
@@ -33,13 +42,32 @@ def download_file(
     Raises:
         HTTPException: 404, the file is not in the manifest; 410, it was deleted; 502, the store cannot be read.
     """
-    if not found.has(file):
-        raise HTTPException(404, f"the {found.artifact.kind} has no file {file!r}")
-    with reaching(found.store):
-        try:
-            content = found.store.stream(found.store.file(found.artifact.uri, file))
-        except FileNotFoundError:
-            raise HTTPException(410, f"{file} of {found.artifact.uri} was deleted") from None
+    content = _stream(found, file)
     name = quote(file.rpartition("/")[2], safe="")
     headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     return StreamingResponse(content, media_type="application/octet-stream", headers=headers)
+
+
+@router.get(
+    "/page",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+)
+def show_notebook(found: TaskArtifact) -> StreamingResponse:
+    """The page of an executed notebook, whose scripts cannot act as the reader.
+
+    Raises:
+        HTTPException: 404, the artifact is no notebook; 410, it was deleted; 502, the store cannot be read.
+    """
+    content = _stream(found, NOTEBOOK_PAGE if found.artifact.kind == "notebook" else "")
+    return StreamingResponse(content, media_type="text/html; charset=utf-8", headers=_NOTEBOOK_HEADERS)
+
+
+def _stream(found: FoundArtifact, file: str) -> Iterator[bytes]:
+    if not found.has(file):
+        raise HTTPException(404, f"the {found.artifact.kind} has no file {file!r}" if file else "this is no notebook")
+    with reaching(found.store):
+        try:
+            return found.store.stream(found.store.file(found.artifact.uri, file))
+        except FileNotFoundError:
+            raise HTTPException(410, f"{file} of {found.artifact.uri} was deleted") from None

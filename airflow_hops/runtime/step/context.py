@@ -137,3 +137,23 @@ def resolve(entry: str) -> Callable[..., Any]:
     if not callable(function):
         raise BadInput(f"{entry!r} is a {type(function).__name__}, expected a function")
     return function  # type: ignore[no-any-return]
+
+
+def find_file(path: str, what: str) -> Path:
+    """A file of the user's, below a folder on the import path.
+
+    Args:
+        path: Relative to such a folder, or absolute.
+        what: What to call it in the message.
+
+    Raises:
+        BadInput: there is none.
+    """
+    folders = [Path()] if Path(path).is_absolute() else [Path(folder) for folder in sys.path if folder]
+    for folder in folders:
+        if (folder / path).is_file():
+            return (folder / path).resolve()
+    raise BadInput(
+        f"{what} {path!r}: there is no such file on the step's path ({', '.join(sys.path[:4])}, …); user code lives "
+        "beside the DAG file"
+    )

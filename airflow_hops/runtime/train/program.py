@@ -13,12 +13,13 @@ from typing import Any
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.hops.context import TrainContext
-from airflow_hops.runtime.step.context import resolve
+from airflow_hops.runtime.step.context import find_file, resolve
 from airflow_hops.runtime.step.function import call_defined, define_shipped
 
 MODEL_NAME = "model"
 """The global of a script that is taken for its model."""
 
+NOTEBOOK_SUFFIX = ".ipynb"
 _SOURCE_BYTES = 2 << 20
 
 
@@ -28,7 +29,8 @@ class Program:
 
     Attributes:
         function: ``module:function``, called as ``function(context)``.
-        script: Path of a Python file, relative to a folder of user code, which runs as ``__main__``.
+        script: Path of a Python file, or of a notebook (``.ipynb``), relative to a folder of user code, which runs as
+            ``__main__``.
         arguments: What the script finds in ``sys.argv``.
         shipped: A function's source, with its arguments: see :func:`airflow_hops.runtime.step.function.call_shipped`.
     """
@@ -92,7 +94,7 @@ class Program:
             BadInput: there is no such function or script, it cannot be called with a context, or does not parse.
         """
         if self.script is not None:
-            return self._run_script(find_script(self.script))
+            return self._run_script(find_file(self.script, "script"), context.params)
         function, given, named = self._call(folder, context)
         named |= _hyperparameters(self.name, function, given, named, context.params)
         if self.shipped is None:
@@ -113,7 +115,7 @@ class Program:
             BadInput: there is no such function, it takes some hyperparameters but not all of these, or others.
         """
         if self.script is not None:
-            find_script(self.script)
+            find_file(self.script, "script")
             return
         function, given, named = self._call(folder, None)
         if names is None:
@@ -134,10 +136,14 @@ class Program:
         first = (context,) if shipped.get("wants_context") else ()
         return defined, (*first, *shipped.get("args", ())), dict(shipped.get("kwargs") or {})
 
-    def _run_script(self, path: Path) -> Any:
+    def _run_script(self, path: Path, params: Mapping[str, Any]) -> Any:
         before, sys.argv = sys.argv, [str(path), *self.arguments]
         sys.path.insert(0, str(path.parent))
         try:
+            if path.suffix == NOTEBOOK_SUFFIX:
+                from airflow_hops.runtime.notebook.script import run_notebook
+
+                return run_notebook(path, params).get(MODEL_NAME)
             return runpy.run_path(str(path), run_name="__main__").get(MODEL_NAME)
         except SyntaxError as error:
             raise BadInput(f"script {self.script!r} does not parse: {error}") from error
@@ -148,22 +154,6 @@ class Program:
         finally:
             sys.argv = before
             sys.path.remove(str(path.parent))
-
-
-def find_script(script: str) -> Path:
-    """The file of a script, below a folder on the import path.
-
-    Raises:
-        BadInput: there is none.
-    """
-    path = Path(script)
-    for candidate in [path] if path.is_absolute() else [Path(folder) / path for folder in sys.path if folder]:
-        if candidate.is_file():
-            return candidate.resolve()
-    raise BadInput(
-        f"script {script!r}: there is no such file on the step's path ({', '.join(sys.path[:4])}, …); user code lives "
-        "beside the DAG file"
-    )
 
 
 def _hyperparameters(

@@ -90,7 +90,14 @@ function Failure({ task, error }: { task: TaskRef; error: string | null }) {
       <Alert.Indicator />
       <Alert.Content>
         <Alert.Title>The task failed</Alert.Title>
-        <Alert.Description whiteSpace="pre-wrap" wordBreak="break-word">
+        <Alert.Description
+          whiteSpace="pre-wrap"
+          wordBreak="break-word"
+          maxHeight="20rem"
+          overflowY="auto"
+          tabIndex={0}
+          fontFamily={error?.includes("Traceback") ? "mono" : undefined}
+        >
           {error ?? "See the log for the reason."}
         </Alert.Description>
         <Box mt={1}>

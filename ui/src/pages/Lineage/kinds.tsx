@@ -8,6 +8,7 @@ import {
   LuGauge,
   LuLock,
   LuMilestone,
+  LuNotebookText,
   LuRocket,
   LuScrollText,
   LuServerCog,
@@ -40,6 +41,7 @@ const KINDS: Record<string, Kind> = {
   evaluation: { label: "Evaluation", icon: LuGauge, palette: "purple" },
   infra_blessing: { label: "Serving check", icon: LuServerCog, palette: "purple" },
   deployment: { label: "Deployment", icon: LuRocket, palette: "green" },
+  notebook: { label: "Notebook", icon: LuNotebookText, palette: "teal" },
   rollout: { label: "Rollout", icon: LuMilestone, palette: "green" },
 };
 

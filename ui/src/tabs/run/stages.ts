@@ -95,6 +95,10 @@ export function headlineOf(artifact: ArtifactEntry): string {
       return [text(properties.verdict).replaceAll("_", " "), listed(texts(properties.drifted))]
         .filter(Boolean)
         .join(": ");
+    case "notebook": {
+      const failed = text(properties.failed_cell);
+      return `${formatCount(metrics.cells)} cells${failed && ` · cell ${failed} failed`}`;
+    }
     default:
       return Object.entries(metrics)
         .slice(0, 3)

@@ -8,6 +8,7 @@ import { formatBytes, formatNumber } from "src/format";
 import { artifactPath, dataPath, lineagePath, modelsPath } from "src/routes";
 import { EvaluationResult } from "src/tabs/task/EvaluationResult";
 import { ModelResult } from "src/tabs/task/ModelResult";
+import { NotebookResult } from "src/tabs/task/NotebookResult";
 import { Numbers, Reasons, RowsTable } from "src/tabs/task/parts";
 import { numberIn, recordIn, textIn, textsIn } from "src/tabs/task/properties";
 import { SkewResult } from "src/tabs/task/SkewResult";
@@ -96,6 +97,8 @@ function Content({ artifact }: { artifact: Artifact }): ReactNode {
           <RowsTable rows={rows} />
         </>
       );
+    case "notebook":
+      return <NotebookResult artifact={artifact} />;
     case "deployment":
     case "rollout":
       return <Decision artifact={artifact} />;

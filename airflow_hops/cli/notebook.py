@@ -1,0 +1,115 @@
+"""``airflow hops notebook``: JupyterLab, with kernels of the runtime environment and the store of a connection."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import socket
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from airflow.configuration import conf
+
+from airflow_hops.cli.runtime import find_uv, say
+from airflow_hops.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.contract.overlay import base_of
+from airflow_hops.contract.protocol import NOTEBOOK_VARIABLE, StepSpec
+from airflow_hops.environments import pins_of
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.local import runtime_python, step_environment
+from airflow_hops.overlays import make_overlay, overlay_folder, overlay_state
+from airflow_hops.processes.programs import module_command
+from airflow_hops.processes.temporary_folders import make_temporary_folder
+
+LAB = "jupyterlab"
+"""The package, and the name of the environment that it lies in."""
+KERNEL = "airflow-hops"
+
+
+def notebook(args: Namespace) -> None:
+    """Becomes JupyterLab; never returns.
+
+    Raises:
+        SystemExit: there is no runtime environment, folder or port; the message says which.
+    """
+    try:
+        folder = Path(args.folder or conf.get("core", "dags_folder")).expanduser().absolute()
+        if not folder.is_dir():
+            raise BadInput(f"{folder}: there is no such folder; name the one that the notebooks lie in")
+        _check_port(args.port)
+        hook = RuntimeHook(args.hops_conn_id, runtime=args.runtime)
+        runtime = hook.settings.runtime
+        python, lab = runtime_python(runtime), _lab(base_of(runtime))
+        spec = hook.complete(_spec(folder))
+        home, lock = make_temporary_folder("notebook")
+    except HopsError as error:
+        raise SystemExit(str(error)) from None
+    # JupyterLab holds the lock on; once it has ended, the next temporary folder of this user removes this one.
+    os.set_inheritable(lock, True)
+    environment = _environment(step_environment(runtime, spec.code_paths), spec, home, python, args.port)
+    token = environment["JUPYTER_TOKEN"]
+    print(
+        f"JupyterLab: http://127.0.0.1:{args.port}/lab?token={token}\n"
+        f"  notebooks  {folder}\n  kernel     {python}\n"
+        f"  store      {spec.store} (connection {args.hops_conn_id!r}): from airflow_hops.hops import pipeline\n"
+        "It listens on this machine alone, and ends with Ctrl-C.",
+        flush=True,
+    )
+    options = ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={args.port}", "--ServerApp.port_retries=0"]
+    options += [f"--ServerApp.root_dir={folder}", f"--ServerApp.open_browser={not args.no_browser}"]
+    options += ["--KernelSpecManager.ensure_native_kernel=False", f"--MultiKernelManager.default_kernel_name={KERNEL}"]
+    options += ["--ServerApp.answer_yes=True", "--ServerApp.allow_root=True", "--LabApp.news_url="]
+    os.execve(lab, [str(lab), "-P", "-m", "jupyterlab", *options], environment)
+
+
+def _lab(base: Path) -> Path:
+    """The Python of the environment that has JupyterLab, which is made where it is not there."""
+    folder = overlay_folder(base, LAB)
+    if not (folder / "bin" / "python").exists() or not overlay_state(folder).good:
+        print(f"JupyterLab is installed into {folder}, beside the packages of {base}:", flush=True)
+        make_overlay(base, LAB, [LAB], pins_of(base), uv=find_uv(), say=say)
+    return folder / "bin" / "python"
+
+
+def _spec(folder: Path) -> StepSpec:
+    """What stands in the place of a step: its artifacts lie below the user's name and this moment."""
+    moment = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%S")
+    producer = Producer("notebook", f"{getpass.getuser()}-{moment}", "notebook")
+    paths = dict.fromkeys([str(folder), str(Path(conf.get("core", "dags_folder")).expanduser().absolute())])
+    return replace(StepSpec("notebook", ""), producer=producer, code_paths=tuple(paths))
+
+
+def _environment(inherited: Mapping[str, str], spec: StepSpec, home: Path, python: Path, port: int) -> dict[str, str]:
+    """The environment of JupyterLab, and of its kernels: what comes from connections is here, and in no file."""
+    (home / "spec.json").write_text(spec.to_json())
+    kernel = home / "kernels" / KERNEL
+    kernel.mkdir(parents=True)
+    command = module_command(python, "airflow_hops.runtime.notebook.kernel", "-f", "{connection_file}")
+    spec_file = {"argv": command, "display_name": "airflow-hops", "language": "python"}
+    (kernel / "kernel.json").write_text(json.dumps(spec_file))
+    return {
+        **inherited,
+        **spec.variables(),
+        NOTEBOOK_VARIABLE: str(home / "spec.json"),
+        "JUPYTER_PATH": str(home),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTER_TOKEN": secrets.token_hex(24),
+    }
+
+
+def _check_port(port: int) -> None:
+    """Refuses a port that is taken: a server of somebody else's would get the token.
+
+    Raises:
+        BadInput: it is, or is none.
+    """
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+    except (OSError, OverflowError) as error:
+        raise BadInput(f"--port {port}: cannot listen there ({error}); choose another") from None

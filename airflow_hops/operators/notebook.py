@@ -1,0 +1,80 @@
+"""A notebook as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.contract.properties import NotebookProperties
+from airflow_hops.operators.base import HopsOperator, own_params
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class NotebookOperator(HopsOperator):
+    """Executes a Jupyter notebook in the runtime environment, and keeps it with its outputs.
+
+    Each cell's text goes to the task's log as it comes. The artifact ``notebook`` holds the executed ``notebook.ipynb``
+    and ``notebook.html``. It is published also when a cell fails, which fails the task. The task always runs: what a
+    notebook reads is not known. A value that it leaves by :func:`airflow_hops.hops.pipeline.result` is the task's XCom
+    ``result``.
+
+    Args:
+        notebook: Path of the ``.ipynb``, relative to the DAG's folder, of Python code. The kernel works in the file's
+            folder. (templated)
+        params: Values for variables of the notebook, JSON values. They are set in a cell behind the one tagged
+            ``parameters``, which must assign each, or at the top if none is. They are Airflow params of the task: a DAG
+            run's ``conf`` overrides their values. Templates in the values given here are rendered.
+        inputs: Upstream artifacts by role, which the notebook finds by :mod:`airflow_hops.hops.pipeline`. (templated)
+        env: Variables of the kernel's environment. (templated)
+        cell_timeout_s: Seconds that each cell may take; None for as long as it wants.
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.runtime.notebook.stage:run"
+    output_kind = "notebook"
+    cacheable = False
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "notebook", "values", "inputs", "env")
+
+    def __init__(
+        self,
+        *,
+        notebook: str,
+        params: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        cell_timeout_s: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = dict(params or {})
+        super().__init__(params=given, **kwargs)
+        self.notebook = notebook
+        self.values = {name: given[name] for name in own_params(params or {})}
+        self._defaults = dict(self.values)
+        self.inputs = dict(inputs or {})
+        self.env = dict(env or {})
+        self.cell_timeout_s = cell_timeout_s
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """The notebook, and what it is given."""
+        # What a DAG run's conf says is no template: whoever triggers a run would have it rendered on the worker.
+        given = {name: context["params"][name] for name in self.values}
+        return {
+            "notebook": self.notebook,
+            "params": {name: self.values[name] if v == self._defaults[name] else v for name, v in given.items()},
+            "env": {name: str(value) for name, value in self.env.items()},
+            "cell_timeout_s": self.cell_timeout_s,
+        }
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """What the notebook was given to read."""
+        return self.inputs
+
+    def execute(self, context: Context) -> Any:
+        """Runs the notebook; pushes the value that it left."""
+        value = super().execute(context)
+        result = NotebookProperties.from_dict(value["properties"]).result
+        if result is not None:
+            context["ti"].xcom_push(key="result", value=result)
+        return value

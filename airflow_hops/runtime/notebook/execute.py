@@ -1,0 +1,259 @@
+"""Executes a notebook in a kernel: outputs as they come, bounded, and why it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbconvert.filters import strip_ansi
+from nbformat.v4 import new_output
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.processes.temporary_folders import temporary_folder
+from airflow_hops.runtime.gang.failures import count_oom_kills
+from airflow_hops.runtime.notebook.session import kernel_command
+from airflow_hops.runtime.notebook.source import code_cells, first_lines, title_of
+
+log = logging.getLogger(__name__)
+
+MAX_CELL_BYTES = 4 << 20
+"""Output of a cell that is kept."""
+MAX_NOTEBOOK_BYTES = 32 << 20
+"""Output of all cells that is kept."""
+
+_SIGN_OF_LIFE_S = 30.0
+_START_TIMEOUT_S = 120
+_LAST_LINES = 10
+_TRACEBACK_CHARACTERS = 6000
+Progress = Callable[[float, str], None]
+
+
+@dataclass
+class Execution:
+    """What came of a notebook, whose outputs are in the notebook itself.
+
+    Attributes:
+        cells: Cells that ran.
+        seconds: How long they took.
+        cut_cells: Numbers of cells with more output than is kept.
+        failed_cell: Number of the cell that ended it; None if none did.
+        failure: Why; None if nothing failed.
+    """
+
+    cells: int = 0
+    seconds: float = 0.0
+    cut_cells: list[int] = field(default_factory=list)
+    failed_cell: int | None = None
+    failure: HopsError | None = None
+
+
+def execute(
+    notebook: nbformat.NotebookNode,
+    path: Path,
+    *,
+    env: Mapping[str, str],
+    progress: Progress,
+    cell_timeout_s: float | None = None,
+) -> Execution:
+    """Runs all cells, in a kernel of this very Python, up to the first that fails.
+
+    Args:
+        notebook: The notebook, which gets the outputs.
+        path: Its file; the kernel works in the file's folder.
+        env: The kernel's environment.
+        progress: Called with the share of the cells that have run, and a text.
+        cell_timeout_s: Seconds that each cell may take; None for as long as it wants.
+    """
+    for cell in notebook.cells:
+        if cell.cell_type == "code":  # what an earlier execution left would pass for this one's
+            cell.outputs, cell.execution_count = [], None
+    with temporary_folder("kernel") as folder:
+        return asyncio.run(_execute(notebook, path, folder, env, progress, cell_timeout_s))
+
+
+class _KernelManager(AsyncKernelManager):  # type: ignore[misc]
+    """Starts a kernel by its command line: no kernelspec is installed anywhere."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(argv=kernel_command(sys.executable), display_name="airflow-hops", language="python")
+
+
+class _Client(NotebookClient):  # type: ignore[misc]
+    """Keeps outputs up to the limits, and writes text to the log as it comes."""
+
+    number = 0
+    _cell_bytes = _bytes = 0
+    _line = ""
+
+    def begin(self, number: int, execution: Execution) -> None:
+        self.number, self.execution, self._cell_bytes = number, execution, 0
+
+    def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        kind, content = msg["msg_type"], msg["content"]
+        if kind not in ("stream", "display_data", "execute_result", "update_display_data"):
+            return super().process_message(msg, cell, cell_index)
+        left = max(0, min(MAX_CELL_BYTES - self._cell_bytes, MAX_NOTEBOOK_BYTES - self._bytes))
+        size = len(content["text"] if kind == "stream" else json.dumps(content["data"]))
+        if size > left:
+            self._cut(kind, size)
+            if kind != "stream" or not left:
+                return None
+            content["text"] = content["text"][:left]
+        if kind != "update_display_data":
+            self._cell_bytes += size
+            self._bytes += size
+        if kind == "stream":
+            self._print(content["text"])
+            last = cell.outputs[-1] if cell.outputs and not self.clear_before_next_output else None
+            if last is not None and last.get("name") == content["name"]:
+                last.text += content["text"]
+                return None
+        return super().process_message(msg, cell, cell_index)
+
+    def end(self, cell: nbformat.NotebookNode) -> None:
+        """Finishes the log's last line; of a progress bar leaves the last state; says that output is missing."""
+        if self._line:
+            self._print("\n")
+        for output in cell.outputs:
+            if output.output_type == "stream" and "\r" in output.text:
+                output.text = "\n".join(map(_last_state, output.text.split("\n")))
+        if self.number in self.execution.cut_cells:
+            kept = f"{MAX_CELL_BYTES >> 20} MiB of a cell are kept, {MAX_NOTEBOOK_BYTES >> 20} MiB of a notebook"
+            cell.outputs.append(new_output("stream", name="stderr", text=f"\nOutput was cut here: {kept}.\n"))
+
+    def _cut(self, kind: str, size: int) -> None:
+        if self.number not in self.execution.cut_cells:
+            self.execution.cut_cells.append(self.number)
+            log.warning(
+                "cell %d: its output is cut (%s of %d bytes): %d MiB of a cell are kept, %d MiB of a notebook",
+                *(self.number, kind, size, MAX_CELL_BYTES >> 20, MAX_NOTEBOOK_BYTES >> 20),
+            )
+
+    def _print(self, text: str) -> None:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            print(_last_state(line), flush=True)
+
+
+def _last_state(line: str) -> str:
+    """What a terminal shows of a line in the end."""
+    return line.rstrip("\r").rpartition("\r")[2]
+
+
+async def _execute(
+    notebook: nbformat.NotebookNode,
+    path: Path,
+    folder: Path,
+    env: Mapping[str, str],
+    progress: Progress,
+    cell_timeout_s: float | None,
+) -> Execution:
+    execution, began = Execution(), time.monotonic()
+    # Unix sockets in a private folder: a port of this machine would let its other users read what cells print.
+    manager = _KernelManager(transport="ipc", ip=str(folder / "k"), connection_file=str(folder / "kernel.json"))
+    options = {"store_widget_state": False, "startup_timeout": _START_TIMEOUT_S}
+    client = _Client(notebook, km=manager, timeout=cell_timeout_s and max(1, round(cell_timeout_s)), **options)
+    oom_kills, said = count_oom_kills(), folder / "kernel.log"
+    try:
+        try:
+            with said.open("wb") as stream:  # what it says itself: cells print through Jupyter's own channel
+                await client.async_start_new_kernel(
+                    cwd=str(path.parent),
+                    env={**env, "IPYTHONDIR": str(folder / "ipython")},
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=stream,
+                )
+            await client.async_start_new_kernel_client()
+        except Exception as error:
+            execution.failure = HopsError(
+                f"{path}: its kernel, {sys.executable}, did not start ({error}){_last_lines(said)}"
+            )
+            return execution
+        cells = list(code_cells(notebook))
+        for number, cell in cells:
+            done, title = (number - 1) / len(cells), f"cell {number} of {len(cells)}"
+            progress(done, f"{title}: {title_of(cell.source)}")
+            client.begin(number, execution)
+            try:
+                await _run_cell(client, cell, partial(_tell, progress, done, title))
+            except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+                execution.failed_cell = number
+                reason = await _explain(error, manager, cell_timeout_s, oom_kills, said)
+                execution.failure = _failure(cell, reason, f"{path}: cell {number}")
+                break
+            finally:
+                client.end(cell)
+                execution.cells = number
+    finally:
+        execution.seconds = round(time.monotonic() - began, 3)
+        if manager.has_kernel:
+            await manager.shutdown_kernel(now=True)
+        if client.kc is not None:
+            client.kc.stop_channels()
+    return execution
+
+
+async def _run_cell(client: _Client, cell: nbformat.NotebookNode, alive: Callable[[int], None]) -> None:
+    began = time.monotonic()
+    index = next(index for index, each in enumerate(client.nb.cells) if each is cell)
+    running = asyncio.ensure_future(client.async_execute_cell(cell, index))
+    while not (await asyncio.wait({running}, timeout=_SIGN_OF_LIFE_S))[0]:
+        alive(round(time.monotonic() - began))
+    await running
+
+
+def _tell(progress: Progress, done: float, title: str, seconds: int) -> None:
+    progress(done, f"{title} has run for {seconds} s")
+
+
+async def _explain(
+    error: Exception, manager: AsyncKernelManager, cell_timeout_s: float | None, oom_kills: int, said: Path
+) -> str | None:
+    """Why a cell was ended; None where it has raised an exception, which its output tells."""
+    if isinstance(error, CellExecutionError):
+        return None
+    if isinstance(error, CellTimeoutError):
+        return f"took longer than cell_timeout_s={cell_timeout_s:g}; give it more time, or less to do"
+    code = await manager.provisioner.poll() if manager.provisioner is not None else None
+    if code == -9:
+        struck = count_oom_kills() > oom_kills
+        why = "the machine's out-of-memory killer has struck" if struck else "somebody did, or a memory limit"
+        return f"lost its kernel, which was killed ({why}); give it less data, or the machine more memory"
+    how = "exit code" if code is None or code >= 0 else "signal"
+    return f"lost its kernel, which ended with {how} {'unknown' if code is None else abs(code)}{_last_lines(said)}"
+
+
+def _last_lines(said: Path) -> str:
+    lines = said.read_text(errors="replace").splitlines()[-_LAST_LINES:] if said.exists() else []
+    return "".join(["; its last lines:", *(f"\n  {line[:300]}" for line in lines)]) if lines else ""
+
+
+def _failure(cell: nbformat.NotebookNode, reason: str | None, where: str) -> HopsError:
+    """The error of the task; where the cell does not show it, it is added to the cell's outputs."""
+    error = next((output for output in reversed(cell.outputs) if output.output_type == "error"), None)
+    if reason is not None or error is None:
+        reason = reason or "failed without saying why"
+        cell.outputs.append(new_output("error", ename="Ended", evalue=reason, traceback=[f"This cell {reason}."]))
+        return HopsError(f"{where} {reason}; it begins with\n{first_lines(cell.source)}")
+    trace = strip_ansi("\n".join(error.traceback)) or error.ename
+    if len(trace) > _TRACEBACK_CHARACTERS:
+        trace = f"…{trace[-_TRACEBACK_CHARACTERS:]}"
+    failure = BadInput if error.ename == BadInput.__name__ else HopsError
+    name = f"{error.ename}: {strip_ansi(error.evalue)[:200]}"
+    return failure(f"{where} failed with {name}; it begins with\n{first_lines(cell.source)}\n{trace}")

@@ -1,0 +1,53 @@
+"""What a kernel knows of its step: inputs, store and connections, handed over in its environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.protocol import CONNECTIONS_VARIABLE, NOTEBOOK_VARIABLE, StepSpec
+from airflow_hops.processes.programs import module_command
+from airflow_hops.runtime.step.context import StepContext
+
+RESULT_MIME = "application/vnd.airflow-hops.result+json"
+"""The output by which a cell leaves a value."""
+
+_contexts: list[StepContext] = []
+
+
+def kernel_command(python: str | Path) -> list[str]:
+    """The command line of a kernel, in which Jupyter puts the path of its connection file."""
+    return module_command(python, "airflow_hops.runtime.notebook.kernel", "-f", "{connection_file}")
+
+
+def spec_variables(spec: StepSpec, file: Path) -> Mapping[str, str]:
+    """Writes what is no secret of a step to a file; returns the variables with which a kernel finds all of it."""
+    file.write_text(spec.to_json())
+    return {NOTEBOOK_VARIABLE: str(file), **spec.variables()}
+
+
+def begin() -> None:
+    """Takes the step out of the environment, before any cell runs and can print it, or hand it to a child."""
+    given = os.environ.pop(NOTEBOOK_VARIABLE, "")
+    if given:
+        spec = StepSpec.from_json(Path(given).read_text(), os.environ)
+        sys.path[:] = dict.fromkeys([*sys.path, *spec.code_paths])
+        _contexts[:] = [StepContext(spec, Path(given).parent)]
+    os.environ.pop(CONNECTIONS_VARIABLE, None)
+
+
+def current_context() -> StepContext:
+    """The step that this notebook is, or that ``airflow hops notebook`` stands for.
+
+    Raises:
+        BadInput: this process is no kernel of theirs.
+    """
+    if not _contexts:
+        raise BadInput(
+            "there is no store here: this is neither a notebook of NotebookOperator, nor one opened with "
+            "'airflow hops notebook'"
+        )
+    return _contexts[-1]

@@ -1,0 +1,158 @@
+"""Notebooks as steps, with real kernels; the fixture ``executed`` makes one try of most things in two of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.properties import NotebookProperties
+from airflow_hops.runtime.notebook import stage
+from airflow_hops.store import ArtifactStore
+
+
+def write_notebook(path: Path, *sources: str, parameters: str | None = None) -> Path:
+    """Writes a notebook with these code cells, behind a cell tagged ``parameters``."""
+    cells = [new_markdown_cell("# A notebook")]
+    if parameters is not None:
+        cells.append(new_code_cell(parameters, metadata={"tags": ["parameters"]}))
+    nbformat.write(new_notebook(cells=[*cells, *map(new_code_cell, sources)]), path)
+    return path
+
+
+def sources_of(store: ArtifactStore, artifact: Artifact) -> list[Any]:
+    """The code cells of an executed notebook."""
+    cells = nbformat.read(store.local(artifact) / "notebook.ipynb", as_version=4).cells
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
+def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
+    tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One notebook of what a good one does: parameters, inputs, output in the log, the artifact, a value."""
+    with store.create(store.uri("dag", "run", "task", "rows"), "rows", *_nobody()) as writer:
+        (writer.path / "rows.txt").write_text("three\n")
+        rows = writer.commit()
+    path = write_notebook(
+        tmp_path / "explore.ipynb",
+        "from airflow_hops.hops import pipeline\nprint(f'{rate=} {tags=}', flush=True)\nprint('half', end='')",
+        "import os\nprint(sorted(n for n in os.environ if n.startswith('HOPS_')), pipeline.store().storage_options)",
+        "print((pipeline.path('rows') / 'rows.txt').read_text(), os.getcwd())",
+        "pipeline.result({'auc': 0.75})",
+        parameters="rate = 0.1\ntags: list = []",
+    )
+    artifact = run_stage(
+        stage.run, kind="notebook", inputs={"rows": rows}, notebook=str(path), params={"tags": ["a", None], "rate": 1.5}
+    )
+    said = capfd.readouterr().out
+    assert "rate=1.5 tags=['a', None]\nhalf\n" in said and "cell 3 of 6" in said
+    assert f"three\n {tmp_path}\n" in said and "[] {}" in said  # its credentials are in no variable that a cell sees
+    properties = NotebookProperties.of(artifact)
+    assert (properties.result, properties.failed_cell, properties.error) == ({"auc": 0.75}, None, None)
+    assert artifact.metrics["cells"] == 6
+    cells = sources_of(store, artifact)
+    assert [cell.execution_count for cell in cells] == [1, 2, 3, 4, 5, 6]
+    assert cells[1].metadata.tags == ["injected-parameters"]
+    page = (store.local(artifact) / "notebook.html").read_text()
+    assert "rate=1.5" in page and "<script" not in page and "http" not in page
+    assert store.manifest(artifact.uri).inputs["rows"][0].fingerprint == rows.fingerprint
+
+
+def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
+    tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any]
+) -> None:
+    path = write_notebook(
+        tmp_path / "fails.ipynb",
+        f"import os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
+        "print('x' * (5 << 20))\nprint('not kept')",
+        "def divide(n):\n    return n / 0\n\ndivide(7)",
+        "print('never')",
+    )
+    with pytest.raises(HopsError) as raised:
+        run_stage(stage.run, kind="notebook", run_id="r", task_id="t", notebook=str(path))
+    text = str(raised.value)
+    assert "fails.ipynb: cell 3 failed with ZeroDivisionError" in text and "return n / 0" in text
+    assert "\x1b" not in text and raised.value.retryable
+    uri = store.uri("tests", "r", "t", "notebook")
+    artifact = store.manifest(uri).reference(uri)
+    properties = NotebookProperties.of(artifact)
+    assert (properties.failed_cell, properties.cut_cells, artifact.metrics["cells"]) == (3, (2,), 3)
+    cells = sources_of(store, artifact)
+    assert "Output was cut here: 4 MiB" in cells[1].outputs[-1].text and cells[3].outputs == []
+    assert sum(len(output.text) for output in cells[1].outputs) < 5 << 20
+    page = (store.local(artifact) / "notebook.html").read_text()
+    assert f'href="#cell-id={cells[2].id}">Cell 3 failed' in page and f'id="cell-id={cells[2].id}"' in page
+    _assert_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import time\ntime.sleep(60)", "cell 1 took longer than cell_timeout_s=1; give it more time"),
+        ("import os\nos.kill(os.getpid(), 9)", "cell 1 lost its kernel, which was killed"),
+        ("import os\nos.write(2, b'giving up')\nos._exit(3)", "(?s)ended with exit code 3; its last lines:.*giving up"),
+    ],
+)
+def test_cell_that_never_ends_and_kernel_that_dies_are_told(
+    source: str, says: str, tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any]
+) -> None:
+    path = write_notebook(tmp_path / "ends.ipynb", source)
+    with pytest.raises(HopsError, match=says):
+        run_stage(stage.run, kind="notebook", run_id="r", task_id="t", notebook=str(path), cell_timeout_s=1)
+    uri = store.uri("tests", "r", "t", "notebook")
+    assert "This cell" in sources_of(store, store.manifest(uri).reference(uri))[0].outputs[-1].traceback[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "params", "says"),
+    [
+        ("no JSON", {}, "bad.ipynb: not a Jupyter notebook"),
+        (json.dumps({"cells": 3, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}), {}, "not a Jupyter notebook"),
+        (json.dumps({"cells": [], "nbformat": 9, "nbformat_minor": 0, "metadata": {}}), {}, "not a Jupyter notebook"),
+        (nbformat.writes(new_notebook(cells=[new_markdown_cell("x")])), {}, "none of its 1 cells has code"),
+        (
+            nbformat.writes(
+                new_notebook(
+                    cells=[new_code_cell("1")],
+                    metadata={"kernelspec": {"name": "ir", "language": "R", "display_name": "R"}},
+                )
+            ),
+            {},
+            "language is 'R'; expected 'python'",
+        ),
+        (
+            nbformat.writes(new_notebook(cells=[new_code_cell("a = 1", metadata={"tags": ["parameters"]})])),
+            {"b": 2},
+            "parameter 'b' is not assigned in the cell tagged 'parameters', which assigns a",
+        ),
+        (nbformat.writes(new_notebook(cells=[new_code_cell("1")])), {"a-b": 2}, "parameter 'a-b'"),
+    ],
+)
+def test_notebook_that_cannot_be_used_is_bad_input_that_names_it(
+    content: str, params: Mapping[str, Any], says: str, tmp_path: Path, run_stage: Callable[..., Any]
+) -> None:
+    (tmp_path / "bad.ipynb").write_text(content)
+    with pytest.raises(BadInput, match=says):
+        run_stage(stage.run, kind="notebook", notebook=str(tmp_path / "bad.ipynb"), params=params)
+
+
+def _nobody() -> tuple[Any, ...]:
+    from airflow_hops.contract.artifacts import Producer
+
+    return (Producer(),)
+
+
+def _assert_gone(pid: int) -> None:
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"kernel {pid} outlives its step"
+        time.sleep(0.05)
+    assert os.getpid() != pid

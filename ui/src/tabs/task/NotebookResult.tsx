@@ -1,0 +1,55 @@
+import { Box, Link, Text } from "@chakra-ui/react";
+import { apiAddress, type Schemas } from "src/api/client";
+import { CodeBlock } from "src/components/CodeBlock";
+import { formatNumber } from "src/format";
+import { Numbers } from "src/tabs/task/parts";
+import { numberIn, recordIn, textsIn } from "src/tabs/task/properties";
+
+/** An executed notebook: what it was given and left, and its page, in a frame that cannot act as the reader. */
+export function NotebookResult({ artifact }: { artifact: Schemas["ArtifactEntry"] }) {
+  const { dag_id, run_id, task_id, map_index, kind, metrics, properties, state } = artifact;
+  const page = apiAddress("dags", dag_id, "runs", run_id, "artifacts", task_id, String(map_index), kind, "page");
+  const parameters = Object.entries(recordIn(properties, "parameters"));
+  const failed = numberIn(properties, "failed_cell");
+  const cut = textsIn(properties, "cut_cells");
+  return (
+    <>
+      <Numbers
+        of={[
+          ["cells", formatNumber(metrics.cells)],
+          ["seconds", formatNumber(metrics.seconds, 3)],
+          ...(failed === null ? [] : ([["failed cell", String(failed)]] as const)),
+        ]}
+      />
+      {parameters.length > 0 && (
+        <CodeBlock
+          label="parameters"
+          maxHeight="12rem"
+          code={parameters.map(([name, value]) => `${name} = ${JSON.stringify(value)}`).join("\n")}
+        />
+      )}
+      {(properties.result ?? null) !== null && (
+        <Box>
+          <Text fontSize="sm">Result</Text>
+          <CodeBlock label="result" maxHeight="12rem" code={JSON.stringify(properties.result, null, 2)} />
+        </Box>
+      )}
+      {cut.length > 0 && <Text fontSize="sm">More output than is kept, and cut, in cells {cut.join(", ")}</Text>}
+      {state === "present" && (
+        <Box>
+          <Box borderWidth={1} borderRadius="md" overflow="hidden">
+            <iframe
+              src={page}
+              title={`Notebook of ${task_id}`}
+              sandbox="allow-scripts"
+              style={{ display: "block", width: "100%", height: "75vh", border: 0, background: "#fff" }}
+            />
+          </Box>
+          <Link href={page} target="_blank" rel="noreferrer" fontSize="sm" color="fg.info">
+            Open in a tab of its own
+          </Link>
+        </Box>
+      )}
+    </>
+  );
+}
