@@ -8,7 +8,7 @@ const NAMES: Record<string, string> = {
   normalized_abs_difference: "normalized absolute difference",
   population_stability_index: "population stability index",
   wasserstein: "Wasserstein distance",
-  wasserstein_normalized: "Wasserstein distance by the deviation",
+  wasserstein_normalized: "Wasserstein distance ÷ standard deviation",
 };
 
 const OF_SCHEMA: Record<string, string> = {
