@@ -131,14 +131,14 @@ def test_anomalies_are_told_across_runs_with_values_and_rows(site: Site, open_pa
 def test_an_edited_proposal_is_approved_and_the_run_goes_on_with_it(asking: Asking, open_page: OpenPage) -> None:
     validation = asking.wait_for(asking.waiting)
     viewed = open_page(PAGE, site=asking.site, user="viewer", theme="dark")
-    viewed.get_by_role("button", name="View").click()
+    viewed.get_by_role("button", name="Review").click()
     decision = viewed.get_by_role("region", name="Decision")
     expect(decision.get_by_text("You do not have permission to answer.")).to_be_visible()
     expect(decision.get_by_role("button")).to_have_count(0)
     assert asking.answer(validation, APPROVE, "viewer") == 403
     page = open_page(PAGE, site=asking.site, own=True, problems_expected=True)
     page.on("dialog", lambda dialog: pytest.fail(f"something of the data was run: {dialog.message}"))
-    page.get_by_role("button", name="View").click()
+    page.get_by_role("button", name="Review").click()
     expect(_rows(page, "Anomalies").filter(has_text=HOSTILE)).to_contain_text(SCRIPT)
     expect(page.get_by_role("table", name="From version 1 to proposed").get_by_text(f"+ {SCRIPT}")).to_be_visible()
     expect(_rows(page, "Rows in quarantine").first).to_contain_text("not in the domain")

@@ -23,7 +23,7 @@ export function Waiting({ overview: { waiting, proposed } }: { overview: Overvie
           status="info"
           title="A schema change is proposed"
           to={schemaPath(validation.dag_id, { artifact: validation })}
-          action="View"
+          action="Review"
         >
           Task {validation.task_id} found anomalies <Time at={at} />:{" "}
           {formatList(
@@ -43,7 +43,7 @@ function Asked({ asked: { task, stage, question } }: { asked: Schemas["AskedQues
     ? schemaPath(task.dag_id, { artifact: { ...task, kind: "anomalies" } })
     : `${airflowTaskPath(task)}/required_actions`;
   return (
-    <Item status="warning" title={question.subject} to={to} action={question.may_answer ? "Answer" : "View"}>
+    <Item status="warning" title={question.subject} to={to} action={question.may_answer ? "Answer" : "Review"}>
       Task {task.task_id} asked <Time at={question.asked_at} />
       {question.deadline && (
         <>

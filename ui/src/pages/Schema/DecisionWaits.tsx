@@ -15,7 +15,7 @@ export function DecisionWaits({ validation, onOpen }: { validation: ValidationEn
         </Alert.Description>
       </Alert.Content>
       <Button size="sm" onClick={onOpen}>
-        View
+        Review
       </Button>
     </Alert.Root>
   );
