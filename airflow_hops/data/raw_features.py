@@ -19,7 +19,7 @@ def example_files(folder: Path, split: str) -> list[Path]:
     """Returns the Parquet files of a split of examples.
 
     Raises:
-        BadInput: there is no such split, or no file in it.
+        BadInput: the split does not exist, or has no files.
     """
     files = sorted((folder / split).glob("*.parquet"))
     if not files:

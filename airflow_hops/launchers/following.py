@@ -80,7 +80,7 @@ def state_of(job: Job, store: ArtifactStore) -> State:
 
 
 def result_of(job: Job, store: ArtifactStore) -> StepResult | None:
-    """The result of a job's step, or None where it left none."""
+    """The result of a job's step, or None if it left none."""
     if job.is_here:
         return StepResult.read(job.path / "result.json")
     record = _record(job, store)

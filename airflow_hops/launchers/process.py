@@ -25,7 +25,7 @@ class Detached:
     """Starting a step that outlives the process that starts it.
 
     Attributes:
-        step_id: Its id, known beforehand.
+        step_id: Its id, known in advance.
         log: The file that takes its output.
     """
 
@@ -39,7 +39,7 @@ class StepProcess:
     Args:
         step_id: Value of the environment variable that marks the step's processes.
         pid: Process id, which is also the id of the process group and session.
-        output: Read end of the pipe that the process writes to; closed at the end of :meth:`lines`. None where its
+        output: Read end of the pipe that the process writes to; closed at the end of :meth:`lines`. None if its
             output goes to a file.
         poll: Returns the exit code (negative: the signal's number), or None while the process runs.
     """

@@ -129,7 +129,7 @@ class SparkLauncher:
         return StepProcess.start(command, env=environment, cwd=folder, detached=detached)
 
     def _master(self) -> str:
-        """The master that the connection names; this machine, where there is no ``spark_default``."""
+        """The master that the connection names; this machine, if there is no ``spark_default``."""
         try:
             connection = BaseHook.get_connection(self.conn_id)
         except AirflowNotFoundException:

@@ -47,7 +47,7 @@ class WarmStart:
             detached: Its id and log, where it is to outlive this process. The warm process lives at least as long.
 
         Returns:
-            The step's process, or None where no warm process answers: the caller starts the step by itself.
+            The step's process, or None if no warm process answers: the caller starts the step by itself.
         """
         step_id = detached.step_id if detached else new_step_id()
         request = {

@@ -36,7 +36,7 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def started_at(pid: int) -> int | None:
-    """When a process started, in the kernel's clock ticks since boot; None where none of that number lives."""
+    """When a process started, in the kernel's clock ticks since boot; None if none of that number lives."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -38,7 +38,7 @@ class RemoteFiles:
         self._renames = not protocols & _OBJECT_STORES
 
     def read(self, address: str) -> bytes:
-        """A file's content. Raises FileNotFoundError where there is none."""
+        """A file's content. Raises FileNotFoundError if there is none."""
         content: bytes = self.fs.cat_file(address)
         return content
 
@@ -48,7 +48,7 @@ class RemoteFiles:
         Args:
             address: Of the file.
             content: All of it.
-            staging: Name of a file beside it to use meanwhile, which another try would use as well.
+            staging: Name of a file beside it to use in the meantime, which another try would use as well.
         """
         if not self._renames:
             self.fs.pipe_file(address, content)
@@ -70,7 +70,7 @@ class RemoteFiles:
         return bool(self.fs.exists(address))
 
     def entries(self, folder: str) -> list[dict[str, Any]]:
-        """What lies in a folder now, as fsspec lists it; nothing where there is no folder."""
+        """What lies in a folder now, as fsspec lists it; nothing if there is no folder."""
         self.fs.invalidate_cache()
         try:
             listed: list[dict[str, Any]] = self.fs.ls(folder, detail=True)

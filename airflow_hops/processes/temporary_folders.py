@@ -58,7 +58,7 @@ def temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> 
 
 
 def make_temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> tuple[Path, int]:
-    """As :func:`temporary_folder`, but it is the caller who removes the folder, and then closes its lock.
+    """Like :func:`temporary_folder`, but it is the caller who removes the folder, and then closes its lock.
 
     Returns:
         The folder, and the descriptor that locks it.

@@ -100,7 +100,7 @@ def plain_ports(flags: Flags) -> list[str]:
 
 
 def upstream_tls(flags: Flags) -> TlsFiles | None:
-    """Returns the files of connections to the servers upstream; None where those speak no TLS.
+    """Returns the files of connections to the servers upstream; None if those speak no TLS.
 
     Raises:
         StartError: One is not there.
@@ -130,7 +130,7 @@ def version_opener(flags: Flags, batching: BatchingOptions | None) -> OpenVersio
 
 
 def workers(flags: Flags, batching: BatchingOptions | None) -> WorkerSupervisor | None:
-    """Returns what opens versions in worker processes, or None where they are opened in this one."""
+    """Returns what opens versions in worker processes, or None if they are opened in this one."""
     if not flags.workers:
         return None
     scaling = ScalingOptions(flags.workers, flags.worker_target_in_flight, flags.worker_scale_in_seconds)
@@ -160,7 +160,7 @@ def model_options(flags: Flags, batching: BatchingOptions | None) -> ModelOption
 
 
 def batching_options(flags: Flags) -> BatchingOptions | None:
-    """Returns how requests are batched, or None where they are not.
+    """Returns how requests are batched, or None if they are not.
 
     Raises:
         StartError: The parameters' file cannot be taken.

@@ -148,7 +148,7 @@ class Flags:
 
     @property
     def capture_place(self) -> str:
-        """Folder or URL of the captured requests; empty where none are."""
+        """Folder or URL of the captured requests; empty if none are."""
         path = self.capture_base_path
         return str(Path(path).absolute()) if path and "://" not in path else path
 

@@ -109,7 +109,7 @@ def read_ssl_config(ssl_config_file: str) -> Any:
     """Reads TensorFlow Serving's ``SSLConfig``: keys and certificates in PEM, in the file itself.
 
     Returns:
-        The message, or None where no file is given.
+        The message, or None if no file is given.
 
     Raises:
         ConfigError: The file does not parse, or key or certificate are not in it.

@@ -51,9 +51,9 @@ class LoggedCall:
         method: What was called; None for a kind of record that is not a call of ``PredictionService`` (``log_type``
             says which) and for an empty one.
         request: The request, serialized.
-        response: The response, serialized; empty where only the request was logged.
-        log_type: The record's field: ``predict_log``, ``session_run_log``, …; empty where none is set.
-        timestamp_s: When it was logged, seconds since 1970; 0 where that was not.
+        response: The response, serialized; empty if only the request was logged.
+        log_type: The record's field: ``predict_log``, ``session_run_log``, …; empty if none is set.
+        timestamp_s: When it was logged, seconds since 1970; 0 if that was not.
     """
 
     method: Method | None

@@ -51,7 +51,7 @@ class ModelVersion:
     Attributes:
         version: Its number.
         state: START, LOADING, AVAILABLE, UNLOADING or END.
-        error: Why it did not load; empty where nothing is wrong.
+        error: Why it did not load; empty if nothing is wrong.
     """
 
     version: int
@@ -61,7 +61,7 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of a signature: TensorFlow's name of the dtype, and the shape (-1 where it is open)."""
+    """An input or output of a signature: TensorFlow's name of the dtype, and the shape (-1 if it is open)."""
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -89,7 +89,7 @@ class TrafficSplit:
     """The shares of the versions in a model's requests that name none.
 
     Attributes:
-        percents: Version to percent, as it was set; None where the latest version answers.
+        percents: Version to percent, as it was set; None if the latest version answers.
         in_effect: Version to percent among the available ones, rounded: the share of a version that is not available
             goes to the others.
         persisted: Whether a restart of the server has it, as it is in the server's traffic file.

@@ -141,7 +141,7 @@ def put_model(
     versions: Sequence[int] | Literal["all", "latest"] = "latest",
     labels: Mapping[str, int] | None = None,
 ) -> Any:
-    """As :func:`set_model`, in a ``ModelServerConfig`` message, which errors call ``source``."""
+    """Like :func:`set_model`, in a ``ModelServerConfig`` message, which errors call ``source``."""
     if not isinstance(versions, str):
         bad = [version for version in versions if not is_version(version)]
         if bad or not versions:
@@ -170,7 +170,7 @@ def restore_model(config_file: PathLike, model: Any) -> None:
 
 
 def put_back_model(config: Any, model: Any) -> Any:
-    """As :func:`restore_model`, in a ``ModelServerConfig`` message."""
+    """Like :func:`restore_model`, in a ``ModelServerConfig`` message."""
     previous = take_model(config, model.name)
     config.model_config_list.config.add().CopyFrom(model)
     return previous

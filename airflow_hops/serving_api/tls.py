@@ -17,7 +17,7 @@ class TlsFiles:
 
     Attributes:
         ca_file: Certificate of whoever signed the server's; None for the authorities that gRPC knows.
-        cert_file: The client's certificate, for a server that verifies its clients; None where it does not.
+        cert_file: The client's certificate, for a server that verifies its clients; None if it does not.
         key_file: The private key of that certificate.
     """
 

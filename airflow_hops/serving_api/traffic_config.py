@@ -103,7 +103,7 @@ def set_traffic(traffic_file: PathLike, model: str, percents: Mapping[int, int] 
             answers.
 
     Returns:
-        The split that was replaced, or None where there was none: pass it back to undo the change.
+        The split that was replaced, or None if there was none: pass it back to undo the change.
 
     Raises:
         ConfigError: The split or the file is not valid; nothing is written then.
@@ -125,7 +125,7 @@ def set_shadow(
             0 to 100; None ends the shadow traffic.
 
     Returns:
-        What was replaced, or None where there was none: pass it back to undo the change.
+        What was replaced, or None if there was none: pass it back to undo the change.
 
     Raises:
         ConfigError: The percents or the file are not valid; nothing is written then.

@@ -273,7 +273,7 @@ class ArtifactStore:
         self.files.remove(uri)
 
     def names(self, uri: str) -> list[str]:
-        """Names of what lies in a folder, sorted; none where there is no folder."""
+        """Names of what lies in a folder, sorted; none if there is no folder."""
         self._check_inside(uri)
         return self.files.names(uri)
 

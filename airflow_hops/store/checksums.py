@@ -43,7 +43,7 @@ class Checksums:
     """Checksums of local files, within :func:`remembered_checksums`.
 
     Args:
-        database: What is remembered; None where nothing can be.
+        database: What is remembered; None if nothing can be.
     """
 
     def __init__(self, database: sqlite3.Connection | None) -> None:

@@ -10,7 +10,7 @@ _RENAME_EXCHANGE = 2
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swaps two paths at once, so that nobody finds neither; False where the system or its file system cannot.
+    """Swaps two paths at once, so that nobody finds neither; False if the system or its file system cannot.
 
     See renameat2(2).
     """

@@ -40,7 +40,7 @@ class LocalFiles:
         return (self.path(uri) / path).open("rb")
 
     def read(self, uri: str) -> bytes:
-        """The content of a small file. Raises FileNotFoundError where there is none."""
+        """The content of a small file. Raises FileNotFoundError if there is none."""
         return self.path(uri).read_bytes()
 
     def write(self, uri: str, content: bytes) -> None:
@@ -60,7 +60,7 @@ class LocalFiles:
         return self.path(uri).is_file()
 
     def names(self, uri: str) -> list[str]:
-        """Names of what lies in a folder now, sorted; none where there is no folder."""
+        """Names of what lies in a folder now, sorted; none if there is no folder."""
         folder = self.path(uri)
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
@@ -146,7 +146,7 @@ class StoreFiles:
         return self.remote().read(uri)
 
     def fetch(self, uri: str, path: Path) -> None:
-        """Copies a file to a local path. Raises FileNotFoundError where there is none."""
+        """Copies a file to a local path. Raises FileNotFoundError if there is none."""
         self.remote().fs.get_file(uri, str(path))
 
     def write(self, uri: str, content: bytes) -> None:

@@ -18,7 +18,7 @@ class Damage:
         uri: The artifact's address.
         path: The file's path in it.
         expected: What the manifest says: its SHA-256, or its size.
-        found: The same of what is there; None where nothing is.
+        found: The same of what is there; None if nothing is.
     """
 
     uri: str
@@ -67,7 +67,7 @@ def damages(manifest: Manifest, uri: str, checksum: Callable[[str], str]) -> Ite
     Args:
         manifest: What is said of them.
         uri: Where the artifact lies.
-        checksum: SHA-256 of a file by the path that the manifest names; FileNotFoundError where there is none.
+        checksum: SHA-256 of a file by the path that the manifest names; FileNotFoundError if there is none.
     """
     check_paths(manifest, uri)
     for entry in manifest.files:

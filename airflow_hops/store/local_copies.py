@@ -140,7 +140,7 @@ class LocalCopies:
 
 
 def _use(folder: Path) -> bool:
-    """Locks a copy for as long as this process lives; False where there is none."""
+    """Locks a copy for as long as this process lives; False if there is none."""
     try:
         descriptor = lock_folder(folder, shared=True)
     except FileNotFoundError:

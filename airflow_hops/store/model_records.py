@@ -26,7 +26,7 @@ def record_uri(store: ArtifactStore, model_name: str) -> str:
 
 
 def find_record(store: ArtifactStore, model_name: str) -> ModelRecord | None:
-    """The record of a model; None where there is none.
+    """The record of a model; None if there is none.
 
     Raises:
         BadInput: the name is not one, or the file is not a record.
@@ -41,7 +41,7 @@ def find_record(store: ArtifactStore, model_name: str) -> ModelRecord | None:
 
 
 def read_record(store: ArtifactStore, model_name: str) -> ModelRecord:
-    """The record of a model; an empty one where there is none.
+    """The record of a model; an empty one if there is none.
 
     Raises:
         BadInput: the name is not one, or the file is not a record.

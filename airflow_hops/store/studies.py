@@ -34,7 +34,7 @@ class StudyFolder:
     uri: str
 
     def read(self) -> StudyRecord | None:
-        """The study; None where there is none.
+        """The study; None if there is none.
 
         Raises:
             BadInput: the file is not a study's.
@@ -61,7 +61,7 @@ class StudyFolder:
         return sorted((trial for name in names for trial in self._read(name)), key=lambda trial: trial.number)
 
     def trial(self, number: int) -> TrialRecord | None:
-        """One trial; None where there is none of that number.
+        """One trial; None if there is none of that number.
 
         Raises:
             BadInput: its file is damaged.

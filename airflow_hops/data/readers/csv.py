@@ -26,7 +26,7 @@ def first_types(file: RawFile) -> Types:
     """The columns of the header, with the types of the first block.
 
     Raises:
-        BadInput: there is no header, a name stands twice in it, or the text is not of the source's encoding.
+        BadInput: there is no header, a name occurs twice in it, or the text is not of the source's encoding.
     """
     block, _ = next(blocks(file), (b"", 0))
     header_of(block, file)
@@ -112,7 +112,7 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     """The columns' names in a file's first block.
 
     Raises:
-        BadInput: there is no header, or a name stands twice in it.
+        BadInput: there is no header, or a name occurs twice in it.
     """
     if not block.strip():
         raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
@@ -146,7 +146,7 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
 
 
 def end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:
-    """Where the last (or first) whole row ends; 0 where none does. A newline within quotes ends no row."""
+    """Where the last (or first) whole row ends; 0 if none does. A newline within quotes ends no row."""
     end = text.find(b"\n") + 1 if first else text.rfind(b"\n") + 1
     if text.count(b'"', 0, end) % 2 == 0:
         return end

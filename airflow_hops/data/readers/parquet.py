@@ -18,7 +18,7 @@ def first_types(file: RawFile) -> Types:
     """The columns of the footer.
 
     Raises:
-        BadInput: a name stands twice in it.
+        BadInput: a name occurs twice in it.
     """
     with file.stream() as (stream, _):
         schema = pq.ParquetFile(stream).schema_arrow

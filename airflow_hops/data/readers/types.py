@@ -90,7 +90,7 @@ def type_named(name: str, column: str, source: Source) -> pa.DataType:
     """The Arrow type of a name in a source's ``schema``.
 
     Raises:
-        BadInput: there is no such type.
+        BadInput: the type does not exist.
     """
     try:
         return normalised(_ALIASES[name] if name in _ALIASES else pa.type_for_alias(name))

@@ -219,7 +219,7 @@ def _with_columns(batch: Any, columns: tuple[str, ...], outputs: Mapping[str, Ar
 
 
 def _as_column(values: Array) -> Any:
-    """One value a row where there is one, else a list of them."""
+    """One value a row if there is one, else a list of them."""
     if values.ndim == 1:
         return pa.array(values, type=pa.binary()) if values.dtype == object else pa.array(values)
     if values.ndim == 2 and values.shape[1] == 1:

@@ -58,7 +58,7 @@ def run(
         batch_rows: Rows that are predicted at once; None for 8,192, or 256 where an input holds bytes.
 
     Raises:
-        BadInput: a value makes no sense, model and examples do not go together, or there is no such model.
+        BadInput: a value makes no sense, model and examples do not go together, or the model does not exist.
         HopsError: Spark failed.
     """
     _check_values(splits=splits, columns=columns, batch_rows=batch_rows)
@@ -198,7 +198,7 @@ def _tell_progress(context: StepContext, spark: Any, tasks: int) -> Iterator[Non
 
 
 def _finish_split(folder: Path, model: SignatureModel, plan: PredictionPlan, example: Path) -> None:
-    """Clears what killed Python workers left, and writes a file of no rows where there are none."""
+    """Clears what killed Python workers left, and writes a file of no rows if there are none."""
     folder.mkdir(parents=True, exist_ok=True)
     for rubbish in folder.glob(".part-*"):
         rubbish.unlink()

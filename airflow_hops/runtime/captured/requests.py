@@ -70,7 +70,7 @@ class CapturedRequests:
 
     @classmethod
     def of(cls, services: Mapping[str, str], store: ArtifactStore, model_name: str) -> CapturedRequests | None:
-        """Those that the connection names; None where it names none.
+        """Those that the connection names; None if it names none.
 
         Args:
             services: A step's services.

@@ -38,7 +38,7 @@ class Deployment:
         traffic: Version to percent.
         champion: The champion's version.
         serving_path: The version's folder.
-        published: Whether the folder was made now; False where it was there already.
+        published: Whether the folder was made now; False if it was there already.
         why: In a few words.
     """
 
@@ -250,7 +250,7 @@ class _Steps:
         )
 
     def _baseline(self) -> dict[str, Any]:
-        """What the server has counted before the canary's first request; empty where it has no REST port."""
+        """What the server has counted before the canary's first request; empty if it has no REST port."""
         if self.server.rest_port is None:
             return {}
         return {str(version): snapshot_of(figures) for version, figures in self.server.counts(self.model_name).items()}
@@ -346,7 +346,7 @@ def _check_inputs(champion: Artifact, model: Artifact, model_name: str) -> None:
 
 
 def _inputs(model: Artifact) -> set[str] | None:
-    """What requests of a model hold; None where its artifact does not say."""
+    """What requests of a model hold; None if its artifact does not say."""
     of = ModelProperties.of(model)
     if of.inputs is not None:
         return set(of.inputs)

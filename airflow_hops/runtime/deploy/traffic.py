@@ -44,7 +44,7 @@ def promote(context: StepContext, *, version: int | None, **given: Any) -> dict[
 
 
 def roll_back(context: StepContext, *, to_version: int | None, **given: Any) -> dict[str, Any]:
-    """The step: goes back to a version; None takes the canary out, or, where there is none, the last promotion."""
+    """The step: goes back to a version; None takes the canary out, or, if there is none, the last promotion."""
     return _decide(context, lambda serving: serving.roll_back(to_version), **given)
 
 
@@ -84,7 +84,7 @@ class Serving:
     """A served model on which somebody decides; the caller holds it with :meth:`ModelServer.exclusive`.
 
     Each decision is written to the record, which :meth:`apply` then has the server follow. It returns whether it
-    changed the record; False where it had been decided before.
+    changed the record; False if it had been decided before.
 
     Attributes:
         context: The step.

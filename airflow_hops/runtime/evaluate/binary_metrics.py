@@ -34,7 +34,7 @@ class BinaryMetrics(Metrics):
 
     Attributes:
         positives: Rows whose label is 1.
-        auc: Area under the ROC curve, exact (by ranks, ties count half), with DeLong's interval; None where there is
+        auc: Area under the ROC curve, exact (by ranks, ties count half), with DeLong's interval; None if there is
             only one class.
         log_loss: Mean negative log-likelihood, in nats.
         brier: Mean squared error of the probability.
@@ -111,7 +111,7 @@ def compare(
         weights: Of the rows.
 
     Returns:
-        None where the metric is not defined: no rows, or for the AUC one class only.
+        None if the metric is not defined: no rows, or for the AUC one class only.
     """
     rows, positives = len(labels), int(np.sum(labels))
     if not rows or (metric == "auc" and not 0 < positives < rows):

@@ -120,7 +120,7 @@ def bless(
     Args:
         rule: What is asked.
         candidate: Its metrics by split.
-        gains: Its gain over the champion by split; None where there is no champion.
+        gains: Its gain over the champion by split; None if there is no champion.
         champion: The champion's metrics by split.
 
     Returns:

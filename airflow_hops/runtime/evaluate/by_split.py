@@ -31,7 +31,7 @@ def figures_by_split(
     """Scores the rows of each split, and judges what comes of it.
 
     Args:
-        models: Candidate, and champion where there is one.
+        models: Candidate, and champion if there is one.
         names: Their classes, and those of the examples.
         judge: What they are judged by.
         files: Parquet files of examples by split; the first split must have labels that differ.

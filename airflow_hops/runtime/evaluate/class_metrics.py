@@ -43,8 +43,8 @@ class ClassFigures:
         name: Its name.
         rows: Rows that are of this class.
         recall: Share of them that is found: the accuracy within the class; None without rows.
-        precision: Share of the rows said to be of this class that is; None where none is said to be.
-        f1: Harmonic mean of both; None where no row is, or is said to be, of this class.
+        precision: Share of the rows said to be of this class that is; None if none is said to be.
+        f1: Harmonic mean of both; None if no row is, or is said to be, of this class.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ClassMetrics(Metrics):
         macro_f1: Mean F1 of the classes that have rows, or are said to have.
         weighted_f1: Mean F1 of the classes, by their rows.
         auc: Mean over classes of the area under the ROC curve of one against the rest, of the classes that some rows
-            are of, and some not; None where there is none, or more than 100 classes.
+            are of, and some not; None if there is none, or more than 100 classes.
         log_loss: Mean negative log-likelihood of the class, in nats.
         brier: Mean squared distance of the probabilities from the class's, summed over classes.
         classes: Figures by class.
@@ -150,7 +150,7 @@ def compare_classifiers(
         weights: Of the rows.
 
     Returns:
-        None where the metric is not defined: no rows, or no AUC.
+        None if the metric is not defined: no rows, or no AUC.
     """
     if not len(labels):
         return None

@@ -24,7 +24,7 @@ class AlignedRows:
     Attributes:
         labels: Numbers of the candidate's classes, or values; shape ``[rows]``.
         predictions: By model, shape ``[rows]``, or of several classes ``[rows, classes]``.
-        weights: Of the rows; None where they have none.
+        weights: Of the rows; None if they have none.
         slices: Values of the slicing columns as text, shape ``[rows]``.
         compared: Whether the champion knows a row's class, so that the two can be compared on it; shape ``[rows]``.
     """
@@ -99,7 +99,7 @@ def class_names(models: Mapping[str, ServedModel], properties: Mapping[str, Mode
     A model whose artifact does not name its classes has those of the examples, by number.
 
     Args:
-        models: Candidate, and champion where there is one.
+        models: Candidate, and champion if there is one.
         properties: Those of the models' artifacts.
         of: What the examples are to be predicted for.
 
@@ -145,7 +145,7 @@ def _names_of(name: str, model: ServedModel, properties: ModelProperties, exampl
 
 
 def _numbers(names: tuple[str, ...], among: tuple[str, ...]) -> Array:
-    """Of each name its number among others; -1 where it is not there."""
+    """Of each name its number among others; -1 if it is not there."""
     places = {name: number for number, name in enumerate(among)}
     return np.array([places.get(name, -1) for name in names], np.int64)
 

@@ -21,7 +21,7 @@ class CustomMetric:
     Attributes:
         name: Its name.
         function: Of labels ``[rows]`` (numbers of classes, or values), predictions (``[rows]``, or of several classes
-            ``[rows, classes]``) and weights ``[rows]`` (1 where rows have none), which returns a number.
+            ``[rows, classes]``) and weights ``[rows]`` (1 if rows have none), which returns a number.
         higher_is_better: In which direction it improves.
     """
 
@@ -30,7 +30,7 @@ class CustomMetric:
     higher_is_better: bool
 
     def value(self, labels: Array, predictions: Array, weights: Array | None = None) -> float:
-        """The figure of a model; NaN where it is not defined.
+        """The figure of a model; NaN if it is not defined.
 
         Raises:
             BadInput: the function fails, or returns no number, or an infinite one.
@@ -49,7 +49,7 @@ class CustomMetric:
         return found
 
     def compare(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
-        """A candidate's gain over a champion, with the interval of resampled rows; None where it is not defined."""
+        """A candidate's gain over a champion, with the interval of resampled rows; None if it is not defined."""
         sign = 1.0 if self.higher_is_better else -1.0
         found = resampled_difference(
             self.name,
@@ -70,7 +70,7 @@ def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[
         taken: Names of the figures that there are already.
 
     Raises:
-        BadInput: an entry has another form, its name is taken, or there is no such function.
+        BadInput: an entry has another form, its name is taken, or the function does not exist.
     """
     found = {}
     for name, entry in (given or {}).items():
@@ -88,6 +88,6 @@ def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[
 def values_of(
     metrics: Mapping[str, CustomMetric], labels: Array, predictions: Array, weights: Array | None
 ) -> dict[str, float | None]:
-    """The figures of a model on some rows; None where one is not defined."""
+    """The figures of a model on some rows; None if one is not defined."""
     found = {name: metric.value(labels, predictions, weights) for name, metric in metrics.items() if len(labels)}
     return {name: found[name] if math.isfinite(found.get(name, math.nan)) else None for name in metrics}

@@ -97,7 +97,7 @@ class Judge:
         return replace(found, custom=values_of(self.custom, labels, predictions, weights)) if self.custom else found
 
     def gain(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
-        """A candidate's gain over a champion on the same rows; None where the metric is not defined."""
+        """A candidate's gain over a champion on the same rows; None if the metric is not defined."""
         if self.metric in self.custom:
             return self.custom[self.metric].compare(labels, candidate, champion, weights) if len(labels) else None
         return METRICS[self.problem].compare(self.metric, labels, candidate, champion, weights)

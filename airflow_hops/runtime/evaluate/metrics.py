@@ -40,7 +40,7 @@ class Metrics:
 
     Attributes:
         rows: Number of rows.
-        weight: Sum of their weights; None where they have none.
+        weight: Sum of their weights; None if they have none.
         intervals: 95% intervals by the figure's name.
         custom: The user's own figures by name.
         calibration: Up to ten bins of as many rows, the lowest predictions first; empty for a slice.
@@ -75,7 +75,7 @@ def even_weights(weights: Array | None, rows: int) -> Array:
 
 
 def total_weight(weights: Array | None) -> float | None:
-    """The sum of weights, where there are any."""
+    """The sum of weights, if there are any."""
     return None if weights is None else float(weights.sum())
 
 

@@ -43,7 +43,7 @@ def minimum_by_label(
         custom: Names of the user's own metrics, which may have a slash.
 
     Returns:
-        Of the label, None where nothing was said of it; and by further label.
+        Of the label, None if nothing was said of it; and by further label.
 
     Raises:
         BadInput: a label is none of the further ones.
@@ -70,12 +70,12 @@ def evaluate_more_labels(
     slices: Sequence[str],
     minimum: Mapping[str, Mapping[str, float]],
 ) -> MoreLabels:
-    """Evaluates models on the further labels of examples, as on the first one; the rows are read anew for each.
+    """Evaluates models on the further labels of examples, as on the first one; the rows are read again for each.
 
     A champion is shown beside the candidate where the two can be compared, and decides nothing here.
 
     Args:
-        models: Candidate, and champion where there is one.
+        models: Candidate, and champion if there is one.
         properties: Those of the models' artifacts.
         target: The labels of the examples.
         files: Parquet files of examples by split.

@@ -37,7 +37,7 @@ class RegressionMetrics(Metrics):
     Attributes:
         rmse: Root of the mean squared error.
         mae: Mean absolute error.
-        r2: Share of the labels' variance that is explained; None where all labels are the same.
+        r2: Share of the labels' variance that is explained; None if all labels are the same.
         median_absolute_error: Half of the rows (by weight) are predicted no worse.
         mean_prediction: Mean prediction.
         mean_label: Mean label; where it differs from the mean prediction, the model is biased.
@@ -108,7 +108,7 @@ def compare_regressions(
         weights: Of the rows.
 
     Returns:
-        None where the metric is not defined: no rows, or for R² labels that are all the same.
+        None if the metric is not defined: no rows, or for R² labels that are all the same.
     """
     if not len(labels):
         return None

@@ -61,7 +61,7 @@ class ServedModel:
                 )
 
     def head(self, prefix: str) -> ServedModel | None:
-        """The same model with another of its predictions, which is of a further label; None where it has none.
+        """The same model with another of its predictions, which is of a further label; None if it has none.
 
         Args:
             prefix: What the names of that label's outputs begin with.
@@ -70,7 +70,7 @@ class ServedModel:
         return other if other._choose(prefix) else None
 
     def _choose(self, prefix: str) -> bool:
-        """Takes the outputs whose names begin so; false where there are none."""
+        """Takes the outputs whose names begin so; false if there are none."""
         outputs = self._loaded.outputs
         known = [problem for problem, output in OUTPUTS.items() if prefix + output in outputs]
         if not known:
@@ -129,7 +129,7 @@ class ScoredRows:
         labels: 0 or 1, or the class's number, int64; of a regression the number, float64; shape ``[rows]``.
         predictions: By model, shape ``[rows]``, or of several classes ``[rows, classes]``.
         slices: Values of the slicing columns as text, shape ``[rows]``.
-        weights: Of the rows, shape ``[rows]``; None where they have none.
+        weights: Of the rows, shape ``[rows]``; None if they have none.
     """
 
     labels: np.ndarray[Any, Any]

@@ -57,7 +57,7 @@ class Accumulator:
     """What is known of the rows seen so far; it pickles.
 
     Attributes:
-        slices: By slice key; the whole data set alone where there are no slices, under the key None.
+        slices: By slice key; the whole data set alone if there are no slices, under the key None.
         rows: Rows seen, sampled or not.
         sampled: Rows that are counted: those of the sample, or all.
         columns: Columns that the rows of the sample had, or have been said to have.

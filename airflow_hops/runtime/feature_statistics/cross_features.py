@@ -134,7 +134,7 @@ class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         return result
 
     def _single_values(self, name: str, column: pa.Array) -> Any:
-        """A number for each example, NaN where it has not exactly one; None where the feature has no numbers here."""
+        """A number for each example, NaN if it has not exactly one; None if the feature has no numbers here."""
         kind = stats_util.get_feature_type_from_arrow_type(types.FeaturePath([name]), column.type)
         if kind is None:
             return None

@@ -1,6 +1,6 @@
 """Lift: how much more often a label has a value where a feature has one; TFDV's ``LiftStatsGenerator`` without Beam.
 
-The lift of a value x of a feature and a value y of the label is ``P(Y = y | X = x) / P(Y = y)``; it is 1 where they are
+The lift of a value x of a feature and a value y of the label is ``P(Y = y | X = x) / P(Y = y)``; it is 1 if they are
 independent. Of a feature with several values per example, ``X = x`` means that x is among them. TFDV computes it by
 joins between Beam collections of single values; here each batch becomes a small table of counts, and tables add up.
 

@@ -118,7 +118,7 @@ class Presence:
 def presence(
     batch: pa.RecordBatch, path: types.FeaturePath, boundaries: Any = None, *, is_label: bool = False
 ) -> Presence | None:
-    """Which example has which values of a feature; None where the batch has none, or the feature cannot have lift."""
+    """Which example has which values of a feature; None if the batch has none, or the feature cannot have lift."""
     try:
         array, rows = table_util.get_array(batch, arrow_path.ColumnPath(path.steps()), return_example_indices=True)
     except KeyError:

@@ -52,7 +52,7 @@ class Part:
 
     Attributes:
         size: Bytes, for balancing.
-        file: The file's name; empty where the source is no file.
+        file: The file's name; empty if the source is no file.
         span: Which of its rows.
     """
 
@@ -68,7 +68,7 @@ class Plan(ABC):
     Attributes:
         name: The source, for messages.
         parts: They cover each row once.
-        types: The columns to read, in order; null where no value has been seen. A source that tells its columns row
+        types: The columns to read, in order; null if no value has been seen. A source that tells its columns row
             by row (TFRecord, JSON lines, a stream of batches) may have more.
         rows: How many, where that is known without reading.
         skipped: Files left out, with the reason.

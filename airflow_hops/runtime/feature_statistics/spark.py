@@ -75,12 +75,12 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
     """Plans the reading of a DataFrame or a table.
 
     Args:
-        source: As :func:`is_table` knows it.
+        source: Like :func:`is_table` knows it.
         exclude: Columns to leave out.
         columns: Columns to read; None for all.
 
     Raises:
-        BadInput: there is no such table, it has two columns of one name, or one of a type that has no statistics.
+        BadInput: the table does not exist, it has two columns of one name, or one of a type that has no statistics.
     """
     from pyspark.sql.pandas.types import to_arrow_type
 

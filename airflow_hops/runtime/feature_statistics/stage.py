@@ -48,7 +48,7 @@ def run(
         splits: Splits of the examples to look at; None for all.
         source: ``source`` (a Spark table's name, or the fields of a :class:`~airflow_hops.contract.sources.Source`),
             ``split``, and the columns ``label``, ``key`` and ``time``, or None for each.
-        options: As :func:`~airflow_hops.runtime.feature_statistics.options.options_from`.
+        options: As in :func:`~airflow_hops.runtime.feature_statistics.options.options_from`.
         options_function: Instead, a shipped function that returns ``tfdv.StatsOptions``; see
             :func:`~airflow_hops.runtime.step.function.call_shipped`.
         engine: ``local`` or ``spark``.

@@ -30,7 +30,7 @@ class Sample:
     """An even sample of the vectors seen so far: those that drew the lowest numbers.
 
     Attributes:
-        width: Numbers of a vector; 1 of a feature of one number a row, of which nothing is kept; 0 where rows differ.
+        width: Numbers of a vector; 1 of a feature of one number a row, of which nothing is kept; 0 if rows differ.
         drawn: What each vector of the sample drew, 0 to 1.
         vectors: ``[rows, width]``, float32.
     """
@@ -106,7 +106,7 @@ def with_vector_samples(options: Any) -> Any:
 
 
 def _sample(column: Any) -> Sample | None:
-    """A sample of a batch's column; None where it says nothing: no list of floats, or no row that has one."""
+    """A sample of a batch's column; None if it says nothing: no list of floats, or no row that has one."""
     rows = len(column) - column.null_count
     if not is_list(column.type) or not pa.types.is_floating(column.type.value_type) or not rows:
         return None

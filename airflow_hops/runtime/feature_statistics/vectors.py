@@ -1,7 +1,7 @@
 """Vectors in TFDV's statistics: which features are vectors, and the sample of them that comparisons need.
 
 What TFDV knows of a list of floats is the distribution of all its numbers together. How vectors are distributed it
-does not tell, so a sample of them is a custom statistic of the feature.
+does not report, so a sample of them is a custom statistic of the feature.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def vector_width(feature: Any) -> int | None:
 
 
 def sampled_vectors(feature: Any) -> np.ndarray[Any, Any] | None:
-    """The sample of a feature's vectors, float32 of shape ``[rows, width]``; None where its statistics have none."""
+    """The sample of a feature's vectors, float32 of shape ``[rows, width]``; None if its statistics have none."""
     width, packed = vector_width(feature), wrappers_pb2.BytesValue()
     if width is None:
         return None

@@ -27,7 +27,7 @@ class ImageBatch:
     Attributes:
         keys: Identity of each.
         labels: Name or number of its class, or None.
-        encoded: Bytes of each, or None where they are missing.
+        encoded: Bytes of each, or None if they are missing.
         pixels: uint8 of shape ``[images, height, width, channels]``, in the place of ``encoded``.
         where: Where each lies, for people.
         size_bytes: Of all encoded ones.

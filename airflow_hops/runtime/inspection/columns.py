@@ -9,7 +9,7 @@ what the caller adds, and ``columns``, each with ``name``, ``type`` (``int8``, `
   a float32 is one; so is, unless ``exact``, one that this rounds by less than a hundred-thousandth of the column's
   range.
 - ``category``: indices into ``values``, a list of strings, the most frequent first; -1 is a missing value.
-- ``boolean``: 0, 1, and -1 where it is missing.
+- ``boolean``: 0, 1, and -1 if it is missing.
 - ``time``: milliseconds since the epoch, float64.
 """
 
@@ -50,7 +50,7 @@ def encode(table: pa.Table, facts: Mapping[str, Any], *, exact: bool = True) -> 
 
 
 def role_of(kind: pa.DataType) -> str | None:
-    """The role of columns of a type, or None where they cannot be sent: no single number, time or string a row."""
+    """The role of columns of a type, or None if they cannot be sent: no single number, time or string a row."""
     if pa.types.is_boolean(kind):
         return "boolean"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):

@@ -45,7 +45,7 @@ def splits(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``splits``: name to ``rows`` and ``columns``: ``name``, Arrow ``type`` and ``role``, as
-        :mod:`~airflow_hops.runtime.inspection.columns` names it; null where rows of it cannot be sent. A vector of
+        :mod:`~airflow_hops.runtime.inspection.columns` names it; null if rows of it cannot be sent. A vector of
         fixed width is a column for each place, ``numeric[3]``.
     """
     found: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def sample(place: Place, params: Mapping[str, Any]) -> bytes:
         ``total_rows`` and ``left_out``, the columns that are no plain numbers or strings, name to type.
 
     Raises:
-        BadInput: there is no such split, column or row, or there are too many values.
+        BadInput: the split, column or row does not exist, or there are too many values.
     """
     artifact, rows = params["artifact"], int(params.get("rows") or _MAX_ROWS)
     if not 0 < rows <= _MAX_ROWS:
@@ -146,7 +146,7 @@ def _files(folder: Path, split: str) -> list[Path]:
     """A split's Parquet files.
 
     Raises:
-        BadInput: there is no such split.
+        BadInput: the split does not exist.
     """
     names = _split_names(folder)
     if split not in names:

@@ -227,7 +227,7 @@ def _small_histogram(view: _View, curve: Curve, digits: int) -> list[Any]:
 
 
 def non_uniformity(counts: Iterable[float]) -> float | None:
-    """How unequally values fill the buckets of a histogram: 0 for equally, 1 where all are in one.
+    """How unequally values fill the buckets of a histogram: 0 for equally, 1 if all are in one.
 
     One minus the entropy, divided by that of equal counts: what Facets Overview sorts by as "non-uniformity".
     """

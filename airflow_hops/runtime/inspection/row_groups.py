@@ -17,7 +17,7 @@ class RowGroup:
 
     Attributes:
         path: The file.
-        index: Which one in it; -1 where the file has none, and no rows.
+        index: Which one in it; -1 if the file has none, and no rows.
         rows: How many rows it has.
     """
 

@@ -26,7 +26,7 @@ def tree(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         params: ``experiment``, ``run_id``.
 
     Returns:
-        ``files``, each with ``path`` and ``size_bytes`` (null where the server does not say), in order; ``whole``:
+        ``files``, each with ``path`` and ``size_bytes`` (null if the server does not say), in order; ``whole``:
         false where there are more than two thousand, and the others are left out.
 
     Raises:

@@ -52,7 +52,7 @@ class _Token:
 
 
 def explain(text: str) -> Fault | None:
-    """The first thing in a filter that cannot be understood; None where nothing is found."""
+    """The first thing in a filter that cannot be understood; None if nothing is found."""
     matches = _TOKENS.finditer(text)
     tokens = [_Token(str(m.lastgroup), m.group(), m.start()) for m in matches if m.lastgroup != "space"]
     position = 0

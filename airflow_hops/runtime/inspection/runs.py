@@ -103,8 +103,8 @@ def curves(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         params: ``experiment``, ``run_id``, ``metrics`` (names; null for all).
 
     Returns:
-        ``curves``, each with ``run_id``, ``metric``, ``steps``, ``values`` (null where it is no number), ``times``
-        (milliseconds since the epoch), ``points`` (how many there are in all: of more than a thousand, those that show
+        ``curves``, each with ``run_id``, ``metric``, ``steps``, ``values`` (null if it is no number), ``times``
+        (milliseconds since the epoch), ``points`` (their number in all: of more than a thousand, those that show
         the curve's shape).
 
     Raises:
@@ -157,7 +157,7 @@ def find_run(place: Place, params: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def tracking(place: Place) -> Any:
-    """MLflow's client; None where its database has not been made yet, since looking makes none."""
+    """MLflow's client; None if its database has not been made yet, since looking makes none."""
     uri = place.tracking_uri
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE).partition("?")[0]).exists():
         return None

@@ -1,6 +1,6 @@
 """Schemas: what one says of each feature, and what differs between two.
 
-A schema comes as its text: whoever asks knows which version is meant.
+A schema comes as its text: the client knows which version is meant.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         ``values``, those of its domain of strings, at most 10,000; ``text``, its part of the protobuf text.
 
     Raises:
-        BadInput: there is no such feature, or the text does not parse.
+        BadInput: the feature does not exist, or the text does not parse.
     """
     schema = _parse(params["text"], params["source"])
     found = dict(flat_features(schema.feature)).get(params["feature"])

@@ -64,7 +64,7 @@ def features(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         As :class:`airflow_hops.api.artifacts.statistics.FeatureTable` says.
 
     Raises:
-        BadInput: there is no such data set or slice, or it has no weights.
+        BadInput: the data set or slice does not exist, or it has no weights.
     """
     return table(_dataset(place, params), weighted=bool(params.get("weighted")))
 
@@ -80,7 +80,7 @@ def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         As :class:`airflow_hops.api.artifacts.statistics.FeatureDetail` says.
 
     Raises:
-        BadInput: as :func:`features`, or there is no such feature.
+        BadInput: as :func:`features`, or the feature does not exist.
     """
     dataset = _dataset(place, params)
     for each in dataset.features:
@@ -104,7 +104,7 @@ def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         As :class:`airflow_hops.api.artifacts.statistics.Distances` says.
 
     Raises:
-        BadInput: there is no such data set or slice.
+        BadInput: the data set or slice does not exist.
     """
     sides = [params[side] for side in _SIDES]
     judged: Mapping[str, Any] = {}

@@ -33,7 +33,7 @@ def anomalies(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         place: Where the artifacts are.
-        params: ``artifact``, of kind ``anomalies``; ``statistics``, the artifact that was validated, or null where it
+        params: ``artifact``, of kind ``anomalies``; ``statistics``, the artifact that was validated, or null if it
             may not be read or is gone; ``schema``, the protobuf text that it was held against, or null.
 
     Returns:
@@ -168,7 +168,7 @@ def _measures(told: Any, split: str) -> Iterator[dict[str, Any]]:
 
 
 def _quarantine_files(folder: Path, split: str) -> list[Path]:
-    """The files of a split's rows in quarantine; none where there are none."""
+    """The files of a split's rows in quarantine; none if there are none."""
     place = folder / "quarantine"
     names = [each.name for each in place.iterdir()] if place.is_dir() else []
     return sorted((place / split).glob("*.parquet")) if split in names else []

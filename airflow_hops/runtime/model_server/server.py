@@ -88,7 +88,7 @@ class ModelServer:
 
     @property
     def rest_port(self) -> int | None:
-        """The REST port, or None where it has none."""
+        """The REST port, or None if it has none."""
         return self.at.rest_port
 
     @property
@@ -148,7 +148,7 @@ class ModelServer:
             fingerprint: The model artifact's, left in the folder.
 
         Returns:
-            False where the folder was there already, with this very model.
+            False if the folder was there already, with this very model.
 
         Raises:
             BadInput: there is no model, or the folder holds another model.

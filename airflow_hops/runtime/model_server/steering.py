@@ -48,7 +48,7 @@ class Traffic(Protocol):
     """Whether the server can split traffic at all."""
 
     def read(self, model_name: str) -> dict[int, int]:
-        """Version to percent; empty where the newest version answers."""
+        """Version to percent; empty if the newest version answers."""
         ...
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
@@ -82,7 +82,7 @@ class ConfigByRpc:
         store: The artifact store.
         name: The server's, in the store.
         connect: Opens a client.
-        first: File with the config that the server was started with; None where it began with no model.
+        first: File with the config that the server was started with; None if it began with no model.
         load_timeout_s: How long the server may take to answer: it does so once what is new is available.
     """
 
@@ -218,7 +218,7 @@ class NoTraffic:
         return dict.fromkeys(self._served(model_name)[-1:], 100)
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
-        """Does nothing where the shares are what the server does by itself.
+        """Does nothing if the shares are what the server does by itself.
 
         Raises:
             BadInput: they are not.

@@ -37,7 +37,7 @@ class LabelValues:
 
     Attributes:
         by_split: Rows by value, a string or an integer; counting ends where there are too many values.
-        fraction: A value that is no whole number, where there is one; nothing more is counted then.
+        fraction: A value that is no whole number, if there is one; nothing more is counted then.
     """
 
     by_split: Mapping[str, Counter[Any]]

@@ -1,7 +1,7 @@
 """Prepare: raw tables to labelled examples, by the user's Spark code.
 
 Everything takes one Spark job: rows are classified (a split, or a reason to reject), shuffled once by their key (or,
-where there is none, by their contents), and written by class; counts and checks then come from the files' footers, and
+if there is none, by their contents), and written by class; counts and checks then come from the files' footers, and
 what the label asks for from its column.
 """
 

@@ -240,7 +240,7 @@ class _Step:
         """Notes what was seen, and says when to look again; ends what has waited too long for a server.
 
         Args:
-            away: Why the counts could not be read; empty where they were.
+            away: Why the counts could not be read; empty if they were.
         """
         if away and self.progress.passed is None and self.progress.elapsed_s >= self.rollout.plan.timeout_s:
             decision = ROLLED_BACK if self.rollout.plan.on_timeout == "roll_back" else LEFT

@@ -32,7 +32,7 @@ class Captured:
         outputs: A numeric output's values by its name, flat; ``probabilities`` of up to 100 classes [rows, classes]. Of
             a model that says what it predicts its prediction alone: what else it gives decides nothing.
         table: The rows as they were captured, an Arrow table of ``request_id``, ``row`` and the numeric outputs; None
-            where there are none.
+            if there are none.
     """
 
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Captured:
         """With the probabilities of some classes alone, in their order; ``probability`` is of the second of two.
 
         Args:
-            mine: The version's classes, in the order of its outputs; None where they are not known.
+            mine: The version's classes, in the order of its outputs; None if they are not known.
             wanted: Classes that the version knows; None for all, as they are.
         """
         if mine is None or wanted is None:

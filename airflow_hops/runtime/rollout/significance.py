@@ -31,7 +31,7 @@ def quantile_bound_rank(size: int, quantile: float, significance: float) -> int 
         significance: One minus the confidence of the bound.
 
     Returns:
-        The smallest such rank, from 1; None where there are too few observations for any.
+        The smallest such rank, from 1; None if there are too few observations for any.
 
     Source: Conover, W. J., Practical Nonparametric Statistics, 3rd edition (1999), 3.2, confidence intervals for a
     quantile.

@@ -44,7 +44,7 @@ def run(
 ) -> Artifact:
     """The step: freezes the schema; where there is a frozen one, takes in what was done to it by hand.
 
-    Where a reset was requested, the schema is inferred anew.
+    Where a reset was requested, the schema is inferred again.
 
     Args:
         context: The step's context; input ``statistics``, whose split ``train`` (of a source: ``data``) counts.
@@ -52,8 +52,8 @@ def run(
             published when it has changed since.
         curate: A shipped function (as :func:`~airflow_hops.runtime.step.function.call_shipped`), which gets the
             inferred schema and returns it amended.
-        anew: Why a schema that is frozen already is inferred anew; None: it is not.
-        **inference: As :func:`infer_schema`.
+        anew: Why a schema that is frozen already is inferred again; None: it is not.
+        **inference: Like :func:`infer_schema`.
 
     Raises:
         BadInput: a schema does not parse, statistics are missing, or the function returns something else.

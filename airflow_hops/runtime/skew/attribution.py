@@ -144,7 +144,7 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
     """Values that are distributed as the reference is, and differ from the given ones as little as possible.
 
     Args:
-        values: Of shape ``[rows]``: floats (NaN where missing), integers, or bytes as objects; or vectors, floats of
+        values: Of shape ``[rows]``: floats (NaN if missing), integers, or bytes as objects; or vectors, floats of
             shape ``[rows, width]``.
         reference: Of shape ``[reference_rows]`` or ``[reference_rows, width]``, of the same type.
         random: ``numpy.random.Generator``, which breaks ties.

@@ -48,7 +48,7 @@ def cause_of(
     """What the drift of a feature looks like, and what makes it look so.
 
     Args:
-        reference: The feature's distribution in the reference; None where it has no value.
+        reference: The feature's distribution in the reference; None if it has no value.
         current: The same of the current rows.
         values_moved: Whether the distribution of the values has drifted.
         missing_moved: Whether the share of missing values has.
@@ -67,7 +67,7 @@ def cause_of(
 
 
 def unit_change(reference: Numbers, current: Numbers) -> str | None:
-    """The conversion of units that makes the current values of the reference's; None where there is none.
+    """The conversion of units that makes the current values of the reference's; None if there is none.
 
     A conversion counts when each of the nine deciles is where it puts the reference's, give or take 5% of the distance
     from the first to the last of them and what sampling adds, and when it moves one by three times as much.

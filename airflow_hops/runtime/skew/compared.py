@@ -22,12 +22,12 @@ class Compared:
     Attributes:
         report: What came of it.
         reference: The reference's statistics.
-        current: The current rows' statistics; None where there were too few rows.
+        current: The current rows' statistics; None if there were too few rows.
         origin: Where the reference comes from.
         facts: What is known of the current rows; ``window_end`` at least.
         rows: Row counts of the artifact.
-        attribution: Effects on predictions; None where they were not looked for.
-        row_skew: The comparison of single rows; None where there was none.
+        attribution: Effects on predictions; None if they were not looked for.
+        row_skew: The comparison of single rows; None if there was none.
         notes: Why something is not there.
         done: To be called when the artifact is committed.
     """

@@ -147,7 +147,7 @@ def _only_infinite(feature: Any) -> bool:
 
 
 def distribution(feature: Any) -> Distribution | None:
-    """The distribution of a feature by its ``FeatureNameStatistics``; None where it has no value, or no histogram."""
+    """The distribution of a feature by its ``FeatureNameStatistics``; None if it has no value, or no histogram."""
     common = common_statistics(feature)
     if not count_of_values(common):
         return None
@@ -185,7 +185,7 @@ def count_of_values(common: Any) -> float:
 
 
 def curve_of(histogram: Any) -> Curve | None:
-    """The CDF that a ``Histogram`` tells; None where it has no finite values."""
+    """The CDF that a ``Histogram`` tells; None if it has no finite values."""
     table = np.array([(b.low_value, b.high_value, b.sample_count) for b in histogram.buckets])
     finite = np.isfinite(table[:, :2]).all(axis=1)
     total, infinite = table[:, 2].sum(), table[~finite, 2].sum()

@@ -42,8 +42,8 @@ class Judgement:
         measure: The measure that was tested.
         score: The score that was tested.
         null: Scores of simulated pairs, ascending.
-        at_least: A p-value by which the samples have not changed, whatever the score; 0 where there is none.
-        p_infinite: The p-value of the share of infinite values; None where there are none.
+        at_least: A p-value by which the samples have not changed, whatever the score; 0 if there is none.
+        p_infinite: The p-value of the share of infinite values; None if there are none.
     """
 
     measure: str
@@ -100,7 +100,7 @@ def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np
     doubt: the least Kolmogorov-Smirnov distance that samples with such histograms can have, by the test that holds for
     any distribution.
 
-    Histograms do not place infinities. Where there are any, the share of them is tested besides, and the p-value is the
+    Histograms do not place infinities. If there are any, the share of them is tested besides, and the p-value is the
     lesser of the two, doubled (Bonferroni).
     """
     rows = reference.count * current.count / (reference.count + current.count)
@@ -149,7 +149,7 @@ def judge_values(reference: Values, current: Values, measure: str, random: np.ra
 def judge_vectors(reference: Vectors, current: Vectors, random: np.random.Generator) -> Judgement:
     """Judges a feature of vectors by their maximum mean discrepancy.
 
-    Unchanged samples are those that come of dealing out the vectors of both anew: a permutation test, whose p-values
+    Unchanged samples are those that come of dealing out the vectors of both again: a permutation test, whose p-values
     hold exactly for any distribution and any sizes.
     """
     kernel = KernelMatrix.of(reference, current)

@@ -63,7 +63,7 @@ def fit_tail(knots: Array, above: Array, least: float) -> Tail | None:
         least: The share above the greatest value of a sample.
 
     Returns:
-        The tail; None where there are too few knots for one.
+        The tail; None if there are too few knots for one.
     """
     inside = np.flatnonzero((above <= START) & (above > least))
     inside = inside[inside < len(knots) - 1]

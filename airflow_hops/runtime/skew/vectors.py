@@ -48,7 +48,7 @@ class KernelMatrix:
         return cls(values, len(reference.rows))
 
     def score(self) -> float:
-        """The discrepancy of the two samples; below 0 where they are nearer than two of one population mostly are."""
+        """The discrepancy of the two samples; below 0 if they are nearer than two of one population mostly are."""
         is_reference = np.arange(len(self.values)) < self.reference_rows
         return float(self._scores(is_reference[:, None].astype(np.float64))[0])
 

@@ -266,7 +266,7 @@ class ExampleWriter:
         """Writes one batch.
 
         Args:
-            columns: The outputs, the labels and, where there is one, the weight: arrays of shape ``[rows]`` or
+            columns: The outputs, the labels and, if there is one, the weight: arrays of shape ``[rows]`` or
                 ``[rows, width]``.
         """
         batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))

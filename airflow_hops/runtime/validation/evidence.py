@@ -15,7 +15,7 @@ SHOWN_VALUES = 10
 
 @dataclass(frozen=True)
 class OffendingValue:
-    """A value that breaks the schema, and in how many rows it was counted; None where statistics do not say."""
+    """A value that breaks the schema, and in how many rows it was counted; None if statistics do not say."""
 
     value: str
     rows: int | None
@@ -26,7 +26,7 @@ class Evidence:
     """The evidence that statistics give for an anomaly.
 
     Attributes:
-        rows: Rows that have it; None where it is none of rows (drift), or cannot be told.
+        rows: Rows that have it; None if it is none of rows (drift), or cannot be told.
         is_exact: Whether ``rows`` was counted, and not estimated from a histogram.
         values: At most :data:`SHOWN_VALUES`.
         values_count: How many distinct values there are, at least.
@@ -43,8 +43,8 @@ def find_evidence(kind: str, feature: Any, expected: Any, domain: Any, rows: int
 
     Args:
         kind: TFDV's name of the anomaly's type.
-        feature: ``FeatureNameStatistics``; None where the data has no such column.
-        expected: The schema's ``Feature``; None where it has none.
+        feature: ``FeatureNameStatistics``; None if the data has no such column.
+        expected: The schema's ``Feature``; None if it has none.
         domain: The ``StringDomain`` that holds; None for none.
         rows: Rows of the data set.
     """

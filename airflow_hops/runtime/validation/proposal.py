@@ -25,8 +25,8 @@ class Proposal:
     """A schema that the data would fit.
 
     Attributes:
-        schema: The proposed ``Schema``; None where no change of the schema would help.
-        difference: From the schema in force to the proposed one; None where there is none.
+        schema: The proposed ``Schema``; None if no change of the schema would help.
+        difference: From the schema in force to the proposed one; None if there is none.
         left: What would remain anomalous under it (a label of one class, drift).
         refusal: Why there is none, where a change was looked for in vain.
     """

@@ -38,7 +38,7 @@ def run(
 ) -> Artifact:
     """The step: validates the splits; finds anomalies, and leaves what to do about them to the caller.
 
-    Where there are any, a schema without them is proposed.
+    If there are any, a schema without them is proposed.
 
     Args:
         context: The step's context; inputs ``statistics`` and ``schema``, optionally ``previous``, the statistics of
@@ -165,7 +165,7 @@ def _severities(found: Sequence[Anomaly]) -> dict[str, int]:
 
 
 def _features(proposal: Proposal | None) -> tuple[str, ...] | None:
-    """Names of the proposed schema's features; None where there is no such schema."""
+    """Names of the proposed schema's features; None if the schema does not exist."""
     if proposal is None or proposal.schema is None:
         return None
     return tuple(feature.name for feature in proposal.schema.feature)

@@ -50,7 +50,7 @@ class Control:
         """Returns the split of a model: as it was set, and as it is in effect among the available versions.
 
         Raises:
-            ServingError: There is no such model.
+            ServingError: The model does not exist.
         """
         self._catalog.statuses(model)
         percents = self._catalog.traffic.percents(model)
@@ -63,7 +63,7 @@ class Control:
         }
 
     def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
-        """Sets the split of a model: in ``--traffic_config_file`` where there is one, and in effect on return.
+        """Sets the split of a model: in ``--traffic_config_file`` if there is one, and in effect on return.
 
         Args:
             model: Model name.

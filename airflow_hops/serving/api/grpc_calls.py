@@ -113,7 +113,7 @@ class UnaryCalls:
             state.server.request_registered_call(queue, queue, method.path, call.accepted)
 
     def enter(self) -> bool:
-        """Counts a call in; False where there are too many."""
+        """Counts a call in; False if there are too many."""
         if not self._max_in_flight:
             return True
         with self._lock:
@@ -134,7 +134,7 @@ class UnaryCalls:
             self._receiving[call] = time.monotonic()
 
     def leave_receiving(self, call: _Call) -> bool:
-        """Forgets that; False where the call has been ended meanwhile."""
+        """Forgets that; False if the call has been ended in the meantime."""
         with self._lock:
             return self._receiving.pop(call, None) is not None
 
@@ -154,7 +154,7 @@ class UnaryCalls:
                     log.exception("a call whose message does not come could not be ended")
 
     def enter_pool(self) -> bool:
-        """Counts a request in that goes to the pool; True where it will wait for a thread."""
+        """Counts a request in that goes to the pool; True if it will wait for a thread."""
         with self._lock:
             self._in_pool += 1
             return self._in_pool > self._max_threads

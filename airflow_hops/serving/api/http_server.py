@@ -116,7 +116,7 @@ class HttpServer:
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
     def drain(self, timeout_s: float) -> bool:
-        """Waits for the requests in flight; new ones are refused meanwhile, as the lifecycle is draining.
+        """Waits for the requests in flight; new ones are refused in the meantime, as the lifecycle is draining.
 
         Returns:
             Whether all were answered within the time.

@@ -151,7 +151,7 @@ def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named
 
 
 def _first_unreadable(values: list[Any], shape: tuple[int, ...], tensor_type: TensorType | None) -> int:
-    """Index of the first row that cannot be read, or how many there are; found by halves, as a body may have many."""
+    """Index of the first row that cannot be read, or the number of rows; found by halves, as a body may have many."""
     good, bad = 0, len(values) + 1
     while bad - good > 1:
         middle = (good + bad) // 2

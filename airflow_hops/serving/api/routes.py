@@ -89,7 +89,7 @@ class Route:
     """A route: the handler of a path, and the right that it takes.
 
     Attributes:
-        right: What whoever asks must be allowed.
+        right: What the client must be allowed.
         answer: Answers it.
         match: The match of its path.
         is_quick: Whether a body of so many bytes is answered sooner than another thread would begin to.

@@ -38,7 +38,7 @@ class Backlog:
         self._thread.start()
 
     def add(self, call: CapturedCall) -> bool:
-        """Adds a request; False where it is large or there are too many: its own thread is to spool it."""
+        """Adds a request; False if it is large or there are too many: its own thread is to spool it."""
         calls = self._calls
         if len(calls) >= _MOST_REQUESTS or len(call.request) + len(call.response) > _LARGEST_BYTES:
             return False

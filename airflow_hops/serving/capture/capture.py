@@ -100,7 +100,7 @@ class Capture:
             self._thread.start()
 
     def offer(self, call: CapturedCall, at_once: bool = True) -> bool:
-        """Takes one answered request, or drops it where there is no room; never waits for the disk.
+        """Takes one answered request, or drops it if there is no room; never waits for the disk.
 
         Args:
             call: The request; what the mode leaves out is ignored.
@@ -250,7 +250,7 @@ class Capture:
         return counts
 
     def _lag_s(self, written: Position) -> float:
-        """Age of the oldest record that is in no file yet, to half a second; 0 where all are."""
+        """Age of the oldest record that is in no file yet, to half a second; 0 if all are."""
         assert self._spool is not None
         if self._spool.end <= written:
             return 0.0

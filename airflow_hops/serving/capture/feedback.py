@@ -20,7 +20,7 @@ def read_feedback(body: bytes) -> list[CapturedLabel]:
     """Reads labels: one JSON object, or a list of them.
 
     An object has ``model``, ``request_id``, ``label`` (a number, a text or a truth value, or an object of them by name;
-    without a name it is called ``value``), and at will ``row`` (0 where it is left out) and ``at``, when the label
+    without a name it is called ``value``), and at will ``row`` (0 if it is left out) and ``at``, when the label
     became known (ISO 8601, or seconds since 1970; now where it is left out).
 
     Raises:

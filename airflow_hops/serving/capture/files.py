@@ -45,7 +45,7 @@ class CapturedFiles(ABC):
 
     @abstractmethod
     def sizes(self, folder: str) -> dict[str, int]:
-        """Returns the size of each captured file of a folder by name; empty where there is no folder."""
+        """Returns the size of each captured file of a folder by name; empty if there is no folder."""
 
     @abstractmethod
     def folders(self) -> list[str]:

@@ -24,7 +24,7 @@ class Part:
         folder: Its folder, below the base path.
         tail: Its name's beginning, behind the time.
         ending: Its name's end.
-        rows: Rows of requests that it holds; 0 where they are counted for another part.
+        rows: Rows of requests that it holds; 0 if they are counted for another part.
         labels: Labels that it holds.
         encode: Gives its bytes.
     """

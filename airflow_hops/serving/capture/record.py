@@ -45,8 +45,8 @@ class CapturedCall(NamedTuple):
         at_us: Arrival, microseconds since 1970 UTC.
         latency_ms: Milliseconds in the server.
         rows: Rows of the request.
-        request: The request, serialized; empty where inputs are not captured.
-        response: The response, serialized; empty where predictions are not captured.
+        request: The request, serialized; empty if inputs are not captured.
+        response: The response, serialized; empty if predictions are not captured.
         shadow: Whether the answer was compared, and not returned.
     """
 

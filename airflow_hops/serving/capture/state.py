@@ -40,7 +40,7 @@ class WriterState:
         planned: Where the batch that is being written ends; None between batches. A writer that finds one goes on with
             it, and leaves out the files that are there.
         flushed: The last flush that was asked for and is done.
-        error: Why the last try to write a file failed; empty where it did not.
+        error: Why the last try to write a file failed; empty if it did not.
         failed_flush: The last flush that was tried in vain.
         models: Counts by model.
         saves: How often the state was saved.
@@ -113,7 +113,7 @@ class WriterState:
 
 
 def _content(slot: bytes) -> tuple[int, bytes]:
-    """Returns the number of the save and its content; 0 and nothing where it is not whole."""
+    """Returns the number of the save and its content; 0 and nothing if it is not whole."""
     if len(slot) < _HEAD.size:
         return 0, b""
     saves, length, crc = _HEAD.unpack_from(slot)

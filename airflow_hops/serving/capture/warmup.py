@@ -46,7 +46,7 @@ def write_warmup_requests(captured: str, model: str, version_folder: Path, limit
     Raises:
         NoRequests: There are no captured requests in ``PredictionLog`` files.
         PredictionLogError: A file is damaged.
-        FileNotFoundError: There is no such version folder.
+        FileNotFoundError: The version folder does not exist.
     """
     if not version_folder.is_dir():
         raise FileNotFoundError(f"{version_folder}: no folder of a version")

@@ -344,7 +344,7 @@ class WriterProcess:
 
 
 def take(folder: Path) -> SpoolWriter | None:
-    """Returns the writer of a spool; None where another process is that."""
+    """Returns the writer of a spool; None if another process is that."""
     lock = Lock(folder / WRITER_LOCK)
     try:
         if not lock.acquire():

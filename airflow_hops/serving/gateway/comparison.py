@@ -18,7 +18,7 @@ class OutputDifference:
     Attributes:
         rows: Rows of the answer that was returned.
         rows_differing: Those of them that are apart by more than the tolerance.
-        max_difference: Largest absolute difference; None where there is no number: strings, other shapes, a missing
+        max_difference: Largest absolute difference; None if there is no number: strings, other shapes, a missing
             output, NaN against a number.
         sum_difference: Sum over the rows of each row's largest difference, of those that have one.
         rows_measured: Rows in that sum.

@@ -122,7 +122,7 @@ class TrafficTable:
 
     @property
     def file(self) -> Path | None:
-        """The file that holds what is set at run time, so that a restart has it; None where memory alone does."""
+        """The file that holds what is set at run time, so that a restart has it; None if memory alone does."""
         return self._file
 
     @property
@@ -131,12 +131,12 @@ class TrafficTable:
         return self._traffic.shadow
 
     def percents(self, model: str) -> dict[int, int] | None:
-        """Returns the split of a model as it was set, loaded versions or not; None where there is none."""
+        """Returns the split of a model as it was set, loaded versions or not; None if there is none."""
         split = self._traffic.models.get(model)
         return None if split is None else dict(split)
 
     def set_split(self, model: str, percents: Mapping[int, int] | None) -> None:
-        """Sets the split of a model, in the file where there is one.
+        """Sets the split of a model, in the file if there is one.
 
         Raises:
             ConfigError: The split or the file is not valid; nothing changes then.
@@ -147,7 +147,7 @@ class TrafficTable:
         self._set(traffic_config.set_traffic, "models", model, percents)
 
     def set_shadow(self, model: str, percents: Mapping[int | str, int] | None) -> None:
-        """Sets the shadow traffic of a model, in the file where there is one.
+        """Sets the shadow traffic of a model, in the file if there is one.
 
         Raises:
             ConfigError: The percents or the file are not valid; nothing changes then.
@@ -177,7 +177,7 @@ class TrafficTable:
             return True
 
     def split(self, model: str, loaded: Mapping[int, object]) -> Split | None:
-        """Returns the split of a model over its loaded versions; None where the latest version answers."""
+        """Returns the split of a model over its loaded versions; None if the latest version answers."""
         percents = self._traffic.models.get(model)
         if percents is None:
             return None

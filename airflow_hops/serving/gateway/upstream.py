@@ -131,7 +131,7 @@ class Upstream:
         """Asks for the number of a version or label and its signatures, a serialized ``SignatureDefMap``.
 
         Raises:
-            ServingError: There is no such version or label, or it cannot be reached.
+            ServingError: The version or label does not exist, or it cannot be reached.
         """
         request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
         request.model_spec.name = model
@@ -281,7 +281,7 @@ class UpstreamLabel(_Forwarding):
 
 
 def count_rows(method: Method, message: bytes) -> int:
-    """Returns the rows of a request, with as little of it decoded as that takes; 1 where it has none."""
+    """Returns the rows of a request, with as little of it decoded as that takes; 1 if it has none."""
     if method is Method.PREDICT:
         for tensor in protocol.PredictShapes.FromString(message).inputs.values():
             if tensor.tensor_shape.dim:

@@ -168,7 +168,7 @@ class UpstreamWatcher:
             self._catalog.reload_traffic()
 
     def _ask(self, upstream: Upstream, models: Sequence[str], timeout_s: float = _ASK_TIMEOUT_S) -> bool:
-        """Asks one upstream for models and publishes what that changes; False where it cannot be reached."""
+        """Asks one upstream for models and publishes what that changes; False if it cannot be reached."""
         try:
             for model in models:
                 upstream.read_statuses(model, timeout_s)

@@ -76,7 +76,7 @@ def read_batching_parameters(path: str | os.PathLike[str]) -> BatchingOptions:
 
 
 def version_batching(folder: Path, common: BatchingOptions) -> BatchingOptions | None:
-    """Returns a version's own batching, or None where its folder holds no ``batching_params.pbtxt``.
+    """Returns a version's own batching, or None if its folder holds no ``batching_params.pbtxt``.
 
     Args:
         folder: The version's folder.

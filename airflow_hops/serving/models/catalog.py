@@ -48,7 +48,7 @@ class ModelView:
     Attributes:
         servables: Available versions.
         labels: Label to version.
-        split: Shares of the versions, or None where the latest answers.
+        split: Shares of the versions, or None if the latest answers.
         by_label: What answers a label whose version only a server upstream knows, in place of ``labels``.
     """
 
@@ -158,7 +158,7 @@ class Catalog:
             self._apply_traffic()
 
     def set_split(self, model: str, percents: Mapping[int, int] | None) -> None:
-        """Sets the split of a model, in the traffic file where there is one; in effect on return.
+        """Sets the split of a model, in the traffic file if there is one; in effect on return.
 
         Args:
             model: Model name.
@@ -231,7 +231,7 @@ class Catalog:
             sticky_key: For a split that sends equal keys to one version.
 
         Raises:
-            ServingError: There is no such model, version or label.
+            ServingError: The model, version or label does not exist.
         """
         for _ in range(100):
             servable = self.find(model, version, label, sticky_key)
@@ -246,7 +246,7 @@ class Catalog:
         """Finds the version that would answer a request, without holding it open.
 
         Raises:
-            ServingError: There is no such model, version or label; UNAVAILABLE where it is still to be loaded.
+            ServingError: The model, version or label does not exist; UNAVAILABLE if it has not been loaded yet.
         """
         if not model:
             raise invalid_argument("ModelSpec has no name specified.")

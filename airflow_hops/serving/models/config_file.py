@@ -19,7 +19,7 @@ class ConfigFile:
     """A file with a ``ModelServerConfig``, or none.
 
     Args:
-        path: Where it is; None or empty where the config is of the command line.
+        path: Where it is; None or empty if the config is of the command line.
         write_back: Whether :meth:`write` does so.
     """
 
@@ -32,7 +32,7 @@ class ConfigFile:
         return str(self._path or "command line")
 
     def changed(self) -> Any:
-        """The ``ModelServerConfig`` where it is another than before; None where it is the same, or cannot be taken."""
+        """The ``ModelServerConfig`` where it is another than before; None if it is the same, or cannot be taken."""
         if self._path is None:
             return None
         try:

@@ -39,7 +39,7 @@ class EstimatorInputs:
     Attributes:
         columns: Name to type of each column, in the order in which the estimator was fitted; the only one is
             ``inputs`` where it takes a matrix.
-        width: Columns of the matrix; None where the estimator takes named columns.
+        width: Columns of the matrix; None if the estimator takes named columns.
         vectors: Of named columns that hold vectors: how many numbers a row has.
     """
 

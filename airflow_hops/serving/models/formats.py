@@ -67,7 +67,7 @@ MODEL_FILES = tuple(name for known in FORMATS for name in known.files)
 
 
 def format_of(folder: Path, formats: tuple[ModelFormat, ...] = FORMATS) -> ModelFormat | None:
-    """Returns the format of the model in a version folder, or None where there is none (yet)."""
+    """Returns the format of the model in a version folder, or None if there is none (yet)."""
     return next((known for known in formats if any((folder / name).is_file() for name in known.files)), None)
 
 

@@ -138,7 +138,7 @@ class ExampleSignatures:
 
 
 def read_examples(given: Any) -> np.ndarray:
-    """Returns the serialized examples of a ``SerializedInput``, each merged with the context where there is one.
+    """Returns the serialized examples of a ``SerializedInput``, each merged with the context if there is one.
 
     Raises:
         ServingError: There is none.

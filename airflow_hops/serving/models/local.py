@@ -180,7 +180,7 @@ def decode_input(alias: str, proto: Any) -> np.ndarray:
 
 
 def count_rows(inputs: Mapping[str, np.ndarray]) -> int:
-    """Returns the rows of a request: the first dimension of its inputs, 1 where they have none."""
+    """Returns the rows of a request: the first dimension of its inputs, 1 if they have none."""
     for array in inputs.values():
         if array.ndim:
             return len(array)

@@ -54,7 +54,7 @@ class ModelSignature:
         model: What the model takes: of the columns of a request, or of the outputs of the transform graph.
         order: Names of the columns, or outputs, that stand beside each other in the matrix that the model takes; None
             where it takes them by name, or requests hold the matrix.
-        outputs: What it predicts; None where it does not say.
+        outputs: What it predicts; None if it does not say.
         output: Name of the graph's output that is the prediction; None for the only one of floats.
         heads: What it predicts for further labels, by label.
         passed: Outputs of the graph that are served as they are, by the names that they are served under.

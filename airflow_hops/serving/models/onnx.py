@@ -159,7 +159,7 @@ def graph_inputs(folder: Path) -> EstimatorInputs:
 
 
 def graph_labels(folder: Path) -> tuple[str, ...] | None:
-    """The labels of a version folder's classifier, in the order of its probabilities; None where it names none.
+    """The labels of a version folder's classifier, in the order of its probabilities; None if it names none.
 
     Of labels that only operations without classes know, as those of neighbours or of networks, nothing is known.
     """

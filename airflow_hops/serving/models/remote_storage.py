@@ -44,7 +44,7 @@ class RemoteFile(NamedTuple):
 
     Attributes:
         name: Relative to what was listed.
-        size_bytes: None where the store does not say.
+        size_bytes: None if the store does not say.
         stamp: Changes when the file is replaced.
     """
 
@@ -141,7 +141,7 @@ class RemoteBasePath:
             The folder, which is the caller's to remove.
 
         Raises:
-            ServingError: It cannot be copied, or changed meanwhile; nothing is left then.
+            ServingError: It cannot be copied, or changed in the meantime; nothing is left then.
         """
         started_s = time.monotonic()
         executor = ThreadPoolExecutor(_STREAMS, "copy")

@@ -105,7 +105,7 @@ class SavedModelServable(LocalServable):
                 self._long.discard(signature.name)
 
     def _timeout_ms(self, signature: Signature, left_s: float) -> int:
-        """How long a run may take, milliseconds; 0 where nobody looks."""
+        """How long a run may take, milliseconds; 0 if nobody looks."""
         if left_s > _LONGEST_S or not (self._has_loops or signature.name in self._long):
             return 0
         # A power of two, as each time-out takes a callable of its own.

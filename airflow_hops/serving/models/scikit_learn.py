@@ -108,7 +108,7 @@ class EstimatorServable(DescribedServable):
 
 
 def estimator_labels(folder: Path) -> tuple[str, ...] | None:
-    """The labels of a version folder's estimator, in the order of its probabilities; None where it has none.
+    """The labels of a version folder's estimator, in the order of its probabilities; None if it has none.
 
     Those that stand for a class's number are written as one.
     """

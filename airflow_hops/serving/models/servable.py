@@ -26,7 +26,7 @@ class Call(NamedTuple):
         method: The gRPC method; requests that came through REST have one, too.
         message: The request, serialized; its ``model_spec`` names the model, and need not name this version.
         deadline_s: When the client gives up, as of ``time.monotonic()``.
-        json_bytes: Size of the JSON that the message was made of; 0 where the message itself was received.
+        json_bytes: Size of the JSON that the message was made of; 0 if the message itself was received.
     """
 
     method: Method
@@ -40,7 +40,7 @@ class Reply(NamedTuple):
 
     Attributes:
         message: The response, serialized; its ``model_spec`` names model, version and signature as resolved.
-        rows: Rows of the request: the first dimension of its inputs, 1 where they have none.
+        rows: Rows of the request: the first dimension of its inputs, 1 if they have none.
         version: The version that answered, where the servable does not stand for one version.
     """
 
@@ -61,7 +61,7 @@ class Signature:
         name: Its key in the model.
         method_name: ``tensorflow/serving/predict``, ``…/classify`` or ``…/regress``.
         inputs: Alias to tensor name, aliases sorted.
-        input_types: Alias to TensorFlow type, None where the server cannot decode the type.
+        input_types: Alias to TensorFlow type, None if the server cannot decode the type.
         outputs: Alias to tensor name, aliases sorted.
         defaults: Alias to the value used when a request leaves the input out.
     """

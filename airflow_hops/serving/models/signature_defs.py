@@ -35,7 +35,7 @@ def fill_info(info: Any, name: str, tensor_type: tensors.TensorType, shape: tupl
         info: The empty message.
         name: The tensor's name.
         tensor_type: Its type.
-        shape: Its shape, -1 where it is open; None where even its rank is.
+        shape: Its shape, -1 if it is open; None if even its rank is.
     """
     info.name = name
     info.dtype = tensor_type.number

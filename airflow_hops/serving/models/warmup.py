@@ -48,7 +48,7 @@ def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> int:
         iterations: How often each request is asked; 0 leaves warm-up out.
 
     Returns:
-        The number of records; 0 where there is no file.
+        The number of records; 0 if there is no file.
 
     Raises:
         ServingError: The file is damaged or holds too many records, or the version refuses one: it must not be served.
@@ -115,7 +115,7 @@ def rehearse(servable: Servable) -> int:
 
 
 def _fill_with_nothing(proto: Any, info: Any) -> bool:
-    """Makes a tensor of zeros or empty strings as a signature asks for; False where it does not say enough."""
+    """Makes a tensor of zeros or empty strings as a signature asks for; False if it does not say enough."""
     tensor_type = tensors.BY_NUMBER.get(info.dtype)
     # Open dimensions are 1; without a value, a typed field is filled with zeros or empty strings.
     shape = [max(1, dim.size) for dim in info.tensor_shape.dim]

@@ -45,9 +45,9 @@ class LogLine:
         at_s: Seconds since 1970 UTC.
         level: INFO, WARNING, ….
         logger: The part of the server that wrote it.
-        model: The model that it is about; empty where it is about none.
-        version: The version that it is about; 0 where it is about none.
-        message: What it says, with a traceback where there was one.
+        model: The model that it is about; empty if it is about none.
+        version: The version that it is about; 0 if it is about none.
+        message: What it says, with a traceback if there was one.
     """
 
     at_s: float
@@ -108,7 +108,7 @@ def configure(log_file: str = "") -> None:
     """Sends the log to stderr, to memory and to a file.
 
     Args:
-        log_file: Appended to, and opened anew when it was moved away; empty for none.
+        log_file: Appended to, and opened again when it was moved away; empty for none.
 
     Raises:
         OSError: The file cannot be written.
@@ -141,7 +141,7 @@ class RequestLog:
     """A file of JSON lines, one for each request that is sampled; the request path never waits for the disk.
 
     Args:
-        path: Appended to, and opened anew when it was moved away.
+        path: Appended to, and opened again when it was moved away.
         sampling_percent: Share of the requests; errors are always written.
 
     Raises:

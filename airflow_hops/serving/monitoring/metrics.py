@@ -44,7 +44,7 @@ Shares = Callable[[], Mapping[str, Mapping[int, float]]]
 
 
 def prometheus_path(monitoring_config_file: str) -> str | None:
-    """Returns the path of the metrics in the REST API, or None where TensorFlow Serving's file does not enable them.
+    """Returns the path of the metrics in the REST API, or None if TensorFlow Serving's file does not enable them.
 
     Raises:
         ConfigError: The file is missing, does not parse, or gives a path that is none.

@@ -64,7 +64,7 @@ class Step:
         at_s: Its end, seconds since 1970.
         seconds: How long it was.
         asked: By model and version; those alone that were asked.
-        batches: As :class:`BatchTotals`, of the step; None where nothing is batched.
+        batches: As :class:`BatchTotals`, of the step; None if nothing is batched.
     """
 
     at_s: float
@@ -87,7 +87,7 @@ class RequestSeries:
 
     Args:
         stats: What counts requests.
-        batches: Gives what was batched; None where nothing was.
+        batches: Gives what was batched; None if nothing was.
     """
 
     def __init__(self, stats: RequestStats, batches: Callable[[], BatchTotals | None]) -> None:

@@ -21,7 +21,7 @@ LATENCY_BOUNDS_US = tuple(10 * 1.8**power for power in range(33))
 
 
 class RequestKind(NamedTuple):
-    """The key by which requests are counted; version 0 where none was found that could have answered."""
+    """The key by which requests are counted; version 0 if none was found that could have answered."""
 
     model: str
     version: int
@@ -57,7 +57,7 @@ class LatencyHistogram:
         return [(bounds[i], bounds[i + 1], count) for i, count in enumerate(self.buckets) if count]
 
     def percentile_ms(self, percent: float) -> float | None:
-        """Returns a percentile in milliseconds, None where nothing was counted."""
+        """Returns a percentile in milliseconds, None if nothing was counted."""
         total = sum(self.buckets)
         if not total:
             return None

@@ -2,7 +2,7 @@
 
 ``lay_out(file)`` says what a file holds without reading all of it: the types of its columns, and the spans that may be
 read apart. ``read(file, span, types, wanted)`` streams the rows of a span as Arrow record batches of bounded size.
-``join(one, other)`` is the type of a column that is of two types in two files, or None where it can be of only one. A
+``join(one, other)`` is the type of a column that is of two types in two files, or None if it can be of only one. A
 format that tells types by its values has ``all_types(file)`` too, which looks at every row.
 """
 

@@ -22,7 +22,7 @@ _BYTES = (
 
 
 class TypesDoNotFit(Exception):
-    """Values are not of the types that the first rows suggested; the source is to be read anew with these.
+    """Values are not of the types that the first rows suggested; the source is to be read again with these.
 
     Attributes:
         file: The file's name.
@@ -63,9 +63,9 @@ def check_type(column: str, kind: pa.DataType, file: str) -> None:
 
 
 def kind_of(kind: pa.DataType) -> str | None:
-    """TFDV's type of a column, "?" where there are no values yet; a struct has its fields', a list its values'.
+    """TFDV's type of a column, "?" if there are no values yet; a struct has its fields', a list its values'.
 
-    Nested lists keep their brackets, so that columns of different depth differ; None where TFDV has no such type.
+    Nested lists keep their brackets, so that columns of different depth differ; None if TFDV has no such type.
     """
     kinds = pa.types
     if kinds.is_dictionary(kind):
@@ -101,7 +101,7 @@ def _kind_of_list(values: pa.DataType) -> str | None:
 
 
 def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa.RecordBatch:
-    """A record batch of the columns; where there are none it still has its rows, which lack every feature."""
+    """A record batch of the columns; if there are none it still has its rows, which lack every feature."""
     if columns:
         return pa.RecordBatch.from_arrays(list(columns), list(names))
     nothing = pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
@@ -157,7 +157,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type of a column that is of the one type here and of the other there, or None where there is none."""
+    """The type of a column that is of the one type here and of the other there, or None if there is none."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):

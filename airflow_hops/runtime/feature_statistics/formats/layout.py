@@ -26,7 +26,7 @@ class Span:
     Attributes:
         size: Bytes, for balancing.
         start: Where it begins, in the format's own unit: a byte, a row group, a batch.
-        stop: Where it ends, exclusive; None where only the end of the file tells.
+        stop: Where it ends, exclusive; None if only the end of the file tells.
         batches: About how many batches it makes, where they can be dealt out to processes that each read all of the
             span: what costs is what is made of a batch.
         share: Which of the dealt batches are meant: every ``shares``-th, from this one on.

@@ -36,10 +36,10 @@ def spans_of_rows(path: str, start: int, length: int, *, delimiter: str | None) 
         path: The file, in an encoding that leaves ASCII alone.
         start: Where the first row begins.
         length: Bytes of a span.
-        delimiter: Of CSV, where a newline within quotes ends no row; None where every newline does.
+        delimiter: Of CSV, where a newline within quotes ends no row; None if every newline does.
 
     Returns:
-        The spans, or None where only parsing tells rows apart: there is a quote within a value that is not quoted.
+        The spans, or None if only parsing tells rows apart: there is a quote within a value that is not quoted.
     """
     with Path(path).open("rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -68,7 +68,7 @@ def first_rows(path: str, start: int, size: int, end_of_rows: Callable[[bytes], 
         path: The file.
         start: Where a row begins.
         size: Bytes to look at.
-        end_of_rows: Tells where the last whole row ends in a text; 0 where none does.
+        end_of_rows: Tells where the last whole row ends in a text; 0 if none does.
     """
     while True:
         text = text_of(path, start, start + size)

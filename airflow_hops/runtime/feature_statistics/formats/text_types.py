@@ -22,7 +22,7 @@ def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def type_of_text(texts: pa.Array) -> pa.DataType:
-    """The type of all values together; null where there are none."""
+    """The type of all values together; null if there are none."""
     if texts.null_count == len(texts):
         return pa.null()
     for kind in (INTEGER, FLOAT):
@@ -57,7 +57,7 @@ def may_hide_text(floats: pa.Array) -> bool:
 
 
 def _quickly(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """The values as Arrow parses them, or None where Arrow and Python may not agree."""
+    """The values as Arrow parses them, or None if Arrow and Python may not agree."""
     try:
         numbers = texts.cast(INTEGER if kind == INTEGER else pa.float64())
     except pa.ArrowInvalid:

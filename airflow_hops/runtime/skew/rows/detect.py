@@ -36,7 +36,7 @@ def detect_row_skew(
 
     Args:
         training: A source as :func:`~airflow_hops.runtime.feature_statistics.generate_statistics` takes; or a function
-            of column names (None for all) that yields Arrow record batches, each time anew.
+            of column names (None for all) that yields Arrow record batches, at each call.
         serving: The same, of what was served.
         identifiers: Features that together identify a row. Rows that lack one are counted, but not compared.
         ignore: Features that are not compared.

@@ -37,9 +37,9 @@ class Values:
     """The values of a feature.
 
     Attributes:
-        kind: "INT", "FLOAT" or "BYTES"; None where the column has no type.
+        kind: "INT", "FLOAT" or "BYTES"; None if the column has no type.
         present: Which rows have a value, bool of shape ``[rows]``.
-        lengths: How many values each row has; None where no row has more than one.
+        lengths: How many values each row has; None if no row has more than one.
         flat: One entry for each row where ``lengths`` is None, else the values of all rows, one after another.
     """
 

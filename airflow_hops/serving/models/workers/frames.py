@@ -100,7 +100,7 @@ class Connection:
 
 
 def receive_request(connection: socket.socket) -> Call | None:
-    """Receives a request, or None where the server asks for what the worker counts.
+    """Receives a request, or None if the server asks for what the worker counts.
 
     Raises:
         PeerGone: The server has closed the connection.
