@@ -75,7 +75,7 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
     """Plans the reading of a DataFrame or a table.
 
     Args:
-        source: Like :func:`is_table` knows it.
+        source: As :func:`is_table` knows it.
         exclude: Columns to leave out.
         columns: Columns to read; None for all.
 

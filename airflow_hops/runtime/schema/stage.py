@@ -53,7 +53,7 @@ def run(
         curate: A shipped function (as :func:`~airflow_hops.runtime.step.function.call_shipped`), which gets the
             inferred schema and returns it amended.
         anew: Why a schema that is frozen already is inferred again; None: it is not.
-        **inference: Like :func:`infer_schema`.
+        **inference: As :func:`infer_schema`.
 
     Raises:
         BadInput: a schema does not parse, statistics are missing, or the function returns something else.
