@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_hops.cli import notebook as command
 from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.contract.properties import NotebookProperties
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -32,3 +36,30 @@ def test_notebook_task_renders_parameters_but_not_those_of_the_runs_conf_and_kee
     properties = NotebookProperties.of(failed)
     assert (properties.failed_cell, properties.parameters) == (4, {"day": "xxx", "fail": True})
     assert failed.inputs["report"][0].fingerprint == artifact.fingerprint
+
+
+def test_jupyterlab_is_not_started_where_it_cannot_be(hops: Any, tmp_path: Path) -> None:
+    code, _, said = hops("notebook", str(tmp_path / "none"), "--no-browser")
+    assert (code, "none: there is no such folder" in said) == (1, True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, said = hops("notebook", str(tmp_path), "--port", str(port))
+        assert (code, f"--port {port}: cannot listen there" in said) == (1, True)
+
+
+def test_jupyterlab_has_what_comes_from_the_connection_in_its_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"store": str(tmp_path / "store"), "storage_options": {"secret": "s3cret"}}
+    connection = {"conn_type": "hops", "password": "t0ken", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    home = tmp_path / "home"
+    home.mkdir()
+    spec = RuntimeHook().complete(command._spec(tmp_path))
+    environment = command._environment({"PATH": "/bin"}, spec, home, Path("/runtime/bin/python"))
+    held = json.loads(environment["HOPS_STEP_CONNECTIONS"])
+    assert (held["storage_options"]["secret"], held["services"]["serving_token"]) == ("s3cret", "t0ken")
+    files = [file.read_text() for file in home.rglob("*") if file.is_file()]
+    assert len(files) == 2 and not any(secret in text for text in files for secret in ("s3cret", "t0ken"))
+    kernel = json.loads((home / "kernels" / "airflow-hops" / "kernel.json").read_text())
+    assert kernel["argv"][0] == "/runtime/bin/python" and environment["JUPYTER_PATH"] == str(home)

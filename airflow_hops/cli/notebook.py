@@ -23,7 +23,7 @@ from airflow_hops.environments import pins_of
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.overlays import make_overlay, overlay_folder, overlay_state
-from airflow_hops.processes.programs import module_command
+from airflow_hops.processes.programs import kernel_command
 from airflow_hops.processes.temporary_folders import make_temporary_folder
 
 LAB = "jupyterlab"
@@ -51,7 +51,7 @@ def notebook(args: Namespace) -> None:
         raise SystemExit(str(error)) from None
     # JupyterLab holds the lock on; once it has ended, the next temporary folder of this user removes this one.
     os.set_inheritable(lock, True)
-    environment = _environment(step_environment(runtime, spec.code_paths), spec, home, python, args.port)
+    environment = _environment(step_environment(runtime, spec.code_paths), spec, home, python)
     token = environment["JUPYTER_TOKEN"]
     print(
         f"JupyterLab: http://127.0.0.1:{args.port}/lab?token={token}\n"
@@ -84,13 +84,12 @@ def _spec(folder: Path) -> StepSpec:
     return replace(StepSpec("notebook", ""), producer=producer, code_paths=tuple(paths))
 
 
-def _environment(inherited: Mapping[str, str], spec: StepSpec, home: Path, python: Path, port: int) -> dict[str, str]:
+def _environment(inherited: Mapping[str, str], spec: StepSpec, home: Path, python: Path) -> dict[str, str]:
     """The environment of JupyterLab, and of its kernels: what comes from connections is here, and in no file."""
     (home / "spec.json").write_text(spec.to_json())
     kernel = home / "kernels" / KERNEL
     kernel.mkdir(parents=True)
-    command = module_command(python, "airflow_hops.runtime.notebook.kernel", "-f", "{connection_file}")
-    spec_file = {"argv": command, "display_name": "airflow-hops", "language": "python"}
+    spec_file = {"argv": kernel_command(python), "display_name": "airflow-hops", "language": "python"}
     (kernel / "kernel.json").write_text(json.dumps(spec_file))
     return {
         **inherited,

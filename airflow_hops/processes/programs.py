@@ -28,6 +28,11 @@ def module_command(python: str | Path, module: str, *arguments: str | Path) -> l
     return [str(python), "-P", "-m", module, *map(str, arguments)]
 
 
+def kernel_command(python: str | Path) -> list[str]:
+    """The command line of a notebook's kernel, in which Jupyter puts the path of its connection file."""
+    return module_command(python, "airflow_hops.runtime.notebook.kernel", "-f", "{connection_file}")
+
+
 def with_package(environment: Mapping[str, str], paths: Iterable[str] = ()) -> dict[str, str]:
     """An environment in which Python finds this very package.
 

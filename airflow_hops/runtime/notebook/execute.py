@@ -23,9 +23,9 @@ from nbconvert.filters import strip_ansi
 from nbformat.v4 import new_output
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.processes.programs import kernel_command
 from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.runtime.gang.failures import count_oom_kills
-from airflow_hops.runtime.notebook.session import kernel_command
 from airflow_hops.runtime.notebook.source import code_cells, first_lines, title_of
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class _Client(NotebookClient):  # type: ignore[misc]
             self._cut(kind, size)
             if kind != "stream" or not left:
                 return None
-            content["text"] = content["text"][:left]
+            content["text"], size = content["text"][:left], left
         if kind != "update_display_data":
             self._cell_bytes += size
             self._bytes += size

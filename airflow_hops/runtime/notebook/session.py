@@ -9,18 +9,12 @@ from pathlib import Path
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.protocol import CONNECTIONS_VARIABLE, NOTEBOOK_VARIABLE, StepSpec
-from airflow_hops.processes.programs import module_command
 from airflow_hops.runtime.step.context import StepContext
 
 RESULT_MIME = "application/vnd.airflow-hops.result+json"
 """The output by which a cell leaves a value."""
 
 _contexts: list[StepContext] = []
-
-
-def kernel_command(python: str | Path) -> list[str]:
-    """The command line of a kernel, in which Jupyter puts the path of its connection file."""
-    return module_command(python, "airflow_hops.runtime.notebook.kernel", "-f", "{connection_file}")
 
 
 def spec_variables(spec: StepSpec, file: Path) -> Mapping[str, str]:

@@ -73,7 +73,7 @@ def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
         tmp_path / "fails.ipynb",
         f"import os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
         "print('x' * (5 << 20))\nprint('not kept')",
-        "def divide(n):\n    return n / 0\n\ndivide(7)",
+        "print('kept again')\ndef divide(n):\n    return n / 0\n\ndivide(7)",
         "print('never')",
     )
     with pytest.raises(HopsError) as raised:
@@ -86,6 +86,7 @@ def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
     properties = NotebookProperties.of(artifact)
     assert (properties.failed_cell, properties.cut_cells, artifact.metrics["cells"]) == (3, (2,), 3)
     cells = sources_of(store, artifact)
+    assert cells[2].outputs[0].text == "kept again\n"
     assert "Output was cut here: 4 MiB" in cells[1].outputs[-1].text and cells[3].outputs == []
     assert sum(len(output.text) for output in cells[1].outputs) < 5 << 20
     page = (store.local(artifact) / "notebook.html").read_text()
