@@ -58,9 +58,15 @@ export function stateOf(run: { status: string; dag_run_state: string | null }): 
 }
 
 /** The name to show: that of the DAG run, where there is one, since MLflow's repeats DAG and task. */
-export function labelOf(run: { dag_run_id: string | null; name: string; map_index: number }): string {
+export function labelOf(run: {
+  dag_run_id: string | null;
+  name: string;
+  map_index: number;
+  tags?: Record<string, string>;
+}): string {
   const index = run.map_index >= 0 ? ` [${run.map_index}]` : "";
-  return `${run.dag_run_id ?? run.name}${index}`;
+  const trial = run.tags?.["hops.trial"];
+  return `${run.dag_run_id ?? run.name}${index}${trial === undefined ? "" : `, trial ${trial}`}`;
 }
 
 /** Names for a legend: without the year and the random end of a DAG run's id, where they still tell runs apart. */

@@ -68,6 +68,8 @@ describe("figures of runs", () => {
       "KILLED",
     ]);
     expect(labelOf({ dag_run_id: null, name: "train", map_index: 0 })).toBe("train [0]");
+    const trial = { dag_run_id: "manual__1", name: "trial 7", map_index: -1, tags: { "hops.trial": "7" } };
+    expect(labelOf(trial)).toBe("manual__1, trial 7");
   });
 
   test("a legend has short names, and long ones where short ones would be the same", () => {

@@ -56,6 +56,7 @@ function Trials({ dagId, study, onStop }: { dagId: string; study: StudyDetail; o
     const minimized = new Set(study.metrics.filter((_, place) => study.directions[place] === "minimize"));
     return (name: string) => minimized.has(name);
   }, [study.metrics, study.directions]);
+  const several = study.metrics.length > 1;
   const complete = study.counts.complete ?? 0;
   const open = (id: string) => {
     const run = trials.find(({ run_id }) => run_id === id)?.mlflow_run ?? null;
@@ -66,9 +67,9 @@ function Trials({ dagId, study, onStop }: { dagId: string; study: StudyDetail; o
   return (
     <>
       <StudyHeader dagId={dagId} study={study} onStop={onStop} />
-      <Grid templateColumns="repeat(auto-fit, minmax(min(420px, 100%), 1fr))" gap={3}>
+      <Grid templateColumns={`repeat(auto-fit, minmax(min(${several ? 420 : 340}px, 100%), 1fr))`} gap={3}>
         <BestSoFar trials={trials} metric={metric} name={study.metrics[metric] ?? ""} direction={direction} />
-        {study.metrics.length > 1 && <ParetoFront study={study} trials={trials} />}
+        {several && <ParetoFront study={study} trials={trials} />}
         <IntermediateValues dagId={dagId} study={study} />
         <Importance importance={study.importance} metric={study.metrics[0]} />
       </Grid>

@@ -1,5 +1,5 @@
-import { Box, Button, HStack, Text } from "@chakra-ui/react";
-import { useMemo } from "react";
+import { Box, Button, HStack, Link, Text } from "@chakra-ui/react";
+import { useCallback, useMemo } from "react";
 import { LuTrophy } from "react-icons/lu";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar } from "src/components/FilterBar";
@@ -31,7 +31,8 @@ export function TrialTable(props: {
     () => trials.filter((trial) => (!states.length || states.includes(trial.state)) && passes(trial, brushes)),
     [trials, states, brushes],
   );
-  const columns = useMemo(() => columnsOf(dagId, study, names, onStop), [dagId, study, names, onStop]);
+  const open = useCallback((run: string) => change({ run }, { push: true }), [change]);
+  const columns = useMemo(() => columnsOf(dagId, study, names, onStop, open), [dagId, study, names, onStop, open]);
   const opened = query.get("run");
   return (
     <DataTable
@@ -42,7 +43,7 @@ export function TrialTable(props: {
       rowKey={(trial) => trial.run_id}
       initialSort={{ column: "number", descending: true }}
       maxHeight="60vh"
-      onOpen={(trial) => trial.mlflow_run !== null && change({ run: trial.mlflow_run }, { push: true })}
+      onOpen={(trial) => trial.mlflow_run !== null && open(trial.mlflow_run)}
       opened={opened && (trials.find(({ mlflow_run }) => mlflow_run === opened)?.run_id ?? null)}
       toolbar={
         <FilterBar summary={`${formatNumber(shown.length)} of ${formatNumber(trials.length)} trials`}>
@@ -62,7 +63,13 @@ export function TrialTable(props: {
   );
 }
 
-function columnsOf(dagId: string, study: StudyDetail, names: Names, onStop: () => void): Column<Trial>[] {
+function columnsOf(
+  dagId: string,
+  study: StudyDetail,
+  names: Names,
+  onStop: () => void,
+  onOpen: (run: string) => void,
+): Column<Trial>[] {
   const front = new Set(study.pareto);
   return [
     {
@@ -133,6 +140,19 @@ function columnsOf(dagId: string, study: StudyDetail, names: Names, onStop: () =
       width: 320,
       value: ({ reason }) => reason || null,
       render: (trial) => <Box title={said(trial)}>{said(trial)}</Box>,
+    },
+    {
+      key: "run",
+      label: "MLflow run",
+      width: 104,
+      render: ({ number, mlflow_run }) =>
+        mlflow_run === null ? (
+          "–"
+        ) : (
+          <Link as="button" color="fg.info" aria-label={`Open the run of trial ${number}`} onClick={() => onOpen(mlflow_run)}>
+            Open
+          </Link>
+        ),
     },
     {
       key: "started",
