@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -131,6 +132,8 @@ def take_streams(*streams: int) -> None:
     for stream in set(streams):
         if stream > 2:
             os.close(stream)
+    if not isinstance(sys.stdout, io.TextIOWrapper):  # a notebook's, which its kernel reads
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
 
 
 def take_environment(environment: Mapping[str, str], folder: str) -> None:

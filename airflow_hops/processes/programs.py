@@ -1,8 +1,9 @@
 """Starting programs of this package: each finds this very package, and nothing that happens to lie around.
 
 Airflow's libraries lie beside an installed package, and those of the runtime environment are others: no process of the
-one environment may find modules of the other. The folder ``path_entry`` within the package holds a stand-in for it, and
-nothing else, so that it can be put on the import path of any process, from wherever the package was imported.
+one environment may find modules of the other. The folder ``path_entry`` within the package holds a stand-in for it, the
+name ``hops`` for :mod:`airflow_hops.runtime.hops_api`, and nothing else, so that it can be put on any process's import
+path, from wherever the package was imported.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from airflow_hops.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec
 from airflow_hops.contract.redaction import redacted
 from airflow_hops.jobs import Job
 from airflow_hops.processes.lifetime import adopt_orphans, end_with
-from airflow_hops.runtime.step.context import RecordHandler, StepContext, resolve
+from airflow_hops.runtime.step.context import RecordHandler, StepContext, make_current, resolve
 from airflow_hops.runtime.step.generated_code import remove_generated_code
 from airflow_hops.runtime.step.job_keeper import JobKeeper
 from airflow_hops.store import ArtifactStore
@@ -76,6 +76,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         begun = time.time()
         with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step[:50]}-", dir=folder) as scratch:
             context = StepContext(spec, Path(scratch))
+            make_current(context)
             value = entry(context, **spec.params)
         if not isinstance(value, Artifact):
             check_json(value, f"what {spec.entry} returned")

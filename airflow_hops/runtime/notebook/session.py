@@ -9,12 +9,10 @@ from pathlib import Path
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.protocol import CONNECTIONS_VARIABLE, NOTEBOOK_VARIABLE, StepSpec
-from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.step.context import StepContext, current_step, make_current
 
 RESULT_MIME = "application/vnd.airflow-hops.result+json"
 """The output by which a cell leaves a value."""
-
-_contexts: list[StepContext] = []
 
 
 def spec_variables(spec: StepSpec, file: Path) -> Mapping[str, str]:
@@ -29,7 +27,7 @@ def begin() -> None:
     if given:
         spec = StepSpec.from_json(Path(given).read_text(), os.environ)
         sys.path[:] = dict.fromkeys([*sys.path, *spec.code_paths])
-        _contexts[:] = [StepContext(spec, Path(given).parent)]
+        make_current(StepContext(spec, Path(given).parent))
     os.environ.pop(CONNECTIONS_VARIABLE, None)
 
 
@@ -37,11 +35,12 @@ def current_context() -> StepContext:
     """The step that this notebook is, or that ``airflow hops notebook`` stands for.
 
     Raises:
-        BadInput: this process is no kernel of theirs.
+        BadInput: this process is neither a kernel of theirs, nor a step.
     """
-    if not _contexts:
+    context = current_step()
+    if context is None:
         raise BadInput(
             "there is no store here: this is neither a notebook of NotebookOperator, nor one opened with "
             "'airflow hops notebook'"
         )
-    return _contexts[-1]
+    return context

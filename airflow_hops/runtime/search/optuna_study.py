@@ -60,10 +60,15 @@ class OptunaStudy:
         options: Of the search.
         trials: The trials there are, by number; Optuna is told of all of them.
         done: Parameters of those that a grid need not have again.
+        sampler: In place of the one that the options name.
     """
 
     def __init__(
-        self, options: SearchOptions, trials: Sequence[TrialRecord], done: Sequence[Mapping[str, Any]] = ()
+        self,
+        options: SearchOptions,
+        trials: Sequence[TrialRecord],
+        done: Sequence[Mapping[str, Any]] = (),
+        sampler: optuna.samplers.BaseSampler | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._options, self._dimensions = options, options.dimensions()
@@ -77,7 +82,9 @@ class OptunaStudy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             self._study = optuna.create_study(
-                sampler=_sampler(options, trials), pruner=_pruner(options.pruner), directions=list(options.directions)
+                sampler=sampler or _sampler(options, trials),
+                pruner=_pruner(options.pruner),
+                directions=list(options.directions),
             )
         self._study.add_trials([self._frozen(trial) for trial in trials])
         self._running: dict[int, Trial] = {}

@@ -79,6 +79,7 @@ class Search:
         scratch: Folder for what trials write.
         earlier: Complete trials of the same code and data, by their keys, which are not run again.
         keep: Called with the best trial so far, the folder of its training and its summary.
+        ended: Called with each trial that has ended, and the folder of its training, which is removed then.
         say: Called with the share that is done, and how the search stands, in words.
     """
 
@@ -97,6 +98,7 @@ class Search:
         self._folder, self._trials, self._runs, self._scratch = folder, trials, runs, scratch
         self.earlier: dict[str, tuple[str, TrialRecord]] = {}
         self.keep: Callable[[TrialRecord, Path, Mapping[str, Any]], None] = lambda *_: None
+        self.ended: Callable[[TrialRecord, Path], None] = lambda *_: None
         self.say: Callable[[float, str], None] = lambda *_: None
         self._running: dict[int, _Running] = {}
         self._waiting: list[TrialRecord] = []
@@ -278,6 +280,7 @@ class Search:
         if trial.state == "complete" and self._options.reuse:
             self.earlier.setdefault(trial.key, (self._ledger.study.name, trial))
         self._runs.log(trial, running.curves)
+        self.ended(trial, running.output)
         shutil.rmtree(running.output, ignore_errors=True)
         self._say(trial)
         if state == "failed":

@@ -99,6 +99,19 @@ class StepContext:
         print(format_record(text, progress=round(min(max(fraction, 0.0), 1.0), 4), metrics=metrics), flush=True)
 
 
+_current: list[StepContext] = []
+
+
+def make_current(context: StepContext) -> None:
+    """Makes a context the one that :func:`current_step` answers, in this process and its forks."""
+    _current[:] = [context]
+
+
+def current_step() -> StepContext | None:
+    """The context of the step or notebook that this process is, or was forked from; None if it is none."""
+    return _current[-1] if _current else None
+
+
 class RecordHandler(logging.Handler):
     """Writes log records to standard output in the step protocol, one line each, with their level."""
 

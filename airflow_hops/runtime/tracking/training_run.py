@@ -152,7 +152,7 @@ class TrainingRun:
         if model is not None:
             tags = [RunTag(name, value) for name, value in lineage_tags(model).items()]
             client.log_batch(run, metrics=metrics_of(model, {}, None), tags=tags)
-        client.log_text(run, _requirements(), "environment/requirements.txt")
+        client.log_text(run, environment_lock(), "environment/requirements.txt")
         client.log_dict(run, dict(record), "training.json")
         for name, text in code.items():
             client.log_text(run, text, f"code/{name}")
@@ -180,7 +180,7 @@ def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
     ]
 
 
-def _requirements() -> str:
+def environment_lock() -> str:
     """The libraries of this environment, as ``pip freeze`` would write them."""
     found = {f"{each.metadata['Name']}=={each.version}" for each in distributions() if each.metadata["Name"]}
     return "\n".join(sorted(found, key=str.lower)) + "\n"

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.hops import pipeline
-from airflow_hops.runtime.notebook import session
+from airflow_hops.runtime.step import context
 from airflow_hops.store import ArtifactStore
 from tests import flights_examples
 
@@ -25,7 +25,7 @@ TRAIN = pd.DataFrame({"late": [0, 1, 1], "carrier": [CRAFTED, None, CRAFTED], "d
 def examples(store: ArtifactStore, make_context: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Artifact:
     """The examples of a notebook that has begun."""
     examples = flights_examples.write_examples(store, {"train": TRAIN, "eval": TRAIN[:1]})
-    monkeypatch.setattr(session, "_contexts", [make_context(kind="notebook", task_id="explore", examples=examples)])
+    monkeypatch.setattr(context, "_current", [make_context(kind="notebook", task_id="explore", examples=examples)])
     return examples
 
 
@@ -68,7 +68,7 @@ def test_dive_holds_a_sample_of_the_rows_and_no_value_can_end_its_script(example
 
 
 def test_outside_of_a_notebook_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_contexts", [])
+    monkeypatch.setattr(context, "_current", [])
     with pytest.raises(BadInput, match="neither a notebook of NotebookOperator"):
         pipeline.inputs()
 

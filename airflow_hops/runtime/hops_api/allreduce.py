@@ -1,0 +1,37 @@
+"""Trains with the code of a notebook and Horovod."""
+
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.processes.temporary_folders import temporary_folder
+from airflow_hops.runtime.experiments.project import Project
+from airflow_hops.runtime.experiments.record import read_file
+from airflow_hops.runtime.hops_api import experiment
+from airflow_hops.runtime.notebook.script import run_notebook
+from airflow_hops.runtime.notebook.source import read_notebook
+
+
+def launch(spark: Any, notebook: str) -> str:
+    """Runs the code of a notebook on every rank; it is kept with the experiment.
+
+    Args:
+        spark: A ``SparkSession``, or None.
+        notebook: Its path in the project, or beside the DAG file.
+
+    Returns:
+        The experiment's folder in the store.
+
+    Raises:
+        BadInput: there is no such notebook, or it has no code that runs without IPython.
+        HopsError: a rank failed.
+    """
+    name = Path(notebook).name
+    with temporary_folder("step", "notebook") as folder:
+        path = folder / name
+        path.write_bytes(read_file(Project.current(), notebook))
+        read_notebook(path)
+
+        def train() -> None:
+            run_notebook(path)
+
+        return experiment.allreduce(train, name=path.stem, versioned_resources=[notebook], spark=spark)[0]

@@ -1,0 +1,26 @@
+"""Calls a function in a process of its own, in which the package ``hops`` is there as in a step."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.processes.programs import PATH_ENTRY
+from airflow_hops.store import ArtifactStore
+
+
+def step(
+    environment: dict[str, str], root: str, folder: Path, function: Callable[[], Any], of: Mapping[str, Any]
+) -> Any:
+    """What the process does."""
+    from airflow_hops.runtime.step.context import make_current
+    from tests.ml.conftest import step_context
+
+    os.environ |= environment
+    sys.path.insert(0, PATH_ENTRY)
+    given = {"run_id": "one", "task_id": "explore", **of}
+    make_current(step_context(ArtifactStore(root), folder, **given))
+    return function()

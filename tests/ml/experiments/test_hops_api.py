@@ -1,0 +1,299 @@
+"""The package ``hops``: the calls of programs that were written for hops-util-py."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.studies import study_folder
+
+pytestmark = pytest.mark.runtime
+AsStep = Callable[..., Any]
+
+
+def record(path: str) -> dict[str, Any]:
+    return json.loads((Path(path) / "experiment.json").read_text())
+
+
+def parallel_experiments() -> Any:
+    from hops import tensorboard, tflauncher, util
+
+    def model(learning_rate: float, dropout: float) -> None:
+        import tensorflow as tf
+
+        with tf.summary.create_file_writer(tensorboard.logdir()).as_default():
+            tf.summary.scalar("loss", learning_rate * dropout, step=0)
+
+    args_dict = {"learning_rate": [0.001, 0.0005, 0.0001], "dropout": [0.45, 0.7]}
+    args_dict_grid = util.grid_params(args_dict)
+    spark = None
+    return args_dict_grid, tflauncher.launch(spark, model, args_dict_grid)
+
+
+def test_six_parallel_experiments_leave_a_folder_each(as_step: AsStep, store: ArtifactStore, tmp_path: Path) -> None:
+    tracking = f"sqlite:///{tmp_path}/mlflow.db"
+    grid, path = as_step(parallel_experiments, services={"tracking_uri": tracking})
+    assert grid["learning_rate"] == [0.001, 0.001, 0.0005, 0.0005, 0.0001, 0.0001]
+    assert grid["dropout"] == [0.45, 0.7] * 3
+    assert path == f"{tmp_path}/store/Experiments/tests.one.explore/run.1"
+    folders = {each.name: each for each in Path(path).iterdir() if each.is_dir()}
+    assert set(folders) == {f"learning_rate={lr}.dropout={d}" for lr in (0.001, 0.0005, 0.0001) for d in (0.45, 0.7)}
+    for folder in folders.values():
+        assert list(folder.glob("events.out.*")) and (folder / "training.json").is_file(), list(folder.iterdir())
+    assert "tensorflow==" in (Path(path) / "requirements.txt").read_text()
+    found = record(path)
+    assert found["status"] == "FINISHED" and found["function"] == "launch" and found["metric"] is None
+    assert found["_id"] == "tests.one.explore.run.1" and found["finished"] > found["started"]
+    states = [trial.state for trial in study_folder(store, "tests", "explore", found["study"]).trials()]
+    assert states == ["complete"] * 6
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking)
+    runs = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
+    nested = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    assert {run.data.params["dropout"] for run in nested} == {"0.45", "0.7"} and len(nested) == 6
+    assert len(runs) == 7
+
+
+def searches() -> Any:
+    from hops import experiment
+
+    def bowl(x: float, y: float) -> float:
+        return -((x - 3) ** 2) - (y - 1) ** 2
+
+    def named(x: float) -> dict[str, float]:
+        return {"loss": abs(x - 4), "other": 1.0}
+
+    bounds = {"x": [0.0, 5.0], "y": [0, 4]}
+    return (
+        experiment.grid_search(bowl, {"x": [1, 2, 3], "y": [0, 1]}, direction="max"),
+        experiment.grid_search(named, {"x": [1, 5]}, direction=experiment.Direction.MIN, optimization_key="loss"),
+        experiment.random_search(bowl, bounds, samples=4),
+        experiment.differential_evolution(bowl, bounds, generations=3, population=4),
+    )
+
+
+def test_searches_return_path_best_parameters_and_value(as_step: AsStep) -> None:
+    grid, named, drawn, evolved = as_step(searches)
+    assert grid[1:] == ({"x": 3, "y": 1}, {"metric": 0})
+    assert named[1:] == ({"x": 5}, {"loss": 1, "other": 1.0})
+    assert record(grid[0])["hyperparameter"] == "x=3.y=1" and record(grid[0])["metric"] == 0
+    for found, count in ((drawn, 4), (evolved, 12)):
+        path, best, returned = found
+        assert isinstance(best["y"], int) and returned["metric"] == -((best["x"] - 3) ** 2) - (best["y"] - 1) ** 2
+        values = [json.loads(f.read_text())["value"] for f in Path(path).glob("*/training.json")]
+        assert len(values) == count and max(values) == returned["metric"]
+    assert [Path(path).name for path, *_ in (grid, named, drawn, evolved)] == ["run.1", "run.2", "run.3", "run.4"]
+
+
+def distributed_training() -> Any:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+    from hops import devices, experiment, hdfs, tensorboard
+
+    def distributed_training() -> float:
+        hvd.init()
+        weight = tf.Variable(float(hvd.rank()))
+        hvd.broadcast_variables([weight], root_rank=0)
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = (weight - hvd.rank()) ** 2
+        weight.assign_sub(0.5 * tape.gradient(loss, [weight])[0])
+        tf.train.Checkpoint(weight=weight).write(f"{tensorboard.logdir()}/checkpoint-{hvd.rank()}")
+        assert devices.get_num_gpus() == len(tf.config.list_physical_devices("GPU"))
+        return weight.numpy()
+
+    def collective() -> float:
+        model_dir = tensorboard.logdir()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        Path(model_dir, "eval").mkdir(exist_ok=True)
+        Path(model_dir, "eval", "done").touch()
+        summed = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.5)))
+        return float(summed)
+
+    hdfs.dump('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "Jupyter/Experiment/inc.ipynb")
+    notebook = hdfs.project_path() + "/Jupyter/Experiment/inc.ipynb"
+    return (
+        experiment.allreduce(
+            distributed_training,
+            name="inception",
+            description="A inception example with hidden layers",
+            versioned_resources=[notebook],
+        ),
+        experiment.collective_all_reduce(collective),
+    )
+
+
+def test_distributed_training_keeps_checkpoints_and_notebook(as_step: AsStep) -> None:
+    (path, returned), (collective, summed) = as_step(distributed_training)
+    assert returned == {"metric": 0.5}  # the mean of the ranks' gradients, 0 and -2, from 0
+    assert (Path(path) / "inception/checkpoint-0.index").is_file()
+    assert (Path(path) / "inc.ipynb").is_file()
+    found = record(path)
+    assert found["name"] == "inception" and found["versioned_resources"] == ["inc.ipynb"]
+    assert found["description"] == "A inception example with hidden layers" and found["executors"] == 2
+    assert summed == {"metric": 3.0} and (Path(collective) / "no-name/eval/done").exists()
+
+
+def notebook() -> Any:
+    import pandas as pd
+    from hops import allreduce, facets, hdfs
+
+    cells = [
+        "import horovod.tensorflow as hvd\nimport tensorflow as tf\nfrom hops import tensorboard",
+        "def main(_):\n    hvd.init()\n    summed = hvd.allreduce(tf.constant(hvd.rank() + 1.0), op=hvd.Sum)\n"
+        "    open(f'{tensorboard.logdir()}/summed-{hvd.rank()}', 'w').write(str(summed.numpy()))",
+        "main(None)",
+    ]
+    code = [{"cell_type": "code", "metadata": {}, "source": each, "outputs": []} for each in cells]
+    for cell in code:
+        cell["execution_count"] = None
+    content = {"cells": code, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    hdfs.dump(json.dumps(content), "Jupyter/all_reduce.ipynb")
+    spark = None
+    path = allreduce.launch(spark, "hdfs:///Projects/flights/Jupyter/all_reduce.ipynb")
+    data = pd.DataFrame({"Age": [39, 50], "Sex": ["Male", None]})
+    facets.overview(data, data)
+    facets.dive(data.to_json(orient="records"))
+    return path
+
+
+def test_a_notebook_trains_with_horovod(as_step: AsStep) -> None:
+    path = Path(as_step(notebook))
+    assert [(path / "all_reduce" / f"summed-{rank}").read_text() for rank in (0, 1)] == ["3.0", "3.0"]
+    assert (path / "all_reduce.ipynb").is_file() and record(str(path))["function"] == "allreduce"
+
+
+def parameter_server() -> Any:
+    import tensorflow as tf
+    from hops import experiment
+
+    def train() -> float:
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        strategy = tf.distribute.experimental.ParameterServerStrategy(resolver)
+        with strategy.scope():
+            weight = tf.Variable(1.0)
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        step = tf.function(lambda: weight.assign_add(1.0))
+        for _ in range(4):
+            coordinator.schedule(step)
+        coordinator.join()
+        return float(weight.numpy())
+
+    return experiment.parameter_server(train)
+
+
+def test_a_chief_trains_with_a_parameter_server(as_step: AsStep) -> None:
+    path, returned = as_step(parameter_server)
+    assert returned == {"metric": 5.0} and record(path)["executors"] == 4
+
+
+def files() -> Any:
+    import pandas as pd
+    from hops import hdfs
+
+    features = ["Age", "Sex"]
+    hdfs.dump("39, Male\n50 ,?\n", "TestJob/data/census/adult.data")
+    h = hdfs.get_fs()
+    with h.open_file(hdfs.project_path() + "/TestJob/data/census/adult.data", "r") as trainFile:
+        train_data = pd.read_csv(trainFile, names=features, sep=r"\s*,\s*", engine="python", na_values="?")
+    hdfs.cp("TestJob/data", "hdfs:///Projects/census/copied")
+    hdfs.rename("copied/census/adult.data", "copied/adult")
+    listed = hdfs.ls("copied", recursive=True), hdfs.glob("copied/a*"), hdfs.load("copied/adult")
+    local = Path(hdfs.copy_to_local("copied/adult", "."))
+    text = local.read_text()
+    local.unlink()
+    errors = []
+    for path in ("/etc/passwd", "../outside", "s3://elsewhere/x"):
+        with pytest.raises(BadInput) as raised:
+            hdfs.exists(path)
+        errors.append(str(raised.value))
+    with pytest.raises(BadInput, match="recursive"):
+        hdfs.delete("copied")
+    with pytest.raises(BadInput, match="whole project"):
+        hdfs.delete("", recursive=True)
+    hdfs.delete("copied", recursive=True)
+    return train_data.isna().sum().to_dict(), listed, text, errors, hdfs.exists("copied")
+
+
+def test_files_of_the_project_are_those_of_the_store(as_step: AsStep, tmp_path: Path) -> None:
+    missing, (listed, matching, content), text, errors, there = as_step(files)
+    assert missing == {"Age": 0, "Sex": 1}
+    root = f"{tmp_path}/store/copied"
+    assert listed == [f"{root}/adult", f"{root}/census"] and matching == [f"{root}/adult"]
+    assert content == text.encode() == b"39, Male\n50 ,?\n" and not there
+    assert all("within the project" in error for error in errors), errors
+
+
+def failing() -> Any:
+    from hops import experiment
+
+    def fails(x: int) -> None:
+        raise ValueError(f"no {x}")
+
+    def silent(x: int) -> None:
+        return None
+
+    found = []
+    for call in (
+        lambda: experiment.launch(fails, {"x": [7]}),
+        lambda: experiment.launch(fails),
+        lambda: experiment.launch(fails, {"x": [1], "y": [1, 2]}),
+        lambda: experiment.grid_search(silent, {"x": [1]}),
+        lambda: experiment.grid_search(silent, {"x": []}),
+        lambda: experiment.grid_search(silent, {"x": [1]}, direction="up"),
+        lambda: experiment.random_search(silent, {"x": [1, 2, 3]}),
+        lambda: experiment.launch(silent, {"x": [1]}, versioned_resources=["none.ipynb"]),
+        lambda: experiment.differential_evolution(silent, {"x": [1, 2]}, population=3),
+    ):
+        with pytest.raises(HopsError) as raised:
+            call()
+        found.append(str(raised.value))
+    return found
+
+
+def test_what_cannot_be_run_is_refused_by_name(as_step: AsStep, tmp_path: Path) -> None:
+    found = as_step(failing)
+    expected = (
+        "no 7",
+        "cannot be called with no arguments",
+        "'y': 2",
+        "metric 'metric' was not reported",
+        "space['x']",
+        "direction is 'up'",
+        "boundary_dict['x'] is [1, 2, 3]",
+        "none.ipynb: no such file",
+        "population is 3",
+    )
+    for error, words in zip(found, expected, strict=True):
+        assert words in error, error
+    first = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
+    assert first["status"] == "FAILED" and "no 7" in first["error"]
+
+
+def counted() -> Any:
+    from hops import experiment, hdfs
+
+    def count(x: int) -> int:
+        if x == 3 and not hdfs.exists("begun"):
+            hdfs.dump("", "begun")
+            raise ValueError("not yet")
+        hdfs.dump("", f"called/{x}-{os.getpid()}")
+        return x
+
+    return experiment.launch(count, {"x": [1, 2, 3]})
+
+
+def test_a_retry_of_the_task_calls_again_what_had_failed(as_step: AsStep, tmp_path: Path) -> None:
+    with pytest.raises(HopsError, match="not yet"):
+        as_step(counted)
+    path, returned = as_step(counted)
+    assert returned == {f"x={x}": {"metric": x} for x in (1, 2, 3)} and path.endswith("run.1")
+    called = sorted(each.name.partition("-")[0] for each in (tmp_path / "store/called").iterdir())
+    assert called == ["1", "2", "3"]
