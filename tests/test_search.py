@@ -57,3 +57,19 @@ def test_searches_of_a_dag(
     found = numbers.trials()
     assert returned["numbers"]["metrics"]["distance"] == min(trial.values[0] for trial in found)
     assert [trial.values for trial in found] == [[abs(trial.params["k"] - 7)] for trial in found]
+
+
+@pytest.mark.runtime
+@pytest.mark.spark
+def test_trials_are_tasks_of_a_spark_application(
+    shared_run_step: Any, run_dag: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HOPS__STORE", shared_run_step.store.root)
+    folder = study_folder(shared_run_step.store, "search_spark", "search", "shared")
+    folder.request_stop(0, "ann")
+    run = run_dag("search_spark", {})
+    assert str(run.state) == "success"
+    assert run.get_task_instance("search").xcom_pull(task_ids="search")["params"] == {"k": 1}
+    trials = folder.trials()
+    assert [trial.state for trial in trials] == ["stopped", "complete", "failed"]
+    assert "ValueError: 30 is far from 0" in trials[2].reason

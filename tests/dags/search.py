@@ -33,3 +33,19 @@ with DAG("search", schedule=None, render_template_as_native_obj=True):
         seed=3,
         durable=False,
     )
+
+with DAG("search_spark", schedule=None, render_template_as_native_obj=True):
+    SearchOperator(
+        task_id="search",
+        train="search_numbers:fail_if_far",
+        space={"k": [90, 1, 30]},
+        metric="distance",
+        direction="minimize",
+        params={"to": 0},
+        sampler="grid",
+        trials=None,
+        study="shared",
+        ranks_conn_id="spark_local",
+        parallel=2,
+        durable=False,
+    )

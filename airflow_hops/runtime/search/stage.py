@@ -18,6 +18,7 @@ from airflow_hops.runtime.search.optuna_study import OptunaStudy
 from airflow_hops.runtime.search.processes import TrialProcesses
 from airflow_hops.runtime.search.search import Search, Trials
 from airflow_hops.runtime.search.slots import divide
+from airflow_hops.runtime.search.threads import TrialThreads
 from airflow_hops.runtime.search.tracking import StudyRuns
 from airflow_hops.runtime.search.trial import Assignment, TrialWork, check_program
 from airflow_hops.runtime.step.context import StepContext
@@ -60,7 +61,7 @@ def run(context: StepContext, **options: Any) -> Any:
     study = new_study(given, training.program.name, base_key(context.spec.cache_key_parts, trained, context), producer)
     folder = study_folder(store, study.dag_id, study.task_id, study.name)
     work = TrialWork(training, slots)
-    trials = TrialProcesses(work)
+    trials = TrialThreads(work) if isinstance(launcher, SparkRanks) else TrialProcesses(work)
     run = TrainingRun(context.spec.services.get("tracking_uri", ""), folder.uri, producer)
     try:
         ledger = Ledger(folder, study, shared=given.study is not None)

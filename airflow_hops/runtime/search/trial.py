@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.processes.forks import take_streams
 from airflow_hops.processes.temporary_folders import temporary_folder
-from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, RankJob, run_gang
+from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, RankJob, RankLauncher, run_gang
 from airflow_hops.runtime.search.slots import Slot
 from airflow_hops.runtime.train import Training, train_model
 from airflow_hops.runtime.train.program import Program
@@ -51,12 +51,20 @@ class TrialWork:
     def __init__(self, training: Training, slots: Sequence[Slot]) -> None:
         self._training, self._slots = training, slots
 
-    def train(self, given: Assignment, channel: Channel) -> None:
-        """Trains, and says on the channel what the ranks report, then the ``result`` or the ``error``."""
+    def train(
+        self, given: Assignment, channel: Channel, *, through: Callable[[RankLauncher], RankLauncher] = lambda own: own
+    ) -> None:
+        """Trains, and says on the channel what the ranks report, then the ``result`` or the ``error``.
+
+        Args:
+            given: The trial.
+            channel: To the search.
+            through: What its ranks are started through.
+        """
         base = self._training
         options = replace(base.options, params={**base.options.params, **given.params}, np=given.np)
         launcher = base.launcher if given.slot is None else self._slots[given.slot].launcher
-        training = replace(base, options=options, output=Path(given.output), launcher=launcher)
+        training = replace(base, options=options, output=Path(given.output), launcher=through(launcher))
 
         def hear(rank: int, message: Mapping[str, Any]) -> None:
             if message["type"] in ("report", "progress"):
