@@ -17,7 +17,7 @@ from airflow_hops.contract.times import now
 from airflow_hops.store.studies import StudyFolder, task_name
 
 _FIXED = ("space", "metrics", "directions")
-_MAX_TRIES = 2
+_MAX_TRIES = 3
 _ANSWER_S = 30.0
 
 log = logging.getLogger(__name__)

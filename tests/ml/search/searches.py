@@ -101,6 +101,7 @@ def search(
     from tests.ml.conftest import step_context
 
     os.environ |= environment
+    (folder / "pid").write_text(str(os.getpid()))
     sys.path.insert(0, str(STEPS))
     with said.open("w") as output:
         os.dup2(output.fileno(), 1)

@@ -1,0 +1,103 @@
+"""The record of a search while it is made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_hops.contract.artifacts import HopsError, Producer
+from airflow_hops.contract.search import SearchOptions, TrialRecord, Uniform
+from airflow_hops.runtime.search import ledger as ledgers
+from airflow_hops.runtime.search.ledger import Ledger, new_study, thinned, trial_key
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.studies import StudyFolder, study_folder
+
+pytestmark = pytest.mark.runtime
+
+
+def begin(
+    store: ArtifactStore, *, base: str = "base", run: str = "one", shared: bool = False, **options: Any
+) -> Ledger:
+    """A ledger, anew or of a study that is there."""
+    given = {"training": {}, "space": {"x": Uniform(0, 1)}, "metrics": ["loss"], "directions": ["minimize"]}
+    found = SearchOptions(**{**given, "study": "shared" if shared else None, **options})
+    study = new_study(found, "model:train", base, Producer("d", run, "t"))
+    return Ledger(study_folder(store, "d", "t", study.name), study, shared=shared)
+
+
+def trial(number: int, values: list[float] | None, *, base: str = "base", **fields: Any) -> TrialRecord:
+    """A trial, complete where it has values."""
+    params = {"x": number / 100}
+    given = {"state": "failed" if values is None else "complete", "values": values or [], **fields}
+    return TrialRecord(number=number, params=params, started="", key=trial_key(base, params), run_id="one", **given)
+
+
+def test_the_best_is_told_by_the_direction_and_of_ties_it_is_the_first(store: ArtifactStore) -> None:
+    ledger = begin(store, directions=["maximize"])
+    assert [ledger.put(trial(n, values)) for n, values in enumerate([[0.5], [0.7], None, [0.7], [0.1]])] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    assert ledger.best is not None and ledger.best.number == 1
+
+
+def test_the_front_of_several_metrics_has_what_no_other_beats(store: ArtifactStore) -> None:
+    ledger = begin(store, metrics=["loss", "auc"], directions=["minimize", "maximize"], choose="auc")
+    for number, values in enumerate([[0.5, 0.5], [0.6, 0.4], [0.4, 0.4], [0.4, 0.6], [0.9, 0.9]]):
+        ledger.put(trial(number, values))
+    assert (sorted(ledger.study.pareto), ledger.study.best) == ([3, 4], 4)
+
+
+def test_after_a_kill_failed_trials_count_and_after_a_failure_they_do_not(store: ArtifactStore) -> None:
+    ledger = begin(store)
+    for each in (trial(0, [0.5]), trial(1, None), trial(2, None, state="running")):
+        ledger.put(each)
+    ledger.save()
+    killed = begin(store)
+    assert [each.number for each in killed.own] == [0, 1, 2]
+    assert [each.number for each in killed.interrupted()] == [2] and killed.study.best == 0
+    killed.put(replace(killed.trials[2], state="failed", tries=3))
+    killed.update(state="failed")
+    killed.save()
+    assert [each.number for each in begin(store).own] == [0]
+    killed.put(replace(killed.trials[2], state="running", tries=3))
+    assert killed.interrupted() == [] and "ended 3 times" in killed.trials[2].reason
+
+
+def test_a_study_of_one_run_begins_anew_with_other_code_and_a_shared_one_keeps_its_trials(store: ArtifactStore) -> None:
+    for shared in (False, True):
+        ledger = begin(store, shared=shared)
+        ledger.put(trial(0, [0.1]))
+        ledger.save()
+    assert begin(store, base="other").trials == []
+    shared_one = begin(store, base="other", shared=True, run="two")
+    assert len(shared_one.trials) == 1 and shared_one.best is None and shared_one.own == []
+    shared_one.put(trial(1, [0.9], base="other"))
+    assert shared_one.best is not None and shared_one.best.number == 1
+
+
+def test_a_store_that_is_away_for_some_seconds_is_asked_again(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = begin(store)
+    ledger.put(trial(0, [0.5]))
+
+    def away(*given: Any) -> None:
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyFolder, "write_trials", away)
+        ledger.save()
+        assert "is tried again: the store is away" in caplog.text
+        patch.setattr(ledgers, "_ANSWER_S", -1.0)
+        with pytest.raises(HopsError, match="cannot be written: the store is away"):
+            ledger.save()
+    ledger.save()
+    assert [each.values for each in begin(store).trials] == [[0.5]]
+
+
+def test_a_long_series_keeps_its_first_and_its_last_value() -> None:
+    found = thinned([(step, 1.0) for step in range(12345)])
+    assert len(found) <= 100 and found[0][0] == 0 and found[-1][0] == 12344
+    assert thinned([]) == [] and thinned([(3, 1.0)]) == [[3, 1.0]]
