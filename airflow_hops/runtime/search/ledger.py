@@ -82,6 +82,12 @@ class Ledger:
         ]
 
     @property
+    def done(self) -> list[Mapping[str, Any]]:
+        """The parameters that a grid need not have again: of this code and data, unless the trial failed before."""
+        counted = {trial.number for trial in self.own}
+        return [t.params for t in self.current if t.number in counted or t.state in ("complete", "pruned", "running")]
+
+    @property
     def current(self) -> Iterator[TrialRecord]:
         """The trials of this code and data."""
         return (trial for trial in self.trials if trial.key == trial_key(self.study.base, trial.params))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.search import SearchOptions, TrialRecord
 from airflow_hops.contract.search.study import StudyState, TrialState
 from airflow_hops.contract.times import now
+from airflow_hops.runtime.gang.failures import describe_exit
 from airflow_hops.runtime.search.ledger import Ledger, thinned, trial_key
 from airflow_hops.runtime.search.optuna_study import OptunaStudy, Proposal
 from airflow_hops.runtime.search.processes import TrialEvent
@@ -258,7 +258,7 @@ class Search:
         elif running.error is not None:
             reason = running.error["message"]
         else:
-            reason = f"its process was ended by {_exit(code)}"
+            reason = f"its process was ended by {describe_exit(code)}"
         trial = replace(
             self._ledger.trials[number],
             state=state,
@@ -379,7 +379,14 @@ class Search:
             log.warning("trial %d failed (%s): %s", trial.number, params, trial.reason)
         else:
             values = " ".join(f"{n}={v:.5g}" for n, v in zip(self._options.metrics, trial.values, strict=False))
-            log.info("trial %d %s: %s (%s; %.1f s)", trial.number, trial.state, values, params, trial.seconds or 0.0)
+            log.info(
+                "trial %d %s: %s (%s; %.1f s)",
+                trial.number,
+                trial.state,
+                values or trial.reason,
+                params,
+                trial.seconds or 0.0,
+            )
         done = sum(counts.values()) - counts.pop("running", 0)
         found = "" if best is None else f", best {metric} {best.values[self._options.chosen]:.5g} (#{best.number})"
         others = "".join(f", {counts[state]} {state}" for state in ("pruned", "failed", "stopped") if counts.get(state))
@@ -391,10 +398,3 @@ def _resources(result: Mapping[str, Any] | None) -> dict[str, Any]:
     if result is None:
         return {}
     return {"hosts": result["hosts"], "ranks": result["ranks"], "threads": result["threads_per_rank"]}
-
-
-def _exit(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    return f"{name} (where memory is short, lower parallel)" if name == "SIGKILL" else name

@@ -67,10 +67,8 @@ def run(context: StepContext, **options: Any) -> Any:
         ledger = Ledger(folder, study, shared=given.study is not None)
         told = _told(given, training)
         runs = StudyRuns(run, study, lambda: run.begin(told, data.examples, data.manifest, training.code_paths))
-        done = [trial.params for trial in ledger.current if trial.state in ("complete", "pruned", "running")]
-        search = Search(
-            given, trained.np, OptunaStudy(given, ledger.trials, done), ledger, folder, trials, runs, training.output
-        )
+        optuna_study = OptunaStudy(given, ledger.trials, ledger.done)
+        search = Search(given, trained.np, optuna_study, ledger, folder, trials, runs, training.output)
         if given.reuse:
             search.earlier = earlier_trials(store, study)
         if not given.refit:

@@ -58,9 +58,11 @@ def test_after_a_kill_failed_trials_count_and_after_a_failure_they_do_not(store:
     assert [each.number for each in killed.own] == [0, 1, 2]
     assert [each.number for each in killed.interrupted()] == [2] and killed.study.best == 0
     killed.put(replace(killed.trials[2], state="failed", tries=3))
+    assert [params["x"] for params in killed.done] == [0.0, 0.01, 0.02]
     killed.update(state="failed")
     killed.save()
-    assert [each.number for each in begin(store).own] == [0]
+    again = begin(store)
+    assert [each.number for each in again.own] == [0] and [params["x"] for params in again.done] == [0.0]
     killed.put(replace(killed.trials[2], state="running", tries=3))
     assert killed.interrupted() == [] and "ended 3 times" in killed.trials[2].reason
 

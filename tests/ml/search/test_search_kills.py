@@ -23,13 +23,20 @@ KILLS = 20
 
 def test_after_twenty_kills_no_trial_is_lost_and_none_counts_twice(searches: Searches, tmp_path: Path) -> None:
     draw, value, kills, trials = random.Random(0), None, 0, 120
-    pid = tmp_path / "pid"
+    pid, notes = tmp_path / "pid", tmp_path / "notes"
+
+    def size() -> int:
+        return notes.stat().st_size if notes.exists() else 0
+
     while value is None:
         pid.unlink(missing_ok=True)
         ended = threading.Event()
 
-        def kill(ended: threading.Event = ended, after_s: float = draw.uniform(1, 4)) -> None:
+        def kill(ended: threading.Event = ended, after_s: float = draw.uniform(0, 2)) -> None:
             while not ended.is_set() and not pid.exists():
+                time.sleep(0.01)
+            begun = size()
+            while not ended.is_set() and size() == begun:
                 time.sleep(0.01)
             if not ended.wait(after_s):
                 os.kill(int(pid.read_text()), signal.SIGKILL)
@@ -43,7 +50,7 @@ def test_after_twenty_kills_no_trial_is_lost_and_none_counts_twice(searches: Sea
                 sampler="grid",
                 trials=None,
                 parallel=2,
-                params={"notes": str(tmp_path / "notes"), "sleeps_s": 0.2},
+                params={"notes": str(notes), "sleeps_s": 0.2},
             )
         kills += value is None
         ended.set()
