@@ -49,10 +49,12 @@ def test_the_best_trial_is_found_and_recorded(searches: Searches) -> None:
     )
 
 
-def test_a_free_slot_takes_the_next_trial_at_once(searches: Searches) -> None:
-    searches("sleepy", {"x": [3.0, 0.01, 0.02, 0.03]}, sampler="grid", trials=None, parallel=2)
+def test_a_free_slot_takes_the_next_trial_at_once(searches: Searches, notes: Path) -> None:
+    space, given = {"x": [3.0, 0.1, 0.2, 0.3]}, {"notes": str(notes)}
+    searches("patient", space, sampler="grid", trials=None, parallel=2, params=given)
     long, *short = searches.trials()
-    assert all(trial.ended is not None and long.ended is not None and trial.ended < long.ended for trial in short)
+    assert long.ended is not None and all(trial.started < long.ended for trial in short)
+    assert long.seconds is not None and long.seconds < 60
 
 
 def test_a_pruned_trial_ends_within_seconds_and_is_no_failure(searches: Searches) -> None:
