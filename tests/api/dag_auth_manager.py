@@ -8,11 +8,12 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 
 ONLY = "only:"
 BARE = "bare"
+ANSWERING = "answering"
 
 
 class DagAuthManager(SimpleAuthManager):
     """A user named ``only:a,b`` has his role's rights to the DAGs ``a`` and ``b``; ``bare`` to DAGs alone, not to what
-    belongs to one.
+    belongs to one; ``answering`` to all but starting runs.
     """
 
     def is_authorized_dag(self, *, method: Any, user: Any, access_entity: Any = None, details: Any = None) -> bool:
@@ -21,5 +22,7 @@ class DagAuthManager(SimpleAuthManager):
         if user.username.startswith(ONLY) and dag_id is not None and dag_id not in own:
             return False
         if user.username == BARE and access_entity is not None:
+            return False
+        if user.username == ANSWERING and method == "POST":
             return False
         return super().is_authorized_dag(method=method, user=user, access_entity=access_entity, details=details)

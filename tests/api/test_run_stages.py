@@ -76,14 +76,14 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
         "task_id": "evaluate", "map_index": -1, "verdict": "not blessed",
         "why": "eval: AUC 0.51, at least 0.6 is asked for",
     }  # fmt: skip
-    assert _stages(api, "pages_refused", refused.run_id)["refusal"] == said
+    assert _stages(api, "pages_refused", refused.run_id)["refusals"] == [said]
     (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["pipelines"]
-    assert (pipeline["last_run"]["state"], pipeline["last_run"]["refusal"]) == ("success", said)
-    assert _stages(api, "pages", api.pages.run_id)["refusal"] is None
+    assert (pipeline["last_run"]["state"], pipeline["last_run"]["refusals"]) == ("success", [said])
+    assert _stages(api, "pages", api.pages.run_id)["refusals"] == []
     run_dag("pages_refused", {})
     (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["pipelines"]
     assert pipeline["last_run"]["run_id"] != refused.run_id
-    assert pipeline["last_run"]["refusal"] == said, "of an artifact that was taken from the cache, too"
+    assert pipeline["last_run"]["refusals"] == [said], "of an artifact that was taken from the cache, too"
     deploy = _stages(api, "pages_refused", refused.run_id)["stages"][1]
     assert (deploy["state"], deploy["skipped"]) == ("skipped", f"evaluation: not blessed: {said['why']}")
     task = f"/api/dags/pages_refused/runs/{quote(refused.run_id, safe='')}/tasks"
@@ -96,7 +96,7 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
     (model,) = api.get("/api/dags/pages_refused/models").json()["models"]
     assert (model["last_decision"], model["last_refused"]) == (None, candidates[0])
     runs = api.get("/api/dags/pages_refused/overview").json()["runs"]
-    assert [run["refusal"] for run in runs] == [said, said]
+    assert [run["refusals"] for run in runs] == [[said], [said]]
     assert [len(run["stages"]) for run in runs] == [2, 2]
 
 
@@ -115,12 +115,13 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
 )
 def test_only_what_judges_a_model_refuses_it(kind: str, properties: dict[str, Any], verdict: str | None) -> None:
     from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact
-    from airflow_hops.api.runs.states import refusal_in
+    from airflow_hops.api.runs.states import refusals_in
     from airflow_hops.contract.artifacts import Artifact
 
     artifact = Artifact("file:///store/made", kind, "f" * 64, properties=properties)
-    refusal = refusal_in([ReturnedArtifact("dag", "run", "task", -1, datetime.now(UTC), artifact)])
-    assert (refusal and refusal.verdict) == verdict
+    returned = [ReturnedArtifact("dag", "run", task, -1, datetime.now(UTC), artifact) for task in ("one", "two")]
+    found = [(refusal.task_id, refusal.verdict) for refusal in refusals_in(returned)]
+    assert found == ([("one", verdict), ("two", verdict)] if verdict else [])
 
 
 def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:

@@ -329,8 +329,11 @@ def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
     check = api.request("POST", f"{open_proposal}/check", json={"text": edited}).json()
     assert {each["name"] for each in check["changes"]["features"]} == {"maybe", HOSTILE, "ünseen"}
     assert {each["feature"] for each in check["anomalies"]} == {HOSTILE}
-    whole = api.request("POST", f"{open_proposal}/check", json={"text": seen["text"]}).json()
+    # Who may only answer what tasks ask checks an edit before it is an answer.
+    whole = api.request("POST", f"{open_proposal}/check", "answering", json={"text": seen["text"]}).json()
     assert whole["anomalies"] == []
+    assert api.request("POST", open_proposal, "answering", json=_body(seen, "approve", edited, 1)).status_code == 403
+    assert api.request("POST", f"{open_proposal}/check", "viewer", json={"text": seen["text"]}).status_code == 403
     done = api.request("POST", open_proposal, "only:pages_schema", json=_body(seen, "approve", edited, 1)).json()
     assert [each["choice"] for each in done["decisions"]] == ["rejected", "edited"]
     assert (done["may_decide"], "has changed since" in done["closed"]) == (False, True)

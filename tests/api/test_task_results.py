@@ -100,16 +100,3 @@ def test_a_task_that_fails_after_it_was_deferred_keeps_what_it_said_before(api: 
     assert ([point.text for point in told.points], told.error) == (["half of it"], "the ranks are gone")
     ProgressWriter(api.store, producer).succeeded()
     assert TaskProgress.read(api.store, producer) is None
-
-
-def test_an_evaluation_has_the_figures_by_class_of_whole_splits() -> None:
-    from airflow_hops.api.runs.tasks import _evaluation
-    from airflow_hops.contract.evaluation import EvaluationReport
-
-    figures = {"accuracy": 0.75, "classes": [{"name": "a", "recall": 1.0}], "confusion": [[3]]}
-    slices = {"size": [{"rows": 1, "value": "s", "candidate": figures}]}
-    splits = {"eval": {"rows": 3, "candidate": figures, "champion": figures, "slices": slices}}
-    report = EvaluationReport.from_dict({"blessed": False, "rule": {"metric": "accuracy"}, "splits": splits})
-    whole, one = _evaluation(report).rows
-    assert (whole.candidate, whole.champion) == (figures, figures)
-    assert (one.value, one.candidate, one.champion) == ("s", {"accuracy": 0.75}, None)

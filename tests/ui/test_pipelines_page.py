@@ -96,7 +96,7 @@ def test_failed_running_and_many_pipelines_with_hostile_names(open_page: OpenPag
         running["last_run"]["stages"][6].update(state="running", ended=0)
         refused.update(dag_id="a_refused", display_name="a_refused")
         refusal = {"task_id": "evaluate", "map_index": -1, "verdict": "not blessed", "why": f"AUC {hostile}"}
-        refused["last_run"].update(state="success", refusal=refusal)
+        refused["last_run"].update(state="success", refusals=[refusal])
         others = [{**json.loads(real), "dag_id": f"p{n:03}", "display_name": f"p{n:03}"} for n in range(200)]
         pipelines[:] = [failed, running, refused, *others]
 

@@ -112,14 +112,15 @@ export const runsPath = (
   to: { run?: string; compare?: readonly string[]; filter?: string } = {},
 ): string => pagePath("runs", dagId, { run: to.run, compare: to.compare, filter: to.filter });
 
-/** A model, or all of a pipeline's; with one version opened, or a tab. */
+/** A model, or all of a pipeline's; with one version or refused candidate opened, or a tab. */
 export const modelsPath = (
   dagId: string,
-  to: { model?: string; version?: string | number; tab?: "evaluation" | "decisions" } = {},
+  to: { model?: string; version?: string | number; candidate?: ArtifactRef; tab?: "evaluation" | "decisions" } = {},
 ): string =>
   withQuery(to.model ? `${ROOT}/models/${encodeURIComponent(to.model)}` : `${ROOT}/models`, {
     dag: dagId,
     version: to.version,
+    candidate: to.candidate && formatArtifact(to.candidate),
     tab: to.tab,
   });
 

@@ -90,10 +90,19 @@ def get_version_evaluation(
 ) -> Response:
     """The evaluation of a version, by the run that made it."""
     artifact, found = _found(user, served, version)
+    return evaluation_answer(request, artifact, returned_address(found))
+
+
+def evaluation_answer(request: Request, artifact: FoundArtifact, address: ArtifactAddress) -> Response:
+    """An evaluation as an answer that the browser may keep.
+
+    Args:
+        request: What is answered.
+        artifact: The evaluation.
+        address: Of the task that returned it.
+    """
     return cached_answer(
-        request,
-        (artifact.fingerprint, found.dag_id, found.run_id, found.task_id, found.map_index),
-        lambda: _answer(artifact, found),
+        request, (artifact.fingerprint, *address.model_dump().values()), lambda: _answer(artifact, address)
     )
 
 
@@ -103,7 +112,8 @@ def find_evaluation(user: GetUserDep, served: ServedModelOf, version: int) -> Ev
     Raises:
         HTTPException: 404, there is none, or not for the user; 410, it was deleted; 502, the store cannot be read.
     """
-    return _answer(*_found(user, served, version))
+    artifact, found = _found(user, served, version)
+    return _answer(artifact, returned_address(found))
 
 
 def registry_tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
@@ -136,10 +146,10 @@ def _evaluation(session: Session, maker: RunAddress, fingerprint: str | None) ->
     return next((each for each in found if is_evaluation_of(each.artifact, fingerprint)), None)
 
 
-def _answer(artifact: FoundArtifact, found: ReturnedArtifact) -> Evaluation:
+def _answer(artifact: FoundArtifact, address: ArtifactAddress) -> Evaluation:
     report = EvaluationReport.from_dict(artifact.read_json(REPORT_FILE))
     return Evaluation(
-        artifact=returned_address(found),
+        artifact=address,
         blessed=report.blessed,
         reasons=list(report.reasons or ()),
         metric=report.metric,

@@ -26,8 +26,8 @@ from airflow_hops.contract.model_record import ModelRecord
 router = APIRouter(prefix="/api/dags/{dag_id}/models", tags=["models"])
 _VERSIONS = 500
 """Versions of MLflow's that a page lists; older ones are left out."""
-_VERDICTS, _LAST_VERDICTS = 50, 5
-"""Verdicts of each evaluating task among which refused candidates are looked for: of a model's page, of the list."""
+_VERDICTS = 50
+"""Verdicts of each evaluating task among which refused candidates are looked for."""
 
 
 class ModelSummary(Model):
@@ -40,7 +40,7 @@ class ModelSummary(Model):
     rollout: Rollout | None
     last_decision: Decision | None
     last_refused: RefusedCandidate | None
-    """The newest candidate that was not deployed, of the last five that each task has evaluated."""
+    """The newest candidate that was not deployed, of the last fifty that each task has evaluated."""
     versions: int
     """Versions that were deployed."""
     problem: str | None
@@ -110,7 +110,7 @@ def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
     """The models that a pipeline works on."""
     with create_session() as session:
         named = pipeline_of(session, dag_id).models()
-        refused = refused_candidates(session, user, named, _LAST_VERDICTS)
+        refused = refused_candidates(session, user, named, _VERDICTS)
         models = [_summary(session, user, model, refused[model]) for model in named]
     return ModelPage(total_entries=len(models), models=models)
 

@@ -14,7 +14,7 @@ from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
 from airflow_hops.api.artifacts.from_tasks import returned_by_runs
 from airflow_hops.api.artifacts.lookup import pipeline_of, run_of
 from airflow_hops.api.artifacts.routes import ArtifactEntry, list_run_artifacts
-from airflow_hops.api.runs.states import Refusal, duration_of, refusal_in, skip_reasons, told_by
+from airflow_hops.api.runs.states import RunState, skip_reasons, told_by
 from airflow_hops.api.types import Model, Number, Time
 from airflow_hops.contract.artifacts import Producer
 
@@ -54,19 +54,11 @@ class StageRun(Model):
     artifacts: list[ArtifactEntry]
 
 
-class RunStages(Model):
+class RunStages(RunState):
     """A DAG run and the instances of the pipeline's tasks, in the DAG file's order."""
 
-    run_id: str
-    state: str
-    run_type: str
-    run_after: Time
-    started_at: Time | None
-    ended_at: Time | None
-    duration_s: Number
     triggered_by: str | None
     """The user, where one did."""
-    refusal: Refusal | None
     stages: list[StageRun]
 
 
@@ -76,7 +68,7 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         run = run_of(session, dag_id, run_id)
-        refusal = refusal_in(returned_by_runs(session, dag_id, [run_id]))
+        facts = RunState.facts(run, returned_by_runs(session, dag_id, [run_id]))
         instances = _instances(session, dag_id, run_id, [task.task_id for task in pipeline.tasks])
         skipped = skip_reasons(session, dag_id, run_id)
     made: dict[tuple[str, int], list[ArtifactEntry]] = {}
@@ -110,18 +102,7 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
                     artifacts=made.get((each.task_id, each.map_index), []),
                 )
             )
-    return RunStages(
-        run_id=run.run_id,
-        state=str(run.state),
-        run_type=str(run.run_type),
-        run_after=run.run_after,
-        started_at=run.start_date,
-        ended_at=run.end_date,
-        duration_s=duration_of(run),
-        triggered_by=run.triggering_user_name,
-        refusal=refusal,
-        stages=stages,
-    )
+    return RunStages(**facts, triggered_by=run.triggering_user_name, stages=stages)
 
 
 def _instances(session: Session, dag_id: str, run_id: str, task_ids: Sequence[str]) -> dict[str, list[TaskInstance]]:

@@ -68,7 +68,7 @@ class RunFailure(Model):
 
 
 class Refusal(Model):
-    """The first task of a run that refused its model, although nothing failed."""
+    """A task of a run that refused its model, although nothing failed."""
 
     task_id: str
     map_index: int
@@ -76,8 +76,8 @@ class Refusal(Model):
     why: str
 
 
-class LastRun(Model):
-    """One of the newest runs of a DAG."""
+class RunState(Model):
+    """A DAG run as a whole."""
 
     run_id: str
     state: str
@@ -87,10 +87,30 @@ class LastRun(Model):
     ended_at: Time | None
     duration_s: Number
     """So far, of one that has not ended."""
+    refusals: list[Refusal]
+    """In the order in which they were returned."""
+
+    @staticmethod
+    def facts(run: DagRun, returned: Iterable[ReturnedArtifact]) -> dict[str, Any]:
+        """The fields of a run, by what its tasks returned."""
+        return {
+            "run_id": run.run_id,
+            "state": str(run.state),
+            "run_type": str(run.run_type),
+            "run_after": run.run_after,
+            "started_at": run.start_date,
+            "ended_at": run.end_date,
+            "duration_s": _duration_of(run),
+            "refusals": refusals_in(returned),
+        }
+
+
+class LastRun(RunState):
+    """One of the newest runs of a DAG."""
+
     stages: list[StageState]
     """In the DAG file's order; tasks that are none of this package's are left out."""
     failure: RunFailure | None
-    refusal: Refusal | None
 
 
 def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 1) -> dict[str, list[LastRun]]:
@@ -125,30 +145,21 @@ def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 
         named = (run.dag_id, run.run_id)
         found.setdefault(run.dag_id, []).append(
             LastRun(
-                run_id=run.run_id,
-                state=str(run.state),
-                run_type=str(run.run_type),
-                run_after=run.run_after,
-                started_at=run.start_date,
-                ended_at=run.end_date,
-                duration_s=duration_of(run),
+                **RunState.facts(run, by_run.get(named, [])),
                 stages=stages.get(named, []),
                 failure=failures.get(named),
-                refusal=refusal_in(by_run.get(named, [])),
             )
         )
     return found
 
 
-def refusal_in(returned: Iterable[ReturnedArtifact]) -> Refusal | None:
-    """The first refusal among what the tasks of a run returned, in the order in which they did."""
-    for each in returned:
-        verdict = verdict_against(each.artifact)
-        if verdict is not None:
-            return Refusal(
-                task_id=each.task_id, map_index=each.map_index, verdict=verdict, why=why_refused(each.artifact)
-            )
-    return None
+def refusals_in(returned: Iterable[ReturnedArtifact]) -> list[Refusal]:
+    """The refusals among what the tasks of a run returned, in the order in which they did."""
+    return [
+        Refusal(task_id=each.task_id, map_index=each.map_index, verdict=verdict, why=why_refused(each.artifact))
+        for each in returned
+        if (verdict := verdict_against(each.artifact)) is not None
+    ]
 
 
 def verdict_against(artifact: Artifact) -> Literal["not blessed", "rolled back"] | None:
@@ -194,7 +205,7 @@ def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, 
     }
 
 
-def duration_of(run: DagRun) -> float | None:
+def _duration_of(run: DagRun) -> float | None:
     """Seconds that a run took, or has taken so far; None before its start."""
     if run.start_date is None:
         return None

@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.api.access import READS_ARTIFACTS, READS_TASKS
 from airflow_hops.api.artifacts.lookup import MapIndex, TaskArtifact, hook_of, pipeline_of, reaching, run_of
-from airflow_hops.api.artifacts.routes import ArtifactEntry, list_run_artifacts
+from airflow_hops.api.artifacts.routes import ArtifactAddress, ArtifactEntry, list_run_artifacts
 from airflow_hops.api.caching import cached_answer
+from airflow_hops.api.models.evaluations import Evaluation, evaluation_answer
 from airflow_hops.api.runs.states import skip_reasons
-from airflow_hops.api.types import Json, Model, Number, Time
+from airflow_hops.api.types import Model, Number, Time
 from airflow_hops.contract.artifacts import Producer
-from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport, Figures
 from airflow_hops.hooks.progress import TaskProgress
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}", tags=["tasks"])
@@ -65,34 +65,6 @@ class TaskResult(Model):
     skipped: str | None
     """Why it was skipped, in its own words; null where it does not say."""
     artifacts: list[ArtifactEntry]
-
-
-class EvaluationRow(Model):
-    """Figures of a split, or of one slice of it."""
-
-    split: str
-    slice: str | None
-    """The feature by which it is sliced; null for the whole split."""
-    value: str | None
-    rows: int
-    candidate: dict[str, Json]
-    """Of a whole split all figures, those by class included; of a slice the numbers."""
-    champion: dict[str, Json] | None
-    difference: Number
-    """By how much the candidate is better, by the rule's metric, with its 95% interval."""
-    low: Number
-    high: Number
-
-
-class EvaluationTable(Model):
-    """An evaluation."""
-
-    blessed: bool
-    reasons: list[str]
-    metric: str
-    """The metric that the rule compares by."""
-    champion_version: int | None
-    rows: list[EvaluationRow]
 
 
 class Epochs(Model):
@@ -151,12 +123,13 @@ def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex)
     )
 
 
-@router.get("/artifacts/{task_id}/{map_index}/{kind}/evaluation", response_model=EvaluationTable)
-def get_evaluation(request: Request, found: TaskArtifact) -> Response:
+@router.get("/artifacts/{task_id}/{map_index}/{kind}/evaluation", response_model=Evaluation)
+def get_evaluation(
+    request: Request, found: TaskArtifact, dag_id: str, run_id: str, task_id: str, map_index: MapIndex, kind: str
+) -> Response:
     """An evaluation, overall and by slice."""
-    return cached_answer(
-        request, (found.fingerprint,), lambda: _evaluation(EvaluationReport.from_dict(found.read_json(REPORT_FILE)))
-    )
+    address = ArtifactAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kind)
+    return evaluation_answer(request, found, address)
 
 
 @router.get("/artifacts/{task_id}/{map_index}/{kind}/epochs", response_model=Epochs)
@@ -177,36 +150,6 @@ def _progress(conn_id: str, producer: Producer, try_number: int) -> TaskProgress
     with reaching(store):
         told = TaskProgress.read(store, producer)
     return told if told is not None and told.try_number == try_number else None
-
-
-def _evaluation(report: EvaluationReport) -> EvaluationTable:
-    rows = []
-    for split, figures in report.splits.items():
-        rows.append(_row(split, None, figures))
-        for name, values in (figures.slices or {}).items():
-            rows += [_row(split, name, each) for each in values]
-    return EvaluationTable(
-        blessed=report.blessed,
-        reasons=list(report.reasons or ()),
-        metric=report.metric,
-        champion_version=report.champion.version if report.champion else None,
-        rows=rows,
-    )
-
-
-def _row(split: str, name: str | None, figures: Figures) -> EvaluationRow:
-    gain, told = figures.gain, dict if name is None else _numbers
-    return EvaluationRow(
-        split=split,
-        slice=name,
-        value=None if name is None else str(figures.value),
-        rows=figures.rows,
-        candidate=told(figures.candidate),
-        champion=told(figures.champion) if figures.champion else None,
-        difference=gain.difference if gain else None,
-        low=gain.low if gain else None,
-        high=gain.high if gain else None,
-    )
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from airflow_hops.api.access import TRIGGERS_RUNS, may_change, name_of
 from airflow_hops.api.artifacts.lookup import FoundArtifact, MapIndex, TaskArtifact, reaching
 from airflow_hops.api.caching import cached_answer
 from airflow_hops.api.inspection.client import ask
+from airflow_hops.api.schemas.questions import CHANGES_OR_ANSWERS
 from airflow_hops.api.schemas.routes import SchemaComparison, compare_texts
 from airflow_hops.api.schemas.validation_report import PROPOSED_FILE, input_of, text_of
 from airflow_hops.api.schemas.validations import Severity, has_changed, schema_of
@@ -239,7 +240,7 @@ def review_proposal(proposal: TaskProposal) -> ProposalReview:
         return proposal.review(proposal.decisions())
 
 
-@router.post("/check", dependencies=[TRIGGERS_RUNS])
+@router.post("/check", dependencies=[CHANGES_OR_ANSWERS])
 def check_proposal(proposal: TaskProposal, body: CheckRequest) -> SchemaCheck:
     """The changes of an edited schema, and the anomalies that the data would have under it."""
     return SchemaCheck.model_validate(proposal.check(body.text))

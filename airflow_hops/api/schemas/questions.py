@@ -14,7 +14,9 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from airflow.utils.state import TaskInstanceState
+from fastapi import Depends, HTTPException
 
+from airflow_hops.api.access import may_change
 from airflow_hops.api.types import Model, Time
 
 
@@ -38,6 +40,15 @@ class Question(Model):
     may_answer: bool
     schema_changed: bool
     """Whether the frozen schema has changed since it was asked: an approval of the proposal would fail."""
+
+
+def _check_may_change_or_answer(user: GetUserDep, dag_id: str) -> None:
+    if not (may_change(user, dag_id) or _is_authorized(user, dag_id, "PUT")):
+        raise HTTPException(403, "Forbidden")
+
+
+CHANGES_OR_ANSWERS = Depends(_check_may_change_or_answer)
+"""May start runs of the DAG, or answer what its tasks ask."""
 
 
 def may_see_questions(user: GetUserDep, dag_id: str) -> bool:

@@ -106,7 +106,8 @@ def run(
             proposed_features=_features(proposal),
             examples=good.to_dict() if good else None,
         )
-        metrics: dict[str, float] = {**_severities(found)}
+        anomalous = {anomaly.feature for anomaly in found}
+        metrics: dict[str, float] = {**_severities(found), "anomalous_features": len(anomalous)}
         if row_splits:
             metrics["quarantined"] = sum(split_rows.counts.rows_rejected for split_rows in row_splits.values())
         return writer.commit(rows=counts, metrics=metrics, properties=properties.to_dict())

@@ -1,21 +1,11 @@
-import {
-  Button,
-  Checkbox,
-  CloseButton,
-  Dialog,
-  Field,
-  HStack,
-  IconButton,
-  Input,
-  Portal,
-  Text,
-} from "@chakra-ui/react";
+import { Button, Checkbox, Field, HStack, IconButton, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { LuBookmark, LuPencil, LuTrash2 } from "react-icons/lu";
 import { useLocation } from "react-router-dom";
 import { api, client, queryClient, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { ErrorAlert } from "src/components/ErrorAlert";
+import { PlainDialog } from "src/components/PlainDialog";
 import { QueryView } from "src/components/QueryView";
 import { ROOT } from "src/routes";
 import { savedAddress } from "src/shell/savedAddress";
@@ -31,22 +21,9 @@ export function SavedViews({ dagId }: { dagId: string }) {
       <Button size="xs" variant="ghost" onClick={() => setOpen(true)}>
         <LuBookmark /> Views
       </Button>
-      <Dialog.Root open={open} onOpenChange={({ open: shown }) => setOpen(shown)} size="md">
-        <Portal>
-          <Dialog.Backdrop />
-          <Dialog.Positioner>
-            <Dialog.Content>
-              <Dialog.Header>
-                <Dialog.Title>Saved views of {dagId}</Dialog.Title>
-              </Dialog.Header>
-              <Dialog.Body>{open && <Views dagId={dagId} onFollow={() => setOpen(false)} />}</Dialog.Body>
-              <Dialog.CloseTrigger asChild>
-                <CloseButton size="sm" />
-              </Dialog.CloseTrigger>
-            </Dialog.Content>
-          </Dialog.Positioner>
-        </Portal>
-      </Dialog.Root>
+      <PlainDialog open={open} title={`Saved views of ${dagId}`} onClose={() => setOpen(false)}>
+        <Views dagId={dagId} onFollow={() => setOpen(false)} />
+      </PlainDialog>
     </>
   );
 }

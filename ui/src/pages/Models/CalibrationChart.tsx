@@ -5,9 +5,9 @@ import { type ChartTheme, SERIES, useChartTheme } from "src/components/chart/the
 import { tooltipLines } from "src/components/chart/tooltip";
 import { formatNumber, plural } from "src/format";
 import { type CalibrationBin, calibrationOf, type Figures } from "src/pages/Models/figures";
-import { versionPalette } from "src/pages/Models/versions";
+import { type Evaluated, nameOf, versionPalette } from "src/pages/Models/versions";
 
-type Point = CalibrationBin & { version: number; value: [number, number] };
+type Point = CalibrationBin & { name: string; value: [number, number] };
 
 const TITLES: Readonly<Record<string, [x: string, y: string]>> = {
   multiclass: ["probability of the most likely class", "share that is correct"],
@@ -25,8 +25,8 @@ export function CalibrationChart({
 }: {
   candidate: Figures;
   champion: Figures | null;
-  /** Of the candidate, and of the champion. */
-  versions: readonly [number, number | null];
+  /** Of the candidate; and of the champion, null where there was none. */
+  versions: readonly [Evaluated, number | null];
   problem: string | null;
   label: string | null;
 }) {
@@ -42,7 +42,7 @@ export function CalibrationChart({
 
 function calibrationOption(
   bins: readonly CalibrationBin[][],
-  versions: readonly (number | null)[],
+  versions: readonly Evaluated[],
   problem: string | null,
   label: string | null,
   theme: ChartTheme,
@@ -55,7 +55,7 @@ function calibrationOption(
   const axis = { type: "value", min: ends[0], max: ends[1], nameLocation: "middle", axisLabel };
   return {
     grid: { left: 62, right: 16, top: 28, bottom: 42 },
-    legend: { left: 0, data: versions.filter((each) => each !== null).map((each) => `v${each}`) },
+    legend: { left: 0, data: versions.filter((_, index) => bins[index]?.length).map(nameOf) },
     xAxis: { ...axis, name: x + unit, nameGap: 26 },
     yAxis: { ...axis, name: y + unit, nameGap: 46 },
     tooltip: {
@@ -63,7 +63,7 @@ function calibrationOption(
       confine: true,
       formatter: ({ data }: { data: Point }) =>
         tooltipLines(theme, [
-          { label: `v${data.version} · ${plural(data.rows, "row")}`, strong: true },
+          { label: `${data.name} · ${plural(data.rows, "row")}`, strong: true },
           { label: x, value: formatNumber(data.predicted) },
           { label: y, value: formatNumber(data.observed) },
         ]),
@@ -81,17 +81,18 @@ function calibrationOption(
         lineStyle: { color: theme.muted, type: "dashed", width: 1 },
       },
       ...bins.flatMap((points, index) => {
-        const version = versions[index];
-        if (version === null || version === undefined || points.length === 0) {
+        const version = versions[index] ?? null;
+        if (points.length === 0) {
           return [];
         }
-        const place = SERIES.indexOf(versionPalette(version) as (typeof SERIES)[number]);
+        const place = version === null ? -1 : SERIES.indexOf(versionPalette(version) as (typeof SERIES)[number]);
+        const name = nameOf(version);
         return {
           type: "line",
-          name: `v${version}`,
-          color: theme.series[place] ?? theme.series[index],
+          name,
+          color: version === null ? theme.muted : (theme.series[place] ?? theme.series[index]),
           symbolSize: 7,
-          data: points.map((bin): Point => ({ ...bin, version, value: [bin.predicted, bin.observed] })),
+          data: points.map((bin): Point => ({ ...bin, name, value: [bin.predicted, bin.observed] })),
         };
       }),
     ],

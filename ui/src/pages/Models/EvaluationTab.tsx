@@ -2,24 +2,32 @@ import { Box, Flex, HStack, List, SimpleGrid, Stack, Text } from "@chakra-ui/rea
 import type { ReactNode } from "react";
 import { client, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { Choice } from "src/components/Choice";
 import { DownloadReport } from "src/components/DownloadReport";
 import { Empty } from "src/components/Empty";
 import { Notes } from "src/components/Notes";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import { StateBadge } from "src/components/StateBadge";
-import { formatCount } from "src/format";
+import { formatCount, formatTime, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
+import { useTimezone } from "src/host";
 import { CalibrationChart } from "src/pages/Models/CalibrationChart";
 import { ClassTable, ConfusionMatrix } from "src/pages/Models/ClassTables";
 import { FiguresTable } from "src/pages/Models/FiguresTable";
 import { calibrationOf, classesOf, directionsOf, inUnits, namesOf, residualsOf } from "src/pages/Models/figures";
-import { cardAddress, type ModelDetail, useEvaluation, useVersions } from "src/pages/Models/queries";
+import {
+  cardAddress,
+  type ModelDetail,
+  useCandidateEvaluation,
+  useEvaluation,
+  useVersions,
+} from "src/pages/Models/queries";
 import { ResidualBars } from "src/pages/Models/ResidualBars";
 import { SliceTable } from "src/pages/Models/SliceTable";
-import { VersionBadge } from "src/pages/Models/versions";
+import { type Evaluated, nameOf, VersionBadge } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
-import { airflowTaskPath } from "src/routes";
+import { type ArtifactRef, airflowTaskPath, formatArtifact, parseArtifact } from "src/routes";
 
 type Evaluation = Schemas["Evaluation"];
 type OfLabel = Schemas["LabelEvaluation"] & Pick<Evaluation, "champion_version">;
@@ -32,27 +40,74 @@ export function EvaluationTab({ dagId, detail }: { dagId: string; detail: ModelD
   const [query, change] = useQuery();
   const named = detail.deployed.find((version) => String(version) === query.get("version"));
   const version = named ?? detail.challenger?.version ?? detail.champion?.version ?? detail.deployed[0];
-  if (version === undefined) {
+  const newest = version === undefined ? detail.refused[0]?.judged : undefined;
+  const candidate = parseArtifact(query.get("candidate") ?? "") ?? newest ?? null;
+  if (version === undefined && candidate === null) {
     return <Empty title="No version has been evaluated yet" />;
   }
+  const choose = (chosen: { version?: string; candidate?: string }) =>
+    change({ version: null, candidate: null, by: null, slice: null, ...chosen });
   return (
     <Stack gap={4}>
       <HStack gap={3} wrap="wrap">
-        <Text fontSize="sm" color="fg.muted">
-          Version
-        </Text>
-        <Segments
-          size="xs"
-          label="Version"
-          value={String(version)}
-          onChange={(value) => change({ version: value, by: null, slice: null })}
-          items={detail.deployed.slice(0, CHOICES).map((each) => [String(each), `v${each}${roleOf(detail, each)}`])}
-        />
-        <DownloadReport href={cardAddress(dagId, detail.name, version)} label="Download model card" />
+        {version !== undefined && (
+          <>
+            <Text fontSize="sm" color="fg.muted">
+              Version
+            </Text>
+            <Segments
+              size="xs"
+              label="Version"
+              value={candidate ? "" : String(version)}
+              onChange={(value) => choose({ version: value })}
+              items={detail.deployed.slice(0, CHOICES).map((each) => [String(each), `v${each}${roleOf(detail, each)}`])}
+            />
+          </>
+        )}
+        <RefusedChoice detail={detail} candidate={candidate} onChoose={(value) => choose({ candidate: value })} />
+        {version !== undefined && candidate === null && (
+          <DownloadReport href={cardAddress(dagId, detail.name, version)} label="Download model card" />
+        )}
       </HStack>
-      <VersionNotes key={`note of ${version}`} dagId={dagId} detail={detail} version={version} />
-      <OfVersion key={version} dagId={dagId} model={detail.name} version={version} />
+      {candidate ? (
+        <OfCandidate key={formatArtifact(candidate)} judged={candidate} />
+      ) : (
+        version !== undefined && (
+          <>
+            <VersionNotes key={`note of ${version}`} dagId={dagId} detail={detail} version={version} />
+            <OfVersion key={version} dagId={dagId} model={detail.name} version={version} />
+          </>
+        )
+      )}
     </Stack>
+  );
+}
+
+/** The refused candidates to choose from; the one that the address names is among them in any case. */
+function RefusedChoice({
+  detail: { refused },
+  candidate,
+  onChoose,
+}: {
+  detail: ModelDetail;
+  candidate: ArtifactRef | null;
+  onChoose: (value: string) => void;
+}) {
+  const zone = useTimezone();
+  const values = refused.map(({ at, judged }) => ({ value: formatArtifact(judged), label: formatTime(at, zone) }));
+  const value = candidate ? formatArtifact(candidate) : "";
+  if (values.every((each) => each.value !== value)) {
+    values.unshift({ value, label: candidate ? shortRun(candidate.run_id) : "–" });
+  }
+  return (
+    (refused.length > 0 || candidate !== null) && (
+      <Choice
+        label="Refused candidate"
+        value={value}
+        values={values}
+        onChange={(chosen) => chosen && onChoose(chosen)}
+      />
+    )
   );
 }
 
@@ -77,7 +132,12 @@ function OfVersion({ dagId, model, version }: { dagId: string; model: string; ve
   return <QueryView query={evaluation}>{(found) => <Found evaluation={found} version={version} />}</QueryView>;
 }
 
-function Found({ evaluation: whole, version }: { evaluation: Evaluation; version: number }) {
+function OfCandidate({ judged }: { judged: ArtifactRef }) {
+  const evaluation = useCandidateEvaluation(judged);
+  return <QueryView query={evaluation}>{(found) => <Found evaluation={found} version={null} />}</QueryView>;
+}
+
+function Found({ evaluation: whole, version }: { evaluation: Evaluation; version: Evaluated }) {
   const [query, change] = useQuery();
   const further = whole.more_labels.find(({ label }) => label === query.get("label"));
   const evaluation: OfLabel = { ...(further ?? whole), champion_version: whole.champion_version };
@@ -164,10 +224,10 @@ function Units({ evaluation: { problem, label }, split }: { evaluation: OfLabel;
 }
 
 /** What the problem has beside figures: calibration, residuals of numbers, classes and what they are taken for. */
-function Pictures({ evaluation, split, version }: { evaluation: OfLabel; split: Split; version: number }) {
+function Pictures({ evaluation, split, version }: { evaluation: OfLabel; split: Split; version: Evaluated }) {
   const { problem, label, champion_version } = evaluation;
   const { candidate, champion } = split;
-  const other: [number, typeof champion][] = champion_version === null ? [] : [[champion_version, champion]];
+  const other: [Evaluated, typeof champion][] = champion_version === null ? [] : [[champion_version, champion]];
   return (
     <SimpleGrid columns={{ base: 1, xl: 2 }} gap={6}>
       {calibrationOf(candidate).length > 0 && (
@@ -188,7 +248,7 @@ function Pictures({ evaluation, split, version }: { evaluation: OfLabel; split: 
       )}
       {classesOf(candidate).length > 0 && (
         <>
-          <Panel title={`Confusion matrix of v${version}`}>
+          <Panel title={`Confusion matrix of ${nameOf(version)}`}>
             <ConfusionMatrix figures={candidate} />
           </Panel>
           <Panel title="By class">
@@ -211,7 +271,7 @@ function Panel({ title, children }: { title: string; children: ReactNode }) {
   );
 }
 
-function Blessing({ evaluation, version }: { evaluation: Evaluation; version: number }) {
+function Blessing({ evaluation, version }: { evaluation: Evaluation; version: Evaluated }) {
   const { blessed, reasons, artifact, champion_version } = evaluation;
   return (
     <Box borderStartWidth={4} borderColor={blessed ? "success.solid" : "failed.solid"} ps={3}>

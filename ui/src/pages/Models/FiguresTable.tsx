@@ -2,7 +2,7 @@ import { Table, Text } from "@chakra-ui/react";
 import type { Schemas } from "src/api/client";
 import { formatNumber } from "src/format";
 import { type Directions, direction, type Figures, namesOf, numberOf, toneOf } from "src/pages/Models/figures";
-import { VersionBadge } from "src/pages/Models/versions";
+import { type Evaluated, VersionBadge } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
 
 /** The figures of a split: candidate beside champion, and their difference. */
@@ -14,7 +14,7 @@ export function FiguresTable({
   higher,
 }: {
   split: Schemas["SplitEvaluation"];
-  version: number;
+  version: Evaluated;
   champion: number | null;
   metric: string;
   higher?: Directions;

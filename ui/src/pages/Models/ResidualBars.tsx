@@ -1,7 +1,7 @@
 import { chakra, HStack, Stack, Text } from "@chakra-ui/react";
 import { formatNumber } from "src/format";
 import { type Figures, residualsOf } from "src/pages/Models/figures";
-import { VersionBadge, versionPalette } from "src/pages/Models/versions";
+import { type Evaluated, nameOf, VersionBadge, versionPalette } from "src/pages/Models/versions";
 
 const WIDTH = 420;
 const HEIGHT = 26;
@@ -12,7 +12,7 @@ export function ResidualBars({
   versions,
   label,
 }: {
-  versions: readonly (readonly [version: number, figures: Figures | null])[];
+  versions: readonly (readonly [version: Evaluated, figures: Figures | null])[];
   label: string | null;
 }) {
   const shown = versions.map(([version, figures]) => ({ version, quantiles: residualsOf(figures) }));
@@ -41,8 +41,8 @@ export function ResidualBars({
                 width={`${WIDTH}px`}
                 maxWidth="full"
                 role="img"
-                aria-label={`Residuals of version ${version}: ${words}`}
-                colorPalette={versionPalette(version)}
+                aria-label={`Residuals of ${nameOf(version)}: ${words}`}
+                colorPalette={version === null ? "gray" : versionPalette(version)}
               >
                 <title>{words}</title>
                 <chakra.line x1={x(0)} x2={x(0)} y1={0} y2={HEIGHT} stroke="border.emphasized" />

@@ -8,6 +8,7 @@ import { formatNumber, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { signed } from "src/pages/Models/FiguresTable";
 import { numberOf, toneOf } from "src/pages/Models/figures";
+import { type Evaluated, nameOf } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
 
 type Slice = Schemas["Slice"];
@@ -28,7 +29,7 @@ export function SliceTable({
 }: {
   feature: string;
   split: Schemas["SplitEvaluation"];
-  version: number;
+  version: Evaluated;
   champion: number | null;
   metric: string;
 }) {
@@ -63,7 +64,7 @@ function columnsFor(
   feature: string,
   slices: readonly Slice[],
   split: Schemas["SplitEvaluation"],
-  version: number,
+  version: Evaluated,
   champion: number | null,
   metric: string,
 ): Column<Slice>[] {
@@ -97,7 +98,7 @@ function columnsFor(
     },
     {
       key: "candidate",
-      label: `${label} v${version}`,
+      label: `${label} ${nameOf(version)}`,
       width: 110,
       align: "end",
       descendingFirst: true,

@@ -3,6 +3,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { api, apiAddress, type Schemas } from "src/api/client";
 import { useQueryParam } from "src/hooks/useQueryState";
+import { type ArtifactRef, refOf } from "src/routes";
 
 export type LiveModel = Schemas["LiveModel"];
 export type ModelDetail = Schemas["ModelDetail"];
@@ -66,5 +67,12 @@ export function useMinutes(): [number, (minutes: number) => void] {
 export function useEvaluation(dagId: string, model: string, version: number) {
   return api.useQuery("get", "/api/dags/{dag_id}/models/{model}/versions/{version}/evaluation", {
     params: { path: { ...path(dagId, model), version } },
+  });
+}
+
+/** The evaluation of a candidate, by the task that made it. */
+export function useCandidateEvaluation(judged: ArtifactRef) {
+  return api.useQuery("get", "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/evaluation", {
+    params: { path: refOf(judged) },
   });
 }

@@ -8,11 +8,17 @@ export function versionPalette(version: number): (typeof PALETTES)[number] {
   return PALETTES[(version - 1) % PALETTES.length] ?? "blue";
 }
 
+/** A model that was evaluated: its version, or null of a candidate that was refused, and never became one. */
+export type Evaluated = number | null;
+
+export const nameOf = (version: Evaluated): string => (version === null ? "candidate" : `v${version}`);
+
 /** A version's number, in its colour. */
-export function VersionBadge({ version, ...props }: BadgeProps & { version: number }) {
+export function VersionBadge({ version, ...props }: BadgeProps & { version: Evaluated }) {
+  const palette = version === null ? "gray" : versionPalette(version);
   return (
-    <Badge colorPalette={versionPalette(version)} variant="surface" fontVariantNumeric="tabular-nums" {...props}>
-      v{version}
+    <Badge colorPalette={palette} variant="surface" fontVariantNumeric="tabular-nums" {...props}>
+      {nameOf(version)}
     </Badge>
   );
 }

@@ -14,8 +14,8 @@ const NOT_CHECKED = "not checked";
 const ROW_HEIGHT = 62;
 
 function runState({ last_run }: Pipeline): string {
-  const refused = last_run?.state === "success" && last_run.refusal;
-  return refused ? refused.verdict : (last_run?.state ?? NEVER_RUN);
+  const refused = last_run?.state === "success" ? last_run.refusals[0]?.verdict : undefined;
+  return refused ?? last_run?.state ?? NEVER_RUN;
 }
 const skewVerdict = ({ skew }: Pipeline) => skew?.verdict ?? NOT_CHECKED;
 

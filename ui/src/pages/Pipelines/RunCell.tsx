@@ -25,7 +25,7 @@ export function RunCell({ dagId, run, isPaused }: { dagId: string; run: Run | nu
     );
   }
   // A run that succeeded, and whose model was refused, says the latter.
-  const refused = run.state === "success" ? run.refusal?.verdict : undefined;
+  const refused = run.state === "success" ? run.refusals[0]?.verdict : undefined;
   return (
     <TwoLines
       first={
@@ -44,7 +44,7 @@ export function RunCell({ dagId, run, isPaused }: { dagId: string; run: Run | nu
       }
       second={
         <>
-          <StageStrip stages={run.stages} width={run.state === "success" && !run.refusal ? "140px" : "84px"} />
+          <StageStrip stages={run.stages} width={run.state === "success" && !refused ? "140px" : "84px"} />
           <Second dagId={dagId} run={run} />
         </>
       }
@@ -52,18 +52,23 @@ export function RunCell({ dagId, run, isPaused }: { dagId: string; run: Run | nu
   );
 }
 
+const reasonOf = ({ task_id, why }: { task_id: string; why: string | null }) =>
+  `${task_id}: ${why || "It gave no reason; see its log."}`;
+
 function Second({ dagId, run }: { dagId: string; run: Run }) {
-  const told = run.failure ?? run.refusal;
+  const all = run.failure ? [run.failure] : run.refusals;
+  const [told, ...more] = all;
   if (told) {
     const { task_id, map_index, why } = told;
     const task = { dag_id: dagId, run_id: run.run_id, task_id, map_index };
     const color = run.failure ? ERROR : WARNING;
     return (
-      <Tooltip content={<Text whiteSpace="pre-wrap">{why ?? "It gave no reason; see its log."}</Text>}>
+      <Tooltip content={<Text whiteSpace="pre-wrap">{all.map(reasonOf).join("\n")}</Text>}>
         <Text truncate color={color}>
           <AppLink to={airflowTaskPath(task)} color={color} fontWeight="medium">
             {task_id}
           </AppLink>
+          {more.length > 0 && ` and ${more.length} more`}
           {why && `: ${why}`}
         </Text>
       </Tooltip>

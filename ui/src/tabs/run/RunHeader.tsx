@@ -48,7 +48,9 @@ export function RunHeader({
         <strong>{formatBytes(size)}</strong> written
       </Muted>
       {run.triggered_by && <Muted>started by {run.triggered_by}</Muted>}
-      {run.refusal && <Refused dagId={dagId} runId={run.run_id} refusal={run.refusal} />}
+      {run.refusals.map((refusal) => (
+        <Refused key={`${refusal.task_id} ${refusal.map_index}`} dagId={dagId} runId={run.run_id} refusal={refusal} />
+      ))}
       <HStack gap={4} marginInlineStart="auto">
         <AppLink to={pagePath("runs", dagId)}>Training runs</AppLink>
         <AppLink to={pagePath("lineage", dagId)}>Lineage</AppLink>
@@ -57,7 +59,7 @@ export function RunHeader({
   );
 }
 
-/** Which task refused the model, and why: the host says no more than that the run succeeded. */
+/** Which task refused a model, and why: the host says no more than that the run succeeded. */
 function Refused({ dagId, runId, refusal }: { dagId: string; runId: string; refusal: Schemas["Refusal"] }) {
   const { task_id, map_index, verdict, why } = refusal;
   return (

@@ -1,7 +1,7 @@
 /** The stages of a run as rows, and what is worth saying of an artifact without opening it. */
 
 import type { Schemas } from "src/api/client";
-import { formatCount, formatNumber } from "src/format";
+import { formatCount, formatNumber, plural } from "src/format";
 import { artifactPath, modelsPath, runsPath, type TaskRef } from "src/routes";
 
 type StageRun = Schemas["StageRun"];
@@ -60,6 +60,16 @@ function evaluationWords({ metrics, properties }: ArtifactEntry): string {
     .join(" · ");
 }
 
+/** What a validation found; one of an earlier version does not say how many features that concerns. */
+export function anomaliesInWords({ anomalous_features: features, errors, warnings }: ArtifactEntry["metrics"]): string {
+  if (!errors && !warnings) {
+    return "no anomalies";
+  }
+  return features == null
+    ? [errors && plural(errors, "error"), warnings && plural(warnings, "warning")].filter(Boolean).join(" · ")
+    : plural(features, "anomalous feature");
+}
+
 /** The figures by which one knows an artifact, in a few words. */
 export function headlineOf(artifact: ArtifactEntry): string {
   const { kind, metrics, properties, rows } = artifact;
@@ -76,7 +86,7 @@ export function headlineOf(artifact: ArtifactEntry): string {
     case "schema":
       return `${formatCount(metrics.features)} features`;
     case "anomalies":
-      return `${formatCount(metrics.errors)} errors · ${formatCount(metrics.warnings)} warnings`;
+      return anomaliesInWords(metrics);
     case "model":
       return Object.entries(metrics)
         .filter(([name]) => name.startsWith("eval_") || name === "examples_per_second")
@@ -114,6 +124,9 @@ export function pageOf({ stage, artifact }: { stage: StageRun; artifact: Artifac
     case "model":
       return runsPath(artifact.dag_id);
     case "evaluation":
+      return artifact.properties.blessed || !model
+        ? modelsPath(artifact.dag_id, { model })
+        : modelsPath(artifact.dag_id, { model, candidate: artifact, tab: "evaluation" });
     case "infra_blessing":
     case "deployment":
     case "rollout": {

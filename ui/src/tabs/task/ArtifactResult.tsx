@@ -6,6 +6,7 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber } from "src/format";
 import { artifactPath, dataPath, lineagePath, modelsPath } from "src/routes";
+import { anomaliesInWords } from "src/tabs/run/stages";
 import { EvaluationResult } from "src/tabs/task/EvaluationResult";
 import { ModelResult } from "src/tabs/task/ModelResult";
 import { NotebookResult } from "src/tabs/task/NotebookResult";
@@ -89,8 +90,12 @@ function Content({ artifact }: { artifact: Artifact }): ReactNode {
         <>
           <Numbers
             of={[
-              ["errors", formatNumber(metrics.errors)],
-              ["warnings", formatNumber(metrics.warnings)],
+              [
+                "verdict",
+                <StateBadge key="state" state={metrics.errors ? "error" : metrics.warnings ? "warning" : "ok"}>
+                  {anomaliesInWords(metrics)}
+                </StateBadge>,
+              ],
             ]}
           />
           <Reasons of={[...textsIn(properties, "errors"), ...textsIn(properties, "warnings")]} />

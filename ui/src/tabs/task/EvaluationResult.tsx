@@ -1,5 +1,5 @@
 import { Heading, Stack, Text } from "@chakra-ui/react";
-import { api, type Schemas } from "src/api/client";
+import type { Schemas } from "src/api/client";
 import { ERROR } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
 import { QueryView } from "src/components/QueryView";
@@ -8,30 +8,36 @@ import type { Column } from "src/components/table";
 import { formatNumber } from "src/format";
 import { ClassTable, ConfusionMatrix } from "src/pages/Models/ClassTables";
 import { classesOf, namesOf, numberOf } from "src/pages/Models/figures";
-import { refOf } from "src/routes";
+import { useCandidateEvaluation } from "src/pages/Models/queries";
 import { Numbers, Reasons } from "src/tabs/task/parts";
 
-type Row = Schemas["EvaluationRow"];
+type Row = Omit<Schemas["Slice"], "value"> & { split: string; slice: string | null; value: string };
+
+/** A split, or one of its slices, a row. */
+function rowsOf(splits: readonly Schemas["SplitEvaluation"][]): Row[] {
+  return splits.flatMap(({ name: split, slices, ...whole }) => [
+    { ...whole, split, slice: null, value: "" },
+    ...Object.entries(slices).flatMap(([slice, all]) =>
+      all.map((each) => ({ ...each, split, slice, value: String(each.value) })),
+    ),
+  ]);
+}
 
 /** An evaluation: the verdict and why, the figures overall and by slice, candidate beside champion. */
 export function EvaluationResult({ artifact }: { artifact: Schemas["ArtifactEntry"] }) {
-  const query = api.useQuery(
-    "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/evaluation",
-    { params: { path: refOf(artifact) } },
-  );
+  const query = useCandidateEvaluation(artifact);
   return (
     <QueryView query={query}>
       {(report) => {
-        const whole = report.rows.filter(({ slice }) => slice === null);
+        const whole = report.splits;
         return (
           <>
             <Numbers
               of={[
                 ["verdict", <StateBadge key="verdict" state={report.blessed ? "blessed" : "not blessed"} />],
                 ...whole.map(
-                  ({ split, candidate }) =>
-                    [`${report.metric} of ${split}`, formatNumber(numberOf(candidate, report.metric))] as const,
+                  ({ name, candidate }) =>
+                    [`${report.metric} of ${name}`, formatNumber(numberOf(candidate, report.metric))] as const,
                 ),
                 ["champion", report.champion_version === null ? "none" : `v${report.champion_version}`],
               ]}
@@ -40,13 +46,13 @@ export function EvaluationResult({ artifact }: { artifact: Schemas["ArtifactEntr
             <Slices report={report} />
             {whole
               .filter(({ candidate }) => classesOf(candidate).length > 0)
-              .map(({ split, candidate, champion }) => (
-                <Stack key={split} as="section" aria-label={`Classes on ${split}`} gap={3}>
+              .map(({ name, candidate, champion }) => (
+                <Stack key={name} as="section" aria-label={`Classes on ${name}`} gap={3}>
                   <Heading as="h3" size="sm">
-                    Classes, on {split}
+                    Classes, on {name}
                   </Heading>
                   <ConfusionMatrix figures={candidate} />
-                  <ClassTable candidate={candidate} champion={champion} name={`${split}class`} />
+                  <ClassTable candidate={candidate} champion={champion} name={`${name}class`} />
                 </Stack>
               ))}
           </>
@@ -56,8 +62,8 @@ export function EvaluationResult({ artifact }: { artifact: Schemas["ArtifactEntr
   );
 }
 
-function Slices({ report }: { report: Schemas["EvaluationTable"] }) {
-  const { metric, rows } = report;
+function Slices({ report: { metric, splits } }: { report: Schemas["Evaluation"] }) {
+  const rows = rowsOf(splits);
   const hasChampion = rows.some(({ champion }) => champion !== null);
   const others = namesOf(rows[0]?.candidate ?? {}).filter((name) => name !== metric);
   const columns: Column<Row>[] = [
@@ -109,7 +115,7 @@ function Slices({ report }: { report: Schemas["EvaluationTable"] }) {
             label: "Difference (95% interval)",
             align: "end",
             width: 230,
-            value: ({ difference }: Row) => difference,
+            value: ({ gain }: Row) => gain?.difference,
             render: (row: Row) => <Difference row={row} />,
           } satisfies Column<Row>,
         ]
@@ -138,10 +144,11 @@ function Slices({ report }: { report: Schemas["EvaluationTable"] }) {
 }
 
 /** Coloured only where the interval does not hold zero: else it may be chance. */
-function Difference({ row: { difference, low, high } }: { row: Row }) {
-  if (difference === null) {
+function Difference({ row: { gain } }: { row: Row }) {
+  if (gain?.difference == null) {
     return "–";
   }
+  const { difference, low, high } = gain;
   const sign = difference > 0 ? "+" : "";
   const color = low !== null && low > 0 ? "fg.success" : high !== null && high < 0 ? ERROR : undefined;
   return (
