@@ -14,7 +14,7 @@ GRAVE = ("serious", "critical")
 FIND = """async ([theme, grave]) => {
     const ends = document.getAnimations().filter(({ effect }) => effect.getComputedTiming().endTime < Infinity);
     await Promise.all(ends.map(({ finished }) => finished.catch(() => null)));
-    const include = [...document.querySelectorAll("main, .chakra-portal")];
+    const include = [...document.querySelectorAll("main, body > [data-part=positioner]")];
     const { violations } = await axe.run({ include }, { resultTypes: ["violations"] });
     return violations.filter(({ impact }) => grave.includes(impact)).flatMap(({ id, help, nodes }) =>
         nodes.map(({ html, failureSummary }) => `${theme} ${location}: ${help} (${id}): ${html}: ${failureSummary}`));

@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
+from ui.accessibility import grave_violations
 from ui.conftest import OpenPage, Site
 from ui.own_airflow import OwnAirflow
 
@@ -151,6 +152,7 @@ def test_an_edited_proposal_is_approved_and_the_run_goes_on_with_it(asking: Aski
     text.fill(re.sub(rf'\n *value: "{re.escape(SCRIPT)}"', "", proposed))
     dialog.get_by_role("button", name="Check").click()
     expect(dialog.get_by_role("status")).to_contain_text("Unexpected string values")
+    assert grave_violations(page) == []
     approve = dialog.get_by_role("button", name="Approve this schema")
     expect(approve).to_be_disabled()  # without a reason
     dialog.get_by_label("Reason").fill("new suppliers")

@@ -41,6 +41,17 @@ OF_A_PIPELINE = (
     "lineage?",
     "lineage?view=list",
 )
+OPENED = (
+    ("overview?", "Views"),
+    ("overview?", f"{DAG}: choose a pipeline"),
+    ("data?", "Add data"),
+    ("data?", "Choose columns"),
+    ("runs?", "Examples"),
+    ("runs?view=parallel", re.compile("^Axes: ")),
+    ("models/flights?", "Promote"),
+    ("models/flights?", "Roll back"),
+)
+"""Dialogs and menus: the page, and the button that opens each."""
 PAGES = ["Overview", "Data", "Schema", "Runs", "Models", "Skew", "Lineage"]
 
 
@@ -83,15 +94,23 @@ def test_axe_finds_nothing_serious_on_any_page(site: Site, open_page: OpenPage, 
     ]
     paths += [f"dags/{MONITOR}/runs/{newest[MONITOR]}/tasks/skew/plugin/hops-task"]
     paths += [f"dags/{DAG}/runs/{newest[DAG]}/plugin/hops-run"]
+    opened = [(f"plugin/hops/{path}&dag={DAG}", button) for path, button in OPENED]
     page = open_page("plugin/hops", theme=theme)
     found = []
-    for path in ["plugin/hops", *paths]:
+    for path, button in [(path, None) for path in ("plugin/hops", *paths)] + [("plugin/hops", "Skew"), *opened]:
         page.evaluate(FOLLOW, f"/{path}")
         page.wait_for_timeout(500)  # until the page before is gone
         expect(page.locator("main h1")).to_be_attached()
         expect(page.locator("[aria-busy=true]")).to_have_count(0)
         expect(page.get_by_text("This part of the page failed")).to_have_count(0)
+        portal = page.locator("body > [data-part=positioner]")
+        if button is not None:
+            page.get_by_role("button", name=button, exact=True).first.click()
+            expect(portal.filter(visible=True)).to_have_count(1)
         found += grave_violations(page, theme)
+        if button is not None:
+            page.keyboard.press("Escape")
+            expect(portal.filter(visible=True)).to_have_count(0)
     assert found == []
 
 

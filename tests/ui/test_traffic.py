@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from ui.accessibility import grave_violations
 from ui.conftest import OpenPage, Site
 from ui.test_models import API, DAG, MODEL, PAGE, answering_versions, decide, promote, tiles
 
@@ -89,6 +90,7 @@ def test_traffic_that_is_set_on_the_page_is_what_is_served(
     expect(dialog).to_contain_text(f"Share of version {canary}, the challenger, in percent")
     share = dialog.get_by_role("spinbutton")
     expect(share).to_have_value(str(PERCENT))
+    assert grave_violations(page) == []
     share.fill("70")
     expect(dialog).to_contain_text(f"30% go to version {champion}, the champion, and 70% to version {canary}")
     expect(dialog).to_contain_text(f"Version {canary} is being rolled out")

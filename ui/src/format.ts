@@ -134,8 +134,11 @@ export function formatRelative(time: string | number | Date, now: number): strin
   return Math.abs(seconds) < 5 ? "just now" : relative.format(Math.trunc(seconds), "second");
 }
 
-/** A run's id without what is the same for most: `manual 11-20 17:11`. */
-export function shortRun(runId: string): string {
-  const found = /^(\w+?)__\d{4}-(\d\d-\d\d)T(\d\d:\d\d)/.exec(runId);
+const SHORT = /^(\w+?)__\d{4}-(\d\d-\d\d)T(\d\d:\d\d)/;
+const SHORT_WITH_SECONDS = /^(\w+?)__\d{4}-(\d\d-\d\d)T(\d\d:\d\d:\d\d)/;
+
+/** A run's id without what is the same for most: `manual 11-20 17:11`, or `manual 11-20 17:11:07`. */
+export function shortRun(runId: string, seconds = false): string {
+  const found = (seconds ? SHORT_WITH_SECONDS : SHORT).exec(runId);
   return found ? `${found[1]?.replace("asset_triggered", "asset")} ${found[2]} ${found[3]}` : runId;
 }

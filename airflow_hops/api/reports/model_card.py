@@ -272,7 +272,7 @@ def _decisions(decisions: list[Decision]) -> Table:
     for each in decisions:
         by = each.by
         who = by and (by.user or (by.dag_id and f"DAG {by.dag_id}"))
-        rows.append((each.at, each.event, who, each.traffic, "; ".join([each.why, *each.reasons])))
+        rows.append((each.at, each.event.replace("_", " "), who, each.traffic, "; ".join([each.why, *each.reasons])))
     return Table(rows, ["When", "What", "Who", "Traffic", "Why"])
 
 

@@ -22,6 +22,7 @@ const BODY = {
     textOverflow: "ellipsis",
     whiteSpace: "nowrap",
   },
+  "& tr[data-index] > td > a": { display: "inline" }, // the host's inline-flex would be cut off without an ellipsis
   "& tr[data-marked]": { bg: "brand.subtle" },
   "& tr:focus-visible": { outline: "2px solid", outlineColor: "brand.focusRing", outlineOffset: "-2px" },
 };

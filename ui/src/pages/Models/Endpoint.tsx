@@ -74,7 +74,7 @@ function Live({ live, detail, minutes }: { live: LiveModel; detail: ModelDetail;
         )}
       </Box>
       {series && rates ? (
-        <Grid templateColumns={{ base: "repeat(3, 1fr)", xl: "repeat(7, 1fr)" }} gap={3}>
+        <Grid templateColumns={{ base: "repeat(2, 1fr)", md: "repeat(3, 1fr)", xl: "repeat(7, 1fr)" }} gap={3}>
           <Tile
             label="Requests"
             value={formatNumber(rates.perSecond, 3)}

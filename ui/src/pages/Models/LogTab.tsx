@@ -15,6 +15,8 @@ import type { ModelDetail } from "src/pages/Models/queries";
 const FOLLOW_MS = 2_000;
 const LINES = 500;
 const LEVELS = ["INFO", "WARNING", "ERROR"] as const;
+/** Where it is narrow, a message has a line of its own. */
+const MESSAGE_BELOW = { "@media (max-width: 48em)": { "& > :last-child": { gridColumn: "1 / -1" } } };
 const COLORS: Record<string, Color> = { WARNING, ERROR, CRITICAL: ERROR };
 
 /** The end of the server's log about this model; it follows what is written. */
@@ -93,7 +95,14 @@ function Lines({ lines, follow }: { lines: Schemas["LogLine"][]; follow: boolean
     >
       {lines.map((line, index) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: lines have no names, and two may be the same
-        <Box key={index} display="grid" gridTemplateColumns="auto 4.5rem 2.5rem 1fr" gap={3} py="1px">
+        <Box
+          key={index}
+          display="grid"
+          gridTemplateColumns="auto 4.5rem 2.5rem 1fr"
+          gap={3}
+          py="1px"
+          css={MESSAGE_BELOW}
+        >
           <chakra.span color="fg.muted">
             <Time at={line.at} exact />
           </chakra.span>

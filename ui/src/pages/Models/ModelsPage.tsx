@@ -138,7 +138,7 @@ function columnsFor(dagId: string): Column<Row>[] {
     {
       key: "errors",
       label: "Errors",
-      width: 90,
+      width: 110,
       align: "end",
       descendingFirst: true,
       help: "Share of failed requests, without those refused because of an error in the request",

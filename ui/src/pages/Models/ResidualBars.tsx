@@ -1,7 +1,7 @@
 import { chakra, HStack, Stack, Text } from "@chakra-ui/react";
 import { formatNumber } from "src/format";
 import { type Figures, residualsOf } from "src/pages/Models/figures";
-import { type Evaluated, nameOf, VersionBadge, versionPalette } from "src/pages/Models/versions";
+import { type Evaluated, VersionBadge, versionPalette } from "src/pages/Models/versions";
 
 const WIDTH = 420;
 const HEIGHT = 26;
@@ -41,7 +41,7 @@ export function ResidualBars({
                 width={`${WIDTH}px`}
                 maxWidth="full"
                 role="img"
-                aria-label={`Residuals of ${nameOf(version)}: ${words}`}
+                aria-label={`Residuals of ${version === null ? "the candidate" : `version ${version}`}: ${words}`}
                 colorPalette={version === null ? "gray" : versionPalette(version)}
               >
                 <title>{words}</title>

@@ -10,7 +10,7 @@ import { Time } from "src/components/Time";
 import { Tooltip } from "src/components/Tooltip";
 import type { Column } from "src/components/table";
 import { writeTags } from "src/components/tags";
-import { formatNumber } from "src/format";
+import { formatNumber, shortRun } from "src/format";
 import { useQuery as useAddress } from "src/hooks/useQueryState";
 import { cardAddress, useVersions } from "src/pages/Models/queries";
 import { RoleBadge, VersionBadge } from "src/pages/Models/versions";
@@ -120,7 +120,7 @@ function columnsFor(dagId: string, model: string, versions: readonly Version[]):
       render: ({ made_by }) =>
         made_by ? (
           <AppLink to={airflowRunPath(made_by.dag_id, made_by.run_id)} title={`${made_by.dag_id}: ${made_by.run_id}`}>
-            {made_by.run_id}
+            {shortRun(made_by.run_id)}
           </AppLink>
         ) : (
           "–"

@@ -31,7 +31,7 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
         <Table.Root size="sm" stickyHeader aria-label="Differences of the selected runs">
           <Table.Header>
             <Table.Row>
-              <Table.ColumnHeader position="sticky" left={0} zIndex={2} bg="bg" minW="220px" />
+              <Table.ColumnHeader position={{ md: "sticky" }} left={0} zIndex={2} bg="bg" minW={{ md: "220px" }} />
               {runs.map((run) => (
                 <Table.ColumnHeader key={run.run_id} textAlign="end" minW="150px" maxW="240px">
                   <AppLink to={runsPath(dagId, { run: run.run_id })} display="block" truncate title={run.name}>
@@ -75,7 +75,7 @@ function Section({ title, lines, width }: { title: string; lines: readonly Line[
       </Table.Row>
       {lines.map(({ name, values, best }) => (
         <Table.Row key={name}>
-          <Table.Cell position="sticky" left={0} bg="bg" py={1.5}>
+          <Table.Cell position={{ md: "sticky" }} left={0} bg="bg" py={1.5} wordBreak="break-word">
             {name}
           </Table.Cell>
           {values.map((value, place) => (

@@ -12,7 +12,7 @@ import { type Brush, useBrushes } from "src/pages/Runs/brushes";
 import { asNumber, type Compared, figureOf, isLoss, type Names } from "src/pages/Runs/figures";
 
 /** Least distance of two axes. */
-const AXIS_PX = 90;
+const AXIS_PX = 110;
 
 const MOST_PARAMS = 6;
 const MOST_METRICS = 2;
@@ -142,7 +142,7 @@ export function ParallelCoordinates({
           key={keys.join(" ")}
           option={option}
           height="340px"
-          minWidth={`${AXIS_PX * axes.length}px`}
+          minWidth={`${AXIS_PX * (axes.length + 1)}px`}
           label={`${plural(runs.length, noun)} by ${axes.map(({ label }) => label).join(", ")}, coloured by ${colorBy}`}
           handlers={{ axisareaselected: marked }}
           onReady={restore}

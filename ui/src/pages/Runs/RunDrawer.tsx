@@ -30,8 +30,8 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
         <Drawer.Positioner>
           <Drawer.Content maxW="min(920px, 92vw)">
             <Drawer.Header borderBottomWidth={1} py={3} pe={14}>
-              <HStack gap={3} minW={0}>
-                <Drawer.Title truncate title={run?.name}>
+              <HStack gap={3} minW={0} wrap={{ base: "wrap", md: "nowrap" }}>
+                <Drawer.Title truncate title={run?.name} maxW="full">
                   {run ? labelOf(run) : "Run"}
                 </Drawer.Title>
                 {run && <StateBadge state={stateOf(run)} />}

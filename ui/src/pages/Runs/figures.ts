@@ -69,12 +69,14 @@ export function labelOf(run: {
   return `${run.dag_run_id ?? run.name}${index}${trial === undefined ? "" : `, trial ${trial}`}`;
 }
 
-/** Names for a legend: without the year and the random end of a DAG run's id, where they still tell runs apart. */
+/** Names for a legend: as much of a DAG run's id as tells it from the others. */
 export function legendLabels(runs: readonly Parameters<typeof labelOf>[0][]): string[] {
-  const short = runs.map((run) => labelOf({ ...run, dag_run_id: run.dag_run_id && shortRun(run.dag_run_id) }));
+  const short = [false, true].map((seconds) =>
+    runs.map((run) => labelOf({ ...run, dag_run_id: run.dag_run_id && shortRun(run.dag_run_id, seconds) })),
+  );
   return runs.map((run, place) => {
-    const label = short[place] ?? "";
-    return short.indexOf(label) === short.lastIndexOf(label) ? label : labelOf(run);
+    const found = short.find((labels) => labels.filter((label) => label === labels[place]).length === 1);
+    return found?.[place] ?? labelOf(run);
   });
 }
 

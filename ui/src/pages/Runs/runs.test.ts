@@ -77,7 +77,9 @@ describe("figures of runs", () => {
     const [one, two] = ["manual__2026-11-20T17:11:03+00:00_x", "manual__2026-11-20T17:11:09+00:00_y"] as const;
     const other = "asset_triggered__2026-11-20T17:11:03+00:00_x";
     expect(legendLabels([one, other, "my run"].map(at))).toEqual(["manual 11-20 17:11", "asset 11-20 17:11", "my run"]);
-    expect(legendLabels([one, two].map(at))).toEqual([one, two]);
+    expect(legendLabels([one, two].map(at))).toEqual(["manual 11-20 17:11:03", "manual 11-20 17:11:09"]);
+    const three = one.replace("_x", "_z");
+    expect(legendLabels([one, three].map(at))).toEqual([one, three]);
   });
 
   test("less is better of losses, errors and times", () => {

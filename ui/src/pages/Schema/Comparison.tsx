@@ -55,7 +55,7 @@ export function Comparison({
       </HStack>
       <Box borderWidth={1} borderRadius="md" overflow="hidden" role="table" aria-label={`From ${before} to ${after}`}>
         <Flex role="row" bg="bg.subtle" fontSize="sm" fontWeight="semibold" borderBottomWidth={1}>
-          <Box role="columnheader" width="36" flexShrink={0} px={3} py={1.5}>
+          <Box role="columnheader" width={NAME} flexShrink={0} px={3} py={1.5}>
             <VisuallyHidden>Property</VisuallyHidden>
           </Box>
           <Box role="columnheader" flex={1} px={3} py={1.5}>
@@ -106,7 +106,7 @@ function Feature({ feature, full }: { feature: FeatureChange; full: boolean }) {
 function Aspect({ aspect }: { aspect: AspectChange }) {
   return (
     <Flex role="row" fontSize="sm" align="stretch">
-      <Box role="rowheader" width="36" flexShrink={0} px={3} py={1} color="fg.muted" wordBreak="break-word">
+      <Box role="rowheader" width={NAME} flexShrink={0} px={3} py={1} color="fg.muted" wordBreak="break-word">
         {aspectName(aspect.name)}
       </Box>
       <Side aspect={aspect} side="before" />
@@ -114,6 +114,9 @@ function Aspect({ aspect }: { aspect: AspectChange }) {
     </Flex>
   );
 }
+
+/** Of the column with the names. */
+const NAME = { base: "20", md: "36" };
 
 const SIDES = {
   before: { palette: "failed", mark: "−", word: "removed" },
@@ -132,8 +135,8 @@ function Side({ aspect, side }: { aspect: AspectChange; side: "before" | "after"
       role="cell"
       flex={1}
       minW={0}
-      gap={2}
-      px={3}
+      gap={{ base: 1, md: 2 }}
+      px={{ base: 2, md: 3 }}
       py={1}
       borderLeftWidth={side === "after" ? 1 : 0}
       colorPalette={palette}
@@ -142,7 +145,7 @@ function Side({ aspect, side }: { aspect: AspectChange; side: "before" | "after"
       <Text as="span" width="3" fontWeight="bold" color="colorPalette.fg" userSelect="none" aria-hidden={!marked}>
         {marked && !(isDomain && count === 0) ? mark : ""}
       </Text>
-      <Box minW={0} wordBreak="break-word">
+      <Box minW={0} overflowWrap="anywhere">
         {isDomain && text !== null ? (
           <Flex wrap="wrap" gap={1} align="center">
             <Text as="span" color={marked ? undefined : "fg.muted"}>

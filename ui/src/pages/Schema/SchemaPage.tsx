@@ -85,7 +85,7 @@ function Content({
         lazyMount
         unmountOnExit
       >
-        <Tabs.List>
+        <Tabs.List whiteSpace="nowrap" overflowX="auto" overflowY="hidden">
           <Tabs.Trigger value="schema">Schema</Tabs.Trigger>
           <Tabs.Trigger value="anomalies">Anomalies{anomalies ? ` · ${formatNumber(anomalies)}` : ""}</Tabs.Trigger>
           <Tabs.Trigger value="versions">

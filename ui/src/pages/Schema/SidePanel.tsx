@@ -1,5 +1,6 @@
 import { Box, CloseButton, Flex, Heading } from "@chakra-ui/react";
 import type { ReactNode } from "react";
+import { useShownBelow } from "src/hooks/useShownBelow";
 
 /** More of what was chosen, beside the table, and in view while the table is scrolled. */
 export function SidePanel({
@@ -13,8 +14,10 @@ export function SidePanel({
   onClose: () => void;
   children: ReactNode;
 }) {
+  const panel = useShownBelow(label, "80em");
   return (
     <Box
+      ref={panel}
       as="aside"
       aria-label={label}
       borderWidth={1}

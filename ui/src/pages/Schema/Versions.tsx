@@ -6,6 +6,7 @@ import { DataTable } from "src/components/DataTable";
 import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
+import { shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { Comparison } from "src/pages/Schema/Comparison";
 import type { SchemaSummary } from "src/pages/Schema/queries";
@@ -77,7 +78,14 @@ export function Versions({ dagId, schema }: { dagId: string; schema: SchemaSumma
             label: "In run",
             width: 280,
             value: ({ run_id }) => run_id,
-            render: ({ run_id }) => (run_id ? <AppLink to={airflowRunPath(dagId, run_id)}>{run_id}</AppLink> : "–"),
+            render: ({ run_id }) =>
+              run_id ? (
+                <AppLink to={airflowRunPath(dagId, run_id)} title={run_id}>
+                  {shortRun(run_id)}
+                </AppLink>
+              ) : (
+                "–"
+              ),
           },
         ]}
       />

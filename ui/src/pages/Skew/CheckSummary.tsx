@@ -44,7 +44,7 @@ export function CheckSummary({
         <Text color="fg.muted">
           compared <Time at={check.at} />
         </Text>
-        <HStack gap={3} marginInlineStart="auto">
+        <HStack gap={3} marginInlineStart="auto" wrap="wrap">
           <Group attached>
             <IconButton
               size="2xs"

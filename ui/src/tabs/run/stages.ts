@@ -124,9 +124,9 @@ export function pageOf({ stage, artifact }: { stage: StageRun; artifact: Artifac
     case "model":
       return runsPath(artifact.dag_id);
     case "evaluation":
-      return artifact.properties.blessed || !model
-        ? modelsPath(artifact.dag_id, { model })
-        : modelsPath(artifact.dag_id, { model, candidate: artifact, tab: "evaluation" });
+      return model && artifact.properties.blessed === false
+        ? modelsPath(artifact.dag_id, { model, candidate: artifact, tab: "evaluation" })
+        : modelsPath(artifact.dag_id, { model });
     case "infra_blessing":
     case "deployment":
     case "rollout": {

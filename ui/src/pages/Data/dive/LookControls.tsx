@@ -23,7 +23,7 @@ export const readLook = (query: URLSearchParams): Look => ({
 export function LookControls({ look, jitter }: { look: Look; jitter: number }) {
   const [, change] = useQuery();
   return (
-    <HStack gap={3}>
+    <HStack gap={3} wrap="wrap">
       <Amount
         label="Size"
         value={look.radius}

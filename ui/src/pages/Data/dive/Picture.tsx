@@ -138,7 +138,12 @@ export function Picture({
         </HStack>
       </HStack>
       <Flex ref={frame} direction={{ base: "column", md: "row" }} height={{ md: `${height}px` }}>
-        <Box flex={{ md: 1 }} height={{ base: `${PHONE_PX}px`, md: "full" }} minW={0} p={display === "table" ? 2 : 0}>
+        <Box
+          flex={{ md: 1 }}
+          height={{ base: display === "table" ? "auto" : `${PHONE_PX}px`, md: "full" }}
+          minW={0}
+          p={display === "table" ? 2 : 0}
+        >
           {placed.shownCount === 0 ? (
             <Empty title="No row matches the filters">Widen or remove a filter.</Empty>
           ) : display === "table" ? (

@@ -2,7 +2,7 @@ import { HStack, NativeSelect, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
-import { formatCount, formatTime } from "src/format";
+import { formatCount, formatTime, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import type { SourceRun } from "src/pages/Data/dive/sources";
@@ -58,8 +58,8 @@ export function SourceBar({
       )}
       <Text fontSize="sm" color="fg.muted" truncate maxW="xl">
         made by{" "}
-        <AppLink to={airflowTaskPath(artifact)}>
-          {artifact.task_id} of {artifact.run_id}
+        <AppLink to={airflowTaskPath(artifact)} display="inline" title={artifact.run_id}>
+          {artifact.task_id} of {shortRun(artifact.run_id)}
         </AppLink>
       </Text>
     </HStack>

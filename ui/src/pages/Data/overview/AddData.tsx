@@ -110,10 +110,10 @@ function Entries({
                             size="2xs"
                             variant="outline"
                             colorPalette="gray"
-                            aria-label={`Add ${name} of ${shortRun(run.run_id)}`}
                             onClick={() => onAdd(artifact, name, false)}
                           >
                             <LuPlus /> {name} {formatCount(rowsOf(artifact, name))}
+                            <VisuallyHidden>of {shortRun(run.run_id)}</VisuallyHidden>
                           </Button>
                         ))}
                       </HStack>

@@ -6,6 +6,7 @@ import { ERROR } from "src/components/colors";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingBox } from "src/components/Loading";
 import { formatNumber, formatPValue } from "src/format";
+import { useShownBelow } from "src/hooks/useShownBelow";
 import { measureName } from "src/measures";
 import { DetailChart } from "src/pages/Data/overview/DetailChart";
 import { FiguresTable, QuantilesTable, ValuesTable } from "src/pages/Data/overview/DetailTables";
@@ -35,6 +36,7 @@ export function FeaturePanel({
   onNext: (() => void) | undefined;
 }) {
   const dagId = useDagId();
+  const panel = useShownBelow(row.name, "64em");
   const holding = shown.filter((_, dataset) => row.at[dataset] !== -1);
   const queries = useDetails(holding, row.name, weighted);
   const failed = queries.find(({ error }) => error !== null);
@@ -49,6 +51,7 @@ export function FeaturePanel({
   }, [onClose]);
   return (
     <Stack
+      ref={panel}
       as="section"
       aria-label={`Feature ${row.name}`}
       gap={4}
