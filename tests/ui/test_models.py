@@ -136,6 +136,12 @@ def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, op
     expect(page.get_by_role("table", name="Slices by origin").locator("tbody tr[data-index]")).to_have_count(3)
     page.get_by_role("radio", name=re.compile("^v1")).check(force=True)
     expect(page.get_by_text("there was no champion to compare it with")).to_be_visible()
+    refused = site.get(API)["refused"][0]  # the demo's training of one epoch
+    page.get_by_label("Refused candidate").select_option(index=1)
+    expect(page.get_by_text(f"compared with version {refused['champion_version']}")).to_be_visible()
+    expect(page.get_by_text("not blessed", exact=True)).to_be_visible()
+    expect(figures.get_by_role("columnheader", name="candidate")).to_be_visible()
+    expect(figures).to_contain_text(f"{refused['metrics']['eval_auc']:.4f}".rstrip("0"))
     page.go_back()
     expect(page.get_by_role("table", name="Versions")).to_be_visible()
 

@@ -81,7 +81,9 @@ describe("stages of a run", () => {
       "/plugin/hops/models/m?dag=f&version=3",
     );
     expect(pageFor(artifact("evaluation", {}), "m")).toBe("/plugin/hops/models/m?dag=f");
-    expect(pageFor(artifact("evaluation", { blessed: false }), "m")).toMatch("candidate=evaluation%2Ff%2Ft%2F-1%2Fr");
+    expect(pageFor(artifact("evaluation", { properties: { blessed: false } }), "m")).toMatch(
+      "candidate=evaluation%2Ff%2Ft%2F-1%2Fr",
+    );
     expect(pageFor(artifact("statistics", {}))).toMatch("/plugin/hops/data");
   });
 });

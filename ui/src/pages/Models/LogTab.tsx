@@ -16,7 +16,7 @@ const FOLLOW_MS = 2_000;
 const LINES = 500;
 const LEVELS = ["INFO", "WARNING", "ERROR"] as const;
 /** Where it is narrow, a message has a line of its own. */
-const MESSAGE_BELOW = { "@media (max-width: 48em)": { "& > :last-child": { gridColumn: "1 / -1" } } };
+const MESSAGE_BELOW = { "@media (max-width: 48em)": { "& > * > :last-child": { gridColumn: "1 / -1" } } };
 const COLORS: Record<string, Color> = { WARNING, ERROR, CRITICAL: ERROR };
 
 /** The end of the server's log about this model; it follows what is written. */
@@ -92,17 +92,11 @@ function Lines({ lines, follow }: { lines: Schemas["LogLine"][]; follow: boolean
       fontSize="xs"
       p={3}
       tabIndex={0}
+      css={MESSAGE_BELOW}
     >
       {lines.map((line, index) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: lines have no names, and two may be the same
-        <Box
-          key={index}
-          display="grid"
-          gridTemplateColumns="auto 4.5rem 2.5rem 1fr"
-          gap={3}
-          py="1px"
-          css={MESSAGE_BELOW}
-        >
+        <Box key={index} display="grid" gridTemplateColumns="auto 4.5rem 2.5rem 1fr" gap={3} py="1px">
           <chakra.span color="fg.muted">
             <Time at={line.at} exact />
           </chakra.span>

@@ -1,5 +1,6 @@
 import { Box, Tabs } from "@chakra-ui/react";
 import { useEffect, useMemo, useRef } from "react";
+import { usePipelines } from "src/api/pipelines";
 import { AppLink } from "src/components/AppLink";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
@@ -107,8 +108,10 @@ function Content({
 }
 
 function NoSchema({ elsewhere }: { elsewhere: readonly string[] }) {
+  const dagId = useDagId();
+  const stages = usePipelines().data?.pipelines.find(({ dag_id }) => dag_id === dagId)?.stages;
   return (
-    <Empty title="No schema yet">
+    <Empty title={stages && !stages.includes("schema") ? "This pipeline has no schema" : "No schema yet"}>
       The first run of a <code>SchemaOperator</code> infers the schema from the statistics, and freezes it for all later
       runs.
       {elsewhere.map((dagId) => (
