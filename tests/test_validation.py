@@ -122,7 +122,7 @@ def test_rows_that_break_the_schema_are_put_apart_and_the_good_ones_go_on(
     assert good.kind == "examples"
     assert good.properties == {**examples.properties, "splits": ["train", "eval"]}
     assert good.rows["eval"].rows_out == len(broken) - bad
-    assert tasks["after"].xcom_pull(task_ids="after")["metrics"] == {"errors": 0, "warnings": 0, "anomalous_features": 0}
+    assert set(tasks["after"].xcom_pull(task_ids="after")["metrics"].values()) == {0}
 
 
 @pytest.mark.parametrize(

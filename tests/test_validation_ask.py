@@ -152,7 +152,7 @@ def test_an_approved_schema_is_what_the_tasks_after_it_and_the_next_run_use(runs
     assert "Z*Z" in schema_text(runs.store, runs.schema_uri)
     value = tasks["validation"].xcom_pull(task_ids="validation")
     assert value["answer"]["choice"] == APPROVE
-    assert tasks["after"].xcom_pull(task_ids="after")["metrics"] == {"errors": 0, "warnings": 0, "anomalous_features": 0}
+    assert set(tasks["after"].xcom_pull(task_ids="after")["metrics"].values()) == {0}
 
     tasks = runs("validation_ask")
     assert states(tasks) == {"schema": "success", "validation": "success", "after": "success"}

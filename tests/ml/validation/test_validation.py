@@ -71,7 +71,7 @@ def _some(name: str, value: Any, share: float) -> Change:
 def test_data_like_the_schema_has_no_anomaly(statistics_of: Any, validate: Any) -> None:
     artifact, report = validate(statistics_of())
     assert report["anomalies"] == []
-    assert artifact.metrics == {"errors": 0, "warnings": 0}
+    assert artifact.metrics == {"errors": 0, "warnings": 0, "anomalous_features": 0}
     assert set(artifact.rows) == {"train", "eval"}
 
 
