@@ -7,14 +7,18 @@ run at once, on this machine. It returns the folder of the experiment first.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.search.space import IntUniform, Uniform, is_number
 from airflow_hops.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER
+from airflow_hops.hops.devices import get_num_gpus
 from airflow_hops.runtime.experiments import Experiment, run_experiment
 from airflow_hops.runtime.gang import LocalRanks
+
+log = logging.getLogger(__name__)
 
 Found = tuple[str, Mapping[str, Any]]
 """The experiment's folder in the store, and what the function returned, by name; a number alone is ``metric``."""
@@ -281,6 +285,8 @@ def mirrored(
         BadInput: the function wants arguments.
         HopsError: it failed.
     """
+    if get_num_gpus() > 1:
+        log.warning("mirrored() trains on one GPU of the %d; take collective_all_reduce() for all", get_num_gpus())
     outcome = run_experiment(Experiment(train_fn, "mirrored", **_kept(name, versioned_resources, description, spark)))
     return outcome.path, outcome.returned
 
