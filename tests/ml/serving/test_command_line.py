@@ -122,7 +122,7 @@ def test_unknown_flag_is_printed_and_ignored(start_server: Callable[..., ServerP
         model_name="vectors", model_base_path=saved_models / "vectors", no_such_flag=1, num_tflite_pools=4
     )
     assert "unknown argument: --no_such_flag=1" in server.log()
-    assert "flag --num_tflite_pools has no effect here: a request thread has an interpreter" in server.log()
+    assert "flag --num_tflite_pools has no effect here: each request thread has its own interpreter" in server.log()
     assert server.versions("vectors") == {7: "AVAILABLE"}
 
 
