@@ -20,7 +20,7 @@ from airflow_hops.runtime.gang.ssh import SshRanks, SshSettings, parse_hosts
         ("gpu-1:", "hosts: 'gpu-1' has '' slots"),
         ("gpu-1:0", "hosts: 'gpu-1' has '0' slots"),
         ("gpu-1:four", "hosts: 'gpu-1' has 'four' slots"),
-        ("gpu-1:2,gpu-1:2", "hosts: 'gpu-1' stands twice"),
+        ("gpu-1:2,gpu-1:2", "hosts: 'gpu-1' occurs twice"),
         ("-oProxyCommand=x:1", "hosts: found '-oProxyCommand=x:1'"),
         ("a b:1", "hosts: found 'a b:1'"),
     ],
