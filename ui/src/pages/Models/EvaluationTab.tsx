@@ -35,7 +35,7 @@ type Split = Schemas["SplitEvaluation"];
 
 const CHOICES = 12;
 
-/** What a version was worth when it was made, beside the champion of then, overall and by slice. */
+/** The evaluation of a version when it was made, beside the champion at the time, overall and by slice. */
 export function EvaluationTab({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [query, change] = useQuery();
   const named = detail.deployed.find((version) => String(version) === query.get("version"));
