@@ -45,6 +45,7 @@ class Ledger:
         self.trials: list[TrialRecord] = []
         self._lines: list[str] = []
         self._changed: set[int] = set()
+        self._counts: Counter[str] = Counter()
         self._failing_since: float | None = None
         earlier = folder.read()
         differing = [] if earlier is None else _differing(earlier, study)
@@ -63,6 +64,7 @@ class Ledger:
             )
         self.trials = folder.trials()
         self._lines = [json.dumps(trial.to_dict()) for trial in self.trials]
+        self._counts.update(trial.state for trial in self.trials)
         goes_on = earlier.run_id == study.run_id
         first = earlier.first_trial if goes_on else len(self.trials)
         # What failed, or was stopped, before somebody cleared the task is made again; after a kill it counts.
@@ -115,8 +117,10 @@ class Ledger:
             self.trials.append(trial)
             self._lines.append(line)
         else:
+            self._counts[self.trials[trial.number].state] -= 1
             self.trials[trial.number], self._lines[trial.number] = trial, line
         self._changed.add(trial.number)
+        self._counts[trial.state] += 1
         return self._rank(trial)
 
     def update(self, **fields: Any) -> None:
@@ -133,7 +137,7 @@ class Ledger:
             HopsError: the store is away for longer, or this is the last call.
         """
         changed, self._changed = self._changed, set()
-        self.update(counts=dict(Counter(trial.state for trial in self.trials)))
+        self.update(counts=dict(+self._counts))
         try:
             self._folder.write_trials(self._lines, changed)
             self._folder.write(self.study)
