@@ -8,8 +8,8 @@ import { LoadingBox } from "src/components/Loading";
 import { QueryView } from "src/components/QueryView";
 import { formatNumber, plural } from "src/format";
 import { Panel } from "src/pages/Runs/studies/Panel";
-import { addressOf, POLL_MS } from "src/pages/Runs/studies/queries";
-import { isSearching, type StudyDetail } from "src/pages/Runs/studies/trials";
+import { addressOf, pollMs } from "src/pages/Runs/studies/queries";
+import type { StudyDetail } from "src/pages/Runs/studies/trials";
 
 type Curves = Schemas["TrialCurves"];
 
@@ -20,7 +20,7 @@ export function IntermediateValues({ dagId, study }: { dagId: string; study: Stu
     "/api/dags/{dag_id}/studies/{task_id}/{map_index}/curves",
     addressOf(dagId, study),
     {
-      refetchInterval: isSearching(study) && POLL_MS,
+      refetchInterval: pollMs(study),
     },
   );
   return (

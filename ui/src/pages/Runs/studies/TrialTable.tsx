@@ -149,7 +149,12 @@ function columnsOf(
         mlflow_run === null ? (
           "–"
         ) : (
-          <Link as="button" color="fg.info" aria-label={`Open the run of trial ${number}`} onClick={() => onOpen(mlflow_run)}>
+          <Link
+            as="button"
+            color="fg.info"
+            aria-label={`Open the run of trial ${number}`}
+            onClick={() => onOpen(mlflow_run)}
+          >
             Open
           </Link>
         ),

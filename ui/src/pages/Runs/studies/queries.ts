@@ -1,8 +1,18 @@
 import { api } from "src/api/client";
 import { isSearching, type Study } from "src/pages/Runs/studies/trials";
 
-/** How often a study that goes on is looked at. */
-export const POLL_MS = 3000;
+const POLL_MS = 3000;
+const SLOW_MS = 10_000;
+const LARGE = 1000;
+
+/** How often a study that goes on is looked at: a large one, which takes longer to read, less often. */
+export function pollMs(study: Study | undefined): number | false {
+  if (study === undefined || !isSearching(study)) {
+    return false;
+  }
+  const trials = Object.values(study.counts).reduce((sum, count) => sum + count, 0);
+  return trials > LARGE ? SLOW_MS : POLL_MS;
+}
 
 /** What a study's routes are asked with. */
 export const addressOf = (
@@ -24,5 +34,5 @@ export const useStudies = (dagId: string) =>
 /** One study with its trials, again and again while it goes on. */
 export const useStudy = (dagId: string, study: Pick<Study, "task_id" | "map_index" | "name">) =>
   api.useQuery("get", "/api/dags/{dag_id}/studies/{task_id}/{map_index}", addressOf(dagId, study), {
-    refetchInterval: ({ state }) => (state.data && isSearching(state.data) ? POLL_MS : false),
+    refetchInterval: ({ state }) => pollMs(state.data),
   });
