@@ -198,10 +198,11 @@ def take_sheets(browser: Browser, url: str, views: Mapping[str, View], folder: P
         _picture(page, view, taken / f"{name.rpartition('/')[2]}.png")
     page.close()
     page = browser.new_page(viewport={"width": 1800, "height": 900})
-    columns = f"columns: {SHEET_COLUMNS[width]}; column-gap: 8px; margin: 8px"
-    shown = "".join(f'<img src="{name.rpartition("/")[2]}.png" style="width: 100%">' for name in views)
+    grid = f"display: grid; grid-template-columns: repeat({SHEET_COLUMNS[width]}, 1fr); gap: 8px; margin: 8px"
+    fit = f"width: 100%; aspect-ratio: {width} / {SHEET_WIDTHS[width]}; object-fit: contain; object-position: top"
+    shown = "".join(f'<img src="{name.rpartition("/")[2]}.png" style="{fit}">' for name in views)
     page_of_all = taken / "all.html"
-    page_of_all.write_text(f'<body style="{columns}">{shown}')
+    page_of_all.write_text(f'<body style="{grid}">{shown}')
     page.goto(page_of_all.as_uri())
     # Playwright itself writes PNG and JPEG only.
     cdp = page.context.new_cdp_session(page)

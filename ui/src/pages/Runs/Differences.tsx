@@ -31,7 +31,13 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
         <Table.Root size="sm" stickyHeader aria-label="Differences of the selected runs">
           <Table.Header>
             <Table.Row>
-              <Table.ColumnHeader position={{ md: "sticky" }} left={0} zIndex={2} bg="bg" minW={{ md: "220px" }} />
+              <Table.ColumnHeader
+                position={{ md: "sticky" }}
+                left={0}
+                zIndex={2}
+                bg="bg"
+                minW={{ base: "120px", md: "220px" }}
+              />
               {runs.map((run) => (
                 <Table.ColumnHeader key={run.run_id} textAlign="end" minW="150px" maxW="240px">
                   <AppLink to={runsPath(dagId, { run: run.run_id })} display="block" truncate title={run.name}>

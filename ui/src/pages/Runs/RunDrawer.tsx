@@ -31,7 +31,7 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
           <Drawer.Content maxW="min(920px, 92vw)">
             <Drawer.Header borderBottomWidth={1} py={3} pe={14}>
               <HStack gap={3} minW={0} wrap={{ base: "wrap", md: "nowrap" }}>
-                <Drawer.Title truncate title={run?.name} maxW="full">
+                <Drawer.Title truncate title={run?.name} flex={{ base: "1 0 100%", md: "0 1 auto" }}>
                   {run ? labelOf(run) : "Run"}
                 </Drawer.Title>
                 {run && <StateBadge state={stateOf(run)} />}
