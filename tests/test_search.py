@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, task
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.operators import SearchOperator, Uniform
@@ -27,6 +28,23 @@ def test_what_cannot_be_searched_is_refused_when_the_dag_is_parsed() -> None:
         SearchOperator(space={"lr": Uniform(0, 1)}, refit=True, refit_np=2, **SEARCH)
     operator = SearchOperator(space={"lr": Uniform(0, 1)}, np=2, **SEARCH)
     assert operator.training_options()["strategy"] == "horovod"
+
+
+def test_a_shared_study_is_never_skipped_and_its_trials_are_taken_over_all_the_same() -> None:
+    for study in (None, "lr"):
+        operator = SearchOperator(space={"lr": Uniform(0, 1)}, study=study, cache=True, **SEARCH)
+        assert operator._cache_enabled() is (study is None)
+        assert operator.step_params({})["reuse"] is True  # type: ignore[typeddict-item]
+
+
+def test_two_tasks_search_with_one_function() -> None:
+    with DAG("d", schedule=None):
+
+        @task.search(space={"leaves": [1, 2]}, metric="auc", direction="maximize", trials=2)
+        def train(context, leaves, depth=3): ...
+
+        train()
+        train.override(task_id="other", space={"depth": [1, 2]})(leaves=5)
 
 
 @pytest.mark.runtime

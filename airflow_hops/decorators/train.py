@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -115,6 +117,7 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
     )
 
     def __init__(self, *, python_callable: Callable[..., Any], space: Space | str, **kwargs: Any) -> None:
+        python_callable = _copy(python_callable)  # another task of the function may have another space
         signature = inspect.signature(python_callable)
         of_trials = space.keys() if isinstance(space, Mapping) else signature.parameters.keys() - kwargs["op_kwargs"]
         if not isinstance(space, Mapping):  # a function makes it: what the DAG gives is given by name
@@ -128,6 +131,18 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
         shipped = super().program(context)["shipped"]
         named = {**dict(zip(self._positional_names(), shipped["args"], strict=False)), **shipped["kwargs"]}
         return {"shipped": {**shipped, "args": [], "kwargs": named}}
+
+
+def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of its own, with the same code."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    copied = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(copied, function)
+    return copied
 
 
 def train_task(

@@ -110,7 +110,11 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of :func:`airflow_hops.runtime.search.run`."""
-        return {**self.search, "training": self.training(context), "reuse": self._cache_enabled()}
+        return {**self.search, "training": self.training(context), "reuse": super()._cache_enabled()}
+
+    def _cache_enabled(self) -> bool:
+        """Not where runs share a study: each adds trials to it, also to one with the same inputs."""
+        return self.search["study"] is None and super()._cache_enabled()
 
     def training_options(self) -> dict[str, Any]:
         """The ranks of a trial, and how its model is exported."""

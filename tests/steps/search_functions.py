@@ -56,17 +56,19 @@ def deadly(context: TrainContext, x: int) -> int:
     return x
 
 
-def failing(context: TrainContext, x: int) -> float:
+def failing(context: TrainContext, x: int) -> Any:
     """Fails in several ways."""
     match x:
         case 0:
-            return 0.0
+            return {"loss": 0.0, "ratio": float("nan"), "count": 10**400}
         case 1:
             raise ValueError("x is 1")
         case 2:
             os.kill(os.getpid(), 9)
         case 3:
             return float("nan")
+        case 6:
+            time.sleep(600)
     raise OSError("something else")
 
 
@@ -83,6 +85,12 @@ def conditional(trial: Any) -> dict[str, Any]:
     if kind == "flat":
         return {"x": trial.suggest_float("x", 0, 2)}
     return {"x": trial.suggest_float("x", 0, 2), "y": trial.suggest_float("y", 0, 1)}
+
+
+def dependent(trial: Any) -> None:
+    """A space whose bounds depend on another parameter."""
+    trial.suggest_int("a", 1, 3)
+    trial.suggest_int("b", 1, 10 * trial.params["a"])
 
 
 def tree(context: TrainContext, leaf: int, depth: int = 3) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ from airflow_hops.contract.search import Choice, SearchOptions, TrialRecord
 from airflow_hops.contract.search.space import Dimension, IntUniform, LogUniform
 from airflow_hops.runtime.search.differential_evolution import DifferentialEvolutionSampler
 from airflow_hops.runtime.step.context import resolve
+
+log = logging.getLogger(__name__)
 
 _STATES = {"running": TrialState.RUNNING, "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
 _RUNG = "completed_rung"
@@ -139,22 +142,30 @@ class OptunaStudy:
         return {name: value for name, value in trial._get_latest_trial().system_attrs.items() if _RUNG in name}
 
     def importance(self) -> dict[str, float]:
-        """Share of each parameter in the variance of the first metric: fANOVA (F. Hutter et al., ICML 2014)."""
+        """Share of each parameter in the variance of the first metric: fANOVA (F. Hutter et al., ICML 2014).
+
+        Parameters whose bounds depend on others are left out. It never raises: a search does not fail for want of it.
+        """
         trials = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))[-_IMPORTANCE_TRIALS:]
         shared = set.intersection(*(set(trial.params) for trial in trials)) if trials else set()
-        varying = [n for n in sorted(shared) if any(t.params[n] != trials[0].params[n] for t in trials)]
+        fixed = [n for n in sorted(shared) if all(t.distributions[n] == trials[0].distributions[n] for t in trials)]
+        varying = [n for n in fixed if any(t.params[n] != trials[0].params[n] for t in trials)]
         if len(trials) < 4 or not varying or len({(trial.values or [0.0])[0] for trial in trials}) < 2:
             return {}
         study = optuna.create_study(directions=list(self._options.directions))
         study.add_trials(trials)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            found = optuna.importance.get_param_importances(
-                study,
-                evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0),
-                params=varying,
-                target=lambda trial: trial.values[0],
-            )
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                found = optuna.importance.get_param_importances(
+                    study,
+                    evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0),
+                    params=varying,
+                    target=lambda trial: trial.values[0],
+                )
+        except Exception as error:
+            log.warning("the importance of parameters cannot be computed: %s", error)
+            return {}
         return {name: round(float(share), 4) for name, share in found.items() if math.isfinite(share)}
 
     def _points(self, done: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,13 +15,12 @@ from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.search import SearchOptions, TrialRecord
 from airflow_hops.contract.search.study import StudyState, TrialState
 from airflow_hops.contract.times import now
-from airflow_hops.runtime.gang.failures import describe_exit
 from airflow_hops.runtime.search.ledger import Ledger, thinned, trial_key
 from airflow_hops.runtime.search.optuna_study import OptunaStudy, Proposal
 from airflow_hops.runtime.search.processes import TrialEvent
+from airflow_hops.runtime.search.running import RunningTrial, described
 from airflow_hops.runtime.search.tracking import StudyRuns
 from airflow_hops.runtime.search.trial import Assignment
-from airflow_hops.runtime.train.stage import metrics_of
 from airflow_hops.store.studies import StudyFolder
 
 _WAIT_S = 0.5
@@ -47,22 +46,6 @@ class Trials(Protocol):
     def events(self, timeout_s: float) -> Iterator[TrialEvent]:
         """What has come from trials."""
         ...
-
-
-@dataclass
-class _Running:
-    """A trial that runs."""
-
-    began: float
-    output: Path
-    series: dict[int, float] = field(default_factory=dict)
-    curves: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
-    ending: tuple[TrialState, str] | None = None
-    result: Mapping[str, Any] | None = None
-    error: Mapping[str, Any] | None = None
-    heard: bool = False
-    lacks_metric: bool = False
 
 
 class Search:
@@ -100,10 +83,11 @@ class Search:
         self.keep: Callable[[TrialRecord, Path, Mapping[str, Any]], None] = lambda *_: None
         self.ended: Callable[[TrialRecord, Path], None] = lambda *_: None
         self.say: Callable[[float, str], None] = lambda *_: None
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, RunningTrial] = {}
         self._waiting: list[TrialRecord] = []
         self._began, self._looked, self._saved, self._weighed = time.monotonic(), 0.0, 0.0, time.monotonic()
         self._importance_of, self._save_took_s, self._has_news = 0, 0.0, False
+        self._importance = ledger.study.importance
         self._stopped_by: str | None = None
         self._failure: tuple[str, bool] | None = None
         self._exhausted = False
@@ -130,18 +114,26 @@ class Search:
                 state = "failed" if state == "complete" else state
                 raise self._no_winner()
             return self._ledger.best
-        except HopsError as raised:
-            error = str(raised)
+        except BaseException as raised:
+            error = str(raised) if isinstance(raised, HopsError) else f"{type(raised).__name__}: {raised}"
             state = state if state == "stopped" else "failed"
             raise
         finally:
-            for number in self._running:
-                self._trials.end(number)
-            self._runs.finish(state)
-            self._take_run_ids()
-            importance = self._study.importance() if state != "failed" else self._ledger.study.importance
-            self._ledger.update(state=state, error=error, ended=now(), importance=importance)
-            self._ledger.save(final=True)
+            self._close(state, error)
+
+    def _close(self, state: StudyState, error: str | None) -> None:
+        """Ends what still runs, and writes how the search ended."""
+        for number in self._running:
+            self._trials.end(number)
+        why = f"{self._stopped_by} stopped the search" if self._stopped_by else f"the search ended: {error}"
+        for trial in [trial for trial in self._ledger.trials if trial.state == "running"]:
+            self._ledger.put(replace(trial, state="stopped", reason=why[:_REASON_CHARACTERS], ended=now()))
+        self._runs.finish(state)
+        if state != "failed":
+            self._weigh()
+        self._take_run_ids()
+        self._ledger.update(state=state, error=error, ended=now())
+        self._ledger.save(final=True)
 
     def _work(self) -> None:
         while True:
@@ -169,9 +161,7 @@ class Search:
         if proposal is None:
             return False
         trial = self._record(proposal)
-        if trial.key in self.earlier:
-            self._take_over(trial)
-        else:
+        if not self._take_over(trial):
             self._start(trial)
         return True
 
@@ -193,15 +183,19 @@ class Search:
         output = self._scratch / f"trial-{trial.number}"
         shutil.rmtree(output, ignore_errors=True)
         self._ledger.put(replace(trial, slot=slot))
-        self._running[trial.number] = _Running(time.monotonic(), output)
+        self._running[trial.number] = RunningTrial(time.monotonic(), output)
         self._trials.start(Assignment(trial.number, slot, dict(trial.params), self._np, str(output)))
 
-    def _take_over(self, trial: TrialRecord) -> None:
-        name, earlier = self.earlier[trial.key]
+    def _take_over(self, trial: TrialRecord) -> bool:
+        """Takes the values of an earlier trial of the same key, if it has all metrics of this search."""
+        name, earlier = self.earlier.get(trial.key, ("", None))
+        values = [earlier.metrics.get(each, math.nan) for each in self._options.metrics] if earlier else []
+        if earlier is None or not all(map(math.isfinite, values)):
+            return False
         taken = replace(
             trial,
             state="complete",
-            values=earlier.values,
+            values=values,
             metrics=earlier.metrics,
             intermediate=earlier.intermediate,
             has_model=earlier.has_model,
@@ -209,9 +203,10 @@ class Search:
             seconds=0.0,
             taken_from=f"{name}#{earlier.number}",
         )
-        self._study.tell(trial.number, earlier.values)
+        self._study.tell(trial.number, values)
         self._ledger.put(taken)
         self._runs.log(taken, [])
+        return True
 
     def _hear(self, event: TrialEvent) -> None:
         running = self._running.get(event.number)
@@ -226,14 +221,9 @@ class Search:
         elif event.kind == "ended":
             self._finish(event.number, event.value)
 
-    def _take_report(self, number: int, running: _Running, step: int, metrics: Mapping[str, float]) -> None:
-        running.metrics.update(metrics)
-        running.curves.append((step, metrics))
-        value = metrics.get(self._options.metrics[0])
-        if value is None or not math.isfinite(value) or step in running.series or step < 0 or running.ending:
-            return
-        running.series[step], running.heard = value, True
-        if self._study.report(number, step, value):
+    def _take_report(self, number: int, running: RunningTrial, step: int, metrics: Mapping[str, float]) -> None:
+        value = running.take(step, metrics, self._options.metrics[0])
+        if value is not None and self._study.report(number, step, value):
             self._end(number, "pruned", f"{self._options.pruner} pruned it at step {step}")
 
     def _end(self, number: int, state: TrialState, reason: str) -> None:
@@ -245,31 +235,19 @@ class Search:
     def _finish(self, number: int, code: int) -> None:
         """Takes what came of a trial, whose process has ended."""
         running = self._running[number]
-        state: TrialState = "failed"
-        reason, values = "", None
-        metrics: dict[str, float] = {}
-        if running.result is not None:
-            metrics = {**running.metrics, **metrics_of(running.result), **self._returned(running.result["value"])}
-            running.lacks_metric = any(name not in metrics for name in self._options.metrics)
-            values, reason = self._values(metrics)
-            state = "failed" if values is None else "complete"
-        elif running.ending is not None:
-            state, reason = running.ending
-        elif running.error is not None:
-            reason = running.error["message"]
-        else:
-            reason = f"its process was ended by {describe_exit(code)}"
+        state, reason, metrics = running.outcome(self._options.metrics, code)
+        values = [metrics[name] for name in self._options.metrics] if state == "complete" else None
         trial = replace(
             self._ledger.trials[number],
             state=state,
             values=values or (),
-            metrics=metrics if values else {},
+            metrics=metrics,
             reason=reason[:_REASON_CHARACTERS],
             intermediate=thinned(sorted(running.series.items())),
             ended=now(),
             seconds=round(time.monotonic() - running.began, 3),
             has_model=running.result is not None and running.result["model"] is not None,
-            resources=_resources(running.result),
+            resources=running.resources,
             pruner_state=self._study.tell(number, values, pruned=state == "pruned"),
         )
         del self._running[number]
@@ -286,25 +264,7 @@ class Search:
         if state == "failed":
             self._count_failure(trial, running)
 
-    def _values(self, metrics: Mapping[str, float]) -> tuple[list[float] | None, str]:
-        """The metrics of the search; or why they are none."""
-        for name in self._options.metrics:
-            if name not in metrics:
-                known = ", ".join(sorted(metrics)) or "none at all"
-                return None, (
-                    f"metric {name!r} was not reported; reported were: {known}. Report it with context.report(step, "
-                    f"{name}=…), return it, or name one of those"
-                )
-            if not math.isfinite(metrics[name]):
-                return None, f"metric {name!r} is {metrics[name]}, expected a finite number"
-        return [float(metrics[name]) for name in self._options.metrics], ""
-
-    def _returned(self, value: Any) -> dict[str, float]:
-        """The numbers in what a function returned that is no model; one number alone is the metric."""
-        given = value if isinstance(value, Mapping) else {self._options.metrics[0]: value}
-        return {n: float(v) for n, v in given.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-
-    def _count_failure(self, trial: TrialRecord, running: _Running) -> None:
+    def _count_failure(self, trial: TrialRecord, running: RunningTrial) -> None:
         retryable = running.error is None or bool(running.error.get("retryable", True))
         self._failure = (f"trial {trial.number}: {trial.reason}", retryable)
         own = self._ledger.own
@@ -333,7 +293,7 @@ class Search:
             self._answer_stops()
         if at - self._weighed > _IMPORTANCE_S and len(self._ledger.trials) > 1.1 * self._importance_of:
             self._importance_of = len(self._ledger.trials)
-            self._runs.do(lambda: self._ledger.update(importance=self._study.importance()))
+            self._runs.do(self._weigh)
             self._weighed = time.monotonic()
         if at - self._saved > (2 * self._save_took_s if self._has_news else _SAVE_S):
             for number, running in self._running.items():
@@ -345,6 +305,10 @@ class Search:
             self._ledger.save()
             self._has_news, self._saved = False, time.monotonic()
             self._save_took_s = self._saved - at
+
+    def _weigh(self) -> None:
+        """What the thread does: the record is this one's alone."""
+        self._importance = self._study.importance()
 
     def _answer_stops(self) -> None:
         try:
@@ -359,7 +323,7 @@ class Search:
             log.warning("requests to stop cannot be read: %s", error)
 
     def _take_run_ids(self) -> None:
-        self._ledger.update(mlflow_run=self._runs.parent)
+        self._ledger.update(mlflow_run=self._runs.parent, importance=self._importance)
         for number, run in self._runs.take_ids():
             self._ledger.put(replace(self._ledger.trials[number], mlflow_run=run))
 
@@ -371,30 +335,10 @@ class Search:
 
     def _say(self, trial: TrialRecord) -> None:
         counts, best, metric = self._counts(), self._ledger.best, self._options.metrics[self._options.chosen]
-        params = ", ".join(
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in trial.params.items()
-        )
-        if trial.state == "failed":
-            log.warning("trial %d failed (%s): %s", trial.number, params, trial.reason)
-        else:
-            values = " ".join(f"{n}={v:.5g}" for n, v in zip(self._options.metrics, trial.values, strict=False))
-            log.info(
-                "trial %d %s: %s (%s; %.1f s)",
-                trial.number,
-                trial.state,
-                values or trial.reason,
-                params,
-                trial.seconds or 0.0,
-            )
+        level = logging.WARNING if trial.state == "failed" else logging.INFO
+        log.log(level, "%s", described(trial, self._options.metrics))
         done = sum(counts.values()) - counts.pop("running", 0)
         found = "" if best is None else f", best {metric} {best.values[self._options.chosen]:.5g} (#{best.number})"
         others = "".join(f", {counts[state]} {state}" for state in ("pruned", "failed", "stopped") if counts.get(state))
         text = f"{done} of {self._options.wanted} trials{found}, {len(self._running)} running{others}"
         self.say(done / self._options.wanted, text)
-
-
-def _resources(result: Mapping[str, Any] | None) -> dict[str, Any]:
-    if result is None:
-        return {}
-    return {"hosts": result["hosts"], "ranks": result["ranks"], "threads": result["threads_per_rank"]}

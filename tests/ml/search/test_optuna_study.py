@@ -137,5 +137,11 @@ def test_a_function_makes_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
         )  # fmt: skip
     assert {tuple(sorted(trial.params)) for trial in found} == {("x",), ("x", "y")}
     assert OptunaStudy(given, found).ask() is not None
+    study = OptunaStudy(options(space="search_functions:dependent", sampler="random"), [])
+    for number in range(8):
+        proposal = study.ask()
+        assert proposal is not None
+        study.tell(number, [float(proposal.params["a"])])
+    assert study.importance() == {"a": 1.0}
     with pytest.raises(BadInput, match="returned 3; expected parameters by name"):
         OptunaStudy(options(space="search_functions:no_space"), []).ask()

@@ -81,13 +81,16 @@ def test_a_person_stops_a_trial_and_the_search(searches: Searches) -> None:
 def test_a_trial_that_fails_is_a_failed_trial_with_its_reason(searches: Searches) -> None:
     searches("failing", {"x": [0, 1, 2, 3]}, sampler="grid", trials=None)
     assert [trial.state for trial in searches.trials()] == ["complete", "failed", "failed", "failed"]
+    assert searches.trials()[0].metrics.keys().isdisjoint({"ratio", "count"})
     reasons = [trial.reason for trial in searches.trials()]
     assert "ValueError: x is 1" in reasons[1] and "SIGKILL" in reasons[2]
     assert reasons[3] == "metric 'loss' is nan, expected a finite number"
     with pytest.raises(HopsError, match="2 trials failed, more than max_failures=1 allows; the last of them, trial 2"):
-        searches("failing", {"x": [0, 1, 2, 3]}, sampler="grid", trials=None, run_id="two", max_failures=1)
+        searches("failing", {"x": [6, 1, 2]}, sampler="grid", trials=None, parallel=2, run_id="two", max_failures=1)
     record = searches.record("two")
     assert record.state == "failed" and record.error is not None and "max_failures=1" in record.error
+    slept = searches.trials("two")[0]
+    assert slept.state == "stopped" and slept.reason.startswith("the search ended: 2 trials failed") and slept.ended
     with pytest.raises(HopsError, match=r"no trial is complete \(2 failed\); trial 1: OSError: something else"):
         searches("failing", {"x": [4, 5]}, sampler="grid", trials=None, run_id="three")
 
@@ -115,6 +118,9 @@ def test_a_trial_that_was_run_before_is_taken_over(searches: Searches, notes: Pa
     trials = searches.trials("two")
     assert [trial.taken_from for trial in trials] == ["one#0", "one#1", None]
     assert [trial.values for trial in trials] == [[0.25], [1.0], [2.25]] and searches.record("two").best == 0
+    searches("parabola", {"x": [1.5, 2.0]}, run_id="far", metrics=["distance"], directions=["maximize"], **given)
+    assert [(t.taken_from, t.values) for t in searches.trials("far")] == [("one#0", [1.5]), ("one#1", [2.0])]
+    assert searches.record("far").best == 1
     searches("parabola", {"x": [1.5]}, run_id="three", **{**given, "params": {"notes": str(notes), "steps": 1}})
     searches("parabola", {"x": [1.5]}, run_id="four", reuse=False, **given)
     assert noted(notes) == [1.5, 1.5, 1.5, 2.0, 2.5]
