@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from written_studies import write_study
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.search import (
@@ -21,7 +22,7 @@ from airflow_hops.contract.search import (
 )
 from airflow_hops.contract.search.space import space_of_dict, space_to_dict
 from airflow_hops.store import ArtifactStore
-from airflow_hops.store.studies import TRIALS_A_FILE, searching_tasks, study_folder, study_names
+from airflow_hops.store.studies import TRIALS_A_FILE, recorded_studies, searching_tasks, study_folder, study_names
 
 OPTIONS = {"training": {}, "space": {"lr": LogUniform(1e-4, 1e-2)}, "metrics": ["auc"], "directions": ["maximize"]}
 
@@ -125,6 +126,38 @@ def test_the_record_of_a_study_is_read_as_it_was_written(tmp_path: Path) -> None
     folder.write_trials([*lines[:TRIALS_A_FILE], "broken"], [TRIALS_A_FILE])
     with pytest.raises(BadInput, match=r"trials-001\.jsonl"):
         folder.trials()
+
+
+DAMAGES = [
+    ("study.json", {"counts": None}, "counts is null, expected an object (of each name an integer)"),
+    ("study.json", {"started": None}, "started is null, expected text"),
+    ("study.json", {"task_id": None}, "task_id is null"),
+    ("study.json", {"trials": "many"}, 'trials is "many", expected an integer'),
+    ("study.json", {"best": 10**30}, "expected an integer or null"),
+    ("trials-000.jsonl", {"params": None}, "line 2: params is null"),
+    ("trials-000.jsonl", {"values": None}, "line 2: values is null, expected a list (each a number)"),
+    ("trials-000.jsonl", {"values": [10**400]}, "line 2: values is [1000"),
+    ("trials-000.jsonl", {"seconds": "x"}, 'line 2: seconds is "x", expected a number or null'),
+    ("trials-000.jsonl", {"intermediate": [[1]]}, "line 2: intermediate has [1], expected pairs"),
+    ("trials-000.jsonl", {"intermediate": [5]}, "line 2: intermediate is [5]"),
+]
+
+
+@pytest.mark.parametrize(("file", "damage", "says"), DAMAGES)
+def test_a_field_of_another_type_is_named(tmp_path: Path, file: str, damage: dict[str, Any], says: str) -> None:
+    store = ArtifactStore(str(tmp_path))
+    folder = write_study(store, "flights", "one", 3)
+    write_study(store, "flights", "other", 3)
+    uri = f"{folder.uri}/{file}"
+    lines = store.read_text(uri).splitlines() if file != "study.json" else ["", store.read_text(uri)]
+    lines[1] = json.dumps({**json.loads(lines[1]), **damage})
+    store.write_text(uri, "\n".join(lines))
+    with pytest.raises(BadInput) as refused:
+        folder.read(), folder.trials()
+    assert f"{file}: not the record of" in str(refused.value) and says in str(refused.value)
+    found, damaged = recorded_studies(store, "flights")
+    expected = (["other"], [str(refused.value)]) if file == "study.json" else (["one", "other"], [])
+    assert (sorted(record.name for _, record in found), [str(each) for each in damaged]) == expected
 
 
 def test_a_stop_is_asked_for_and_answered(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def write_study(store: ArtifactStore, dag_id: str, name: str, trials: int, **fie
             replace(each, state="running", values=(), reason="", ended=None, seconds=None) for each in made[-2:]
         ]
     complete = [each for each in made if each.state == "complete"]
+    best = max(complete, key=lambda each: each.values[0]) if complete else None
     counts = {state: sum(each.state == state for each in made) for state in ("complete", "pruned", "failed", "running")}
     record = StudyRecord(
         **{
@@ -67,7 +68,8 @@ def write_study(store: ArtifactStore, dag_id: str, name: str, trials: int, **fie
             "ended": None if running else _BEGAN.format(59, 0),
             "base": "0" * 64,
             "counts": {state: count for state, count in counts.items() if count},
-            "best": max(complete, key=lambda each: each.values[0]).number if complete else None,
+            "done": trials - counts["running"],
+            **({} if best is None else {"best": best.number, "best_values": best.values, "best_params": best.params}),
             "pareto": _front(complete) if len(metrics) > 1 else [],
             "importance": {"lr": 0.71, "units": 0.2, "dropout": 0.06, "optimizer": 0.03},
             **fields,

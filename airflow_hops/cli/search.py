@@ -56,22 +56,27 @@ def search(args: Namespace) -> None:
 
 
 def _list(store: ArtifactStore, args: Namespace) -> None:
-    records = sorted(recorded_studies(store, args.dag_id), key=lambda each: each[1].started, reverse=True)
-    rows = []
-    for folder, record in records:
-        best = None if record.best is None else folder.trial(record.best)
-        rows.append(
-            {
-                "study": record.name,
-                "task": record.task_id,
-                "state": _state(record),
-                "trials": f"{_ended(record)}/{record.trials}",
-                **{state: record.counts.get(state, 0) for state in ("running", "pruned", "failed")},
-                "best": "" if best is None else _values(record, best),
-                "started": record.started,
-            }
-        )
+    rows = [
+        {
+            "study": record.name,
+            "task": record.task_id,
+            "state": _state(record),
+            "trials": f"{record.done}/{record.trials}",
+            **{state: record.counts.get(state, 0) for state in ("running", "pruned", "failed")},
+            "best": _values(record, record.best_values),
+            "started": record.started,
+        }
+        for _, record in sorted(_studies(store, args), key=lambda each: each[1].started, reverse=True)
+    ]
     AirflowConsole().print_as(rows, output=args.output)
+
+
+def _studies(store: ArtifactStore, args: Namespace) -> list[tuple[StudyFolder, StudyRecord]]:
+    """The DAG's studies; what is wrong with those that cannot be read is said."""
+    found, damaged = recorded_studies(store, args.dag_id)
+    for error in damaged:
+        print(f"A damaged study is left out: {error}", file=sys.stderr)
+    return found
 
 
 def _find(store: ArtifactStore, args: Namespace) -> tuple[StudyFolder, StudyRecord]:
@@ -80,7 +85,7 @@ def _find(store: ArtifactStore, args: Namespace) -> tuple[StudyFolder, StudyReco
     Raises:
         BadInput: there is none, or there are several of that name.
     """
-    known = [each for each in recorded_studies(store, args.dag_id) if args.task in (None, each[1].task_id)]
+    known = [each for each in _studies(store, args) if args.task in (None, each[1].task_id)]
     found = [each for each in known if args.study in (None, each[1].name)]
     if not found:
         names = ", ".join(sorted(record.name for _, record in known)[:8])
@@ -97,6 +102,8 @@ def _stop(folder: StudyFolder, record: StudyRecord, numbers: Sequence[int]) -> N
     """Asks the search to end trials, or without a number itself."""
     if record.state != "running":
         raise BadInput(f"study {record.name!r} is {record.state}; only a running one can be stopped")
+    if (ended := _killed(record)) is not None:
+        raise BadInput(f"study {record.name!r} does not run: its task is {ended}")
     for number in numbers:
         trial = folder.trial(number)
         if trial is None or trial.state != "running":
@@ -131,7 +138,7 @@ def _follow(folder: StudyFolder) -> None:
     else:
         before = ""
         for record in _looks(folder):
-            line = _progress(record, folder.trials())
+            line = _progress(record)
             if line != before:
                 print(line, flush=True)
             before = line
@@ -155,16 +162,16 @@ def _looks(folder: StudyFolder) -> Iterator[StudyRecord]:
 def _picture(record: StudyRecord, trials: list[TrialRecord]) -> RenderableType:
     head, *rest = _lines(record, trials)
     bar = Table.grid()  # a bar alone would not end its line
-    bar.add_row(ProgressBar(total=record.trials, completed=_ended(record), width=_BAR_COLUMNS))
+    bar.add_row(ProgressBar(total=record.trials, completed=record.done, width=_BAR_COLUMNS))
     return Group(Text(head, style="bold"), bar, *map(Text, rest))
 
 
 def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
     """A study in words: its state, how far it is, the best so far, running trials, failures."""
-    found = [f"{record.name}, task {record.task_id}: {_state(record)}", _progress(record, trials)]
-    best = next((trial for trial in trials if trial.number == record.best), None)
-    if best is not None:
-        found.append(f"Best: trial {best.number}, {_values(record, best)}, with {_params(best.params)}")
+    found = [f"{record.name}, task {record.task_id}: {_state(record)}", _progress(record)]
+    if record.best is not None:
+        reached = _values(record, record.best_values)
+        found.append(f"Best: trial {record.best}, {reached}, with {_params(record.best_params)}")
     if record.pareto:
         found.append(f"Pareto front: trials {', '.join(map(str, record.pareto))}")
     if record.importance:
@@ -186,11 +193,10 @@ def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
     return found
 
 
-def _progress(record: StudyRecord, trials: list[TrialRecord]) -> str:
+def _progress(record: StudyRecord) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in record.counts.items())
-    best = next((trial for trial in trials if trial.number == record.best), None)
-    reached = "" if best is None else f"; best {_values(record, best)} (trial {best.number})"
-    return f"{_ended(record)} of {record.trials} trials: {counts or 'none yet'}{reached}"
+    reached = "" if record.best is None else f"; best {_values(record, record.best_values)} (trial {record.best})"
+    return f"{record.done} of {record.trials} trials: {counts or 'none yet'}{reached}"
 
 
 def _state(record: StudyRecord) -> str:
@@ -207,14 +213,8 @@ def _killed(record: StudyRecord) -> str | None:
         return None  # no database of Airflow's here, as on a machine of workers: the record is all that there is
 
 
-def _ended(record: StudyRecord) -> int:
-    """How many trials of this run have ended; those of earlier runs that shared the study are not counted."""
-    ended = sum(count for state, count in record.counts.items() if state != "running")
-    return min(max(ended - record.first_trial, 0), record.trials)
-
-
-def _values(record: StudyRecord, trial: TrialRecord) -> str:
-    return ", ".join(f"{name} {value:.5g}" for name, value in zip(record.metrics, trial.values, strict=False))
+def _values(record: StudyRecord, values: Sequence[float]) -> str:
+    return ", ".join(f"{name} {value:.5g}" for name, value in zip(record.metrics, values, strict=False))
 
 
 def _params(params: Mapping[str, Any]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Self
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 _WHERE_TOLD = "where told"
 
@@ -48,6 +50,67 @@ class JsonFields:
         known = {each: getattr(self, each.name) for each in fields(self) if each.name != "more"}
         told = {each.name: v for each, v in known.items() if v is not None or _WHERE_TOLD not in each.metadata}
         return {**self.more, **{name: as_json(item) for name, item in told.items()}}
+
+
+@dataclass(frozen=True)
+class CheckedFields(JsonFields):
+    """A JSON object whose fields must have the types that the class gives them when it is read.
+
+    Of a ``Literal`` the type alone is checked: a newer version may know more values.
+    """
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """Reads the JSON object.
+
+        Raises:
+            TypeError: as :meth:`JsonFields.from_dict`; or a field is of another type.
+        """
+        made = super().from_dict(value)
+        fields_of = vars(made)
+        for name, accepts, words in _checks(cls):  # type: ignore[arg-type]  # as above
+            if not accepts(item := fields_of[name]):
+                raise TypeError(f"{name} is {json.dumps(item)[:80]}, expected {words}")
+        return made
+
+
+_Accepts = Callable[[Any], bool]
+_PLAIN: Mapping[Any, tuple[_Accepts, str]] = {
+    Any: (lambda _: True, "any value"),
+    str: (lambda value: type(value) is str, "text"),
+    bool: (lambda value: type(value) is bool, "true or false"),
+    int: (lambda value: type(value) is int and abs(value) < 2**63, "an integer"),
+    float: (lambda value: type(value) is float or (type(value) is int and abs(value) < 2**63), "a number"),
+    NoneType: (lambda value: value is None, "null"),
+}
+
+
+@cache
+def _checks(cls: Any) -> tuple[tuple[str, _Accepts, str], ...]:
+    hints = get_type_hints(cls)
+    return tuple((name, *_check(hints[name])) for name in sorted(_names(cls)))
+
+
+def _check(hint: Any) -> tuple[_Accepts, str]:
+    """Whether a value of JSON is of a type, and the type in words."""
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, of = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return _check(type(of[0]))
+    if origin in (UnionType, Union):
+        parts = [_check(each) for each in of]
+        return lambda value: any(accepts(value) for accepts, _ in parts), " or ".join(words for _, words in parts)
+    if origin is Mapping:
+        accepts, words = _check(of[1])
+        return (
+            lambda value: isinstance(value, dict) and all(map(accepts, value.values())),
+            f"an object (of each name {words})",
+        )
+    if origin is Sequence:
+        accepts, words = _check(of[0])
+        return lambda value: isinstance(value, list | tuple) and all(map(accepts, value)), f"a list (each {words})"
+    raise TypeError(f"{hint!r}: not a type that is checked")
 
 
 @cache

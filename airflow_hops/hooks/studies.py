@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import State
@@ -16,22 +18,21 @@ def task_of(record: StudyRecord) -> tuple[str, int]:
     return task_id, int(index) if index.isdecimal() else -1
 
 
-def task_state(record: StudyRecord) -> str | None:
-    """State of the task instance that searches; None where Airflow has none any more."""
-    task_id, map_index = task_of(record)
+def task_states(records: Sequence[StudyRecord]) -> list[str | None]:
+    """For each study, the state of the task instance that searches; None where Airflow has none any more."""
+    which = TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index
+    wanted = [(record.dag_id, record.run_id, *task_of(record)) for record in records]
     with create_session() as session:
-        state = session.scalar(
-            select(TaskInstance.state).where(
-                TaskInstance.dag_id == record.dag_id,
-                TaskInstance.run_id == record.run_id,
-                TaskInstance.task_id == task_id,
-                TaskInstance.map_index == map_index,
+        rows = session.execute(
+            select(*which, TaskInstance.state).where(
+                *(column.in_({each[place] for each in wanted}) for place, column in enumerate(which))
             )
         )
-    return None if state is None else str(state)
+        states = {tuple(key): state for *key, state in rows}
+    return [None if (state := states.get(each)) is None else str(state) for each in wanted]
 
 
 def ended_without_record(record: StudyRecord) -> str | None:
     """The state of a task that has ended although its study says that it runs; None where there is no such thing."""
-    state = task_state(record) if record.state == "running" else None
+    state = task_states([record])[0] if record.state == "running" else None
     return state if state in {str(each) for each in State.finished} else None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from airflow_hops.contract.artifacts import BadInput, Producer
 from airflow_hops.contract.search import StudyRecord, TrialRecord
@@ -41,11 +42,13 @@ class StudyFolder:
         """
         uri = f"{self.uri}/{_STUDY}"
         try:
-            return StudyRecord.from_dict(self.store.read_json(uri))
+            text = self.store.read_text(uri)
         except FileNotFoundError:
             return None
-        except TypeError as error:
-            raise BadInput(f"{uri}: not the record of a study ({error})") from error
+        try:
+            return _study_in(text)
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{uri}: not the record of a study ({error}); restore it, or remove the study") from error
 
     def write(self, study: StudyRecord) -> None:
         """Writes the study; the search's job alone does."""
@@ -71,10 +74,10 @@ class StudyFolder:
         except FileNotFoundError:
             return None
 
-    def _read(self, name: str) -> list[TrialRecord]:
+    def _read(self, name: str) -> tuple[TrialRecord, ...]:
         uri = f"{self.uri}/{name}"
         try:
-            return [TrialRecord.from_dict(json.loads(line)) for line in self.store.read_text(uri).splitlines()]
+            return _trials_in(self.store.read_text(uri))
         except (ValueError, TypeError) as error:
             raise BadInput(f"{uri}: not the record of trials ({error}); restore it, or remove the study") from error
 
@@ -146,19 +149,38 @@ def searching_tasks(store: ArtifactStore, dag_id: str) -> list[str]:
     return store.names(store.uri("_state", "studies", dag_id))
 
 
-def recorded_studies(store: ArtifactStore, dag_id: str) -> Iterator[tuple[StudyFolder, StudyRecord]]:
-    """All studies of a DAG, in no order.
-
-    Raises:
-        BadInput: a record is damaged.
-    """
+def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[StudyFolder, StudyRecord]], list[BadInput]]:
+    """All studies of a DAG, in no order, and what is wrong with those whose records are damaged."""
+    found, damaged = [], []
     for task in searching_tasks(store, dag_id):
         for name in study_names(store, dag_id, task):
             folder = study_folder(store, dag_id, task, name)
-            record = folder.read()
+            try:
+                record = folder.read()
+            except BadInput as error:
+                damaged.append(error)
+                continue
             # Names are made safe for file systems: those of two DAGs may be one folder.
             if record is not None and record.dag_id == dag_id:
-                yield folder, record
+                found.append((folder, record))
+    return found, damaged
+
+
+# What is read again and again while somebody looks at a page is the same text most times.
+@lru_cache(maxsize=1024)
+def _study_in(text: str) -> StudyRecord:
+    return StudyRecord.from_dict(json.loads(text))
+
+
+@lru_cache(maxsize=24)
+def _trials_in(text: str) -> tuple[TrialRecord, ...]:
+    trials = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            trials.append(TrialRecord.from_dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise TypeError(f"line {number}: {error}") from error
+    return tuple(trials)
 
 
 def _file_of(number: int) -> str:

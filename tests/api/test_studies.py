@@ -45,7 +45,16 @@ def test_studies_are_listed_the_newest_first(api: Api, studies: Any) -> None:
     assert running["best"]["values"] == [max(each.values[0] for each in trials.values() if each.values)]
     assert running["best"]["params"] == trials[running["best"]["number"]].params
     assert running["counts"] == {"complete": 22, "pruned": 4, "failed": 2, "running": 2}
-    assert api.get("/api/dags/pages_other/studies").json() == {"studies": [], "total_entries": 0}
+    assert api.get("/api/dags/pages_other/studies").json() == {"studies": [], "total_entries": 0, "damaged": []}
+
+
+def test_a_damaged_study_is_named_and_the_others_are_listed(api: Api, studies: Any) -> None:
+    folder = studies["done"]
+    api.store.write_text(f"{folder.uri}/study.json", '{"name": ')
+    answer = api.get(STUDIES).json()
+    assert [each["name"] for each in answer["studies"]] == ["goes on", "two:a"]
+    (said,) = answer["damaged"]
+    assert said.startswith(f"{folder.uri}/study.json: not the record of a study")
 
 
 def test_a_study_has_its_trials_as_columns(api: Api, studies: Any) -> None:
@@ -68,6 +77,13 @@ def test_the_state_of_the_task_that_searches_is_told(api: Api) -> None:
         (study,) = [each for each in api.get(STUDIES).json()["studies"] if each["task_id"] == "examples"]
         assert (study["state"], study["task_state"]) == ("running", "success")
         assert _state(folder.read()) == "killed (its task is success)"
+        path, params = f"{STUDIES}/examples/-1/stop", {"study": "killed"}
+        refused = api.request("POST", path, params=params, json={"trial": None})
+        assert (refused.status_code, refused.json()["detail"]) == (
+            409,
+            "study 'killed' does not run: its task is success",
+        )
+        assert folder.stop_requests() == {}
     finally:
         for name in api.store.names(folder.uri):
             api.store.remove_text(f"{folder.uri}/{name}")

@@ -17,7 +17,7 @@ from airflow_hops.api.artifacts.lookup import MapIndex, hook_of, pipeline_of, re
 from airflow_hops.api.types import Json, Limit, Model, Number, Offset, Page
 from airflow_hops.contract.artifacts import BadInput, Producer
 from airflow_hops.contract.search import StudyRecord, TrialRecord
-from airflow_hops.hooks.studies import task_of, task_state
+from airflow_hops.hooks.studies import ended_without_record, task_of, task_states
 from airflow_hops.store.studies import StudyFolder, recorded_studies, study_folder, task_name
 
 router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
@@ -59,6 +59,8 @@ class StudyEntry(Model):
     ended: str | None
     counts: dict[str, int]
     """Number of trials by state."""
+    done: int
+    """How many of this run's trials have ended, as the search counts them."""
     best: BestTrial | None
     error: str | None
 
@@ -67,6 +69,8 @@ class StudyPage(Page):
     """Studies, the newest first."""
 
     studies: list[StudyEntry]
+    damaged: list[str]
+    """What is wrong with the studies whose records cannot be read."""
 
 
 class StopRequest(Model):
@@ -180,18 +184,15 @@ def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> StudyPa
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
     stores = {hook.store.root: hook.store for hook in map(hook_of, {task.hops_conn_id for task in pipeline.tasks})}
-    found = []
+    records, damaged = [], []
     for store in stores.values():
         with reaching(store):
-            found += [FoundStudy(folder, record) for folder, record in recorded_studies(store, dag_id)]
-    found.sort(key=lambda each: each.record.started, reverse=True)
-    page = found[offset : offset + limit]
-    studies = []
-    for each in page:
-        with reaching(each.folder.store):
-            best = None if each.record.best is None else each.folder.trial(each.record.best)
-        studies.append(StudyEntry(**_described(each.record, best)))
-    return StudyPage(studies=studies, total_entries=len(found))
+            found, errors = recorded_studies(store, dag_id)
+        records += [record for _, record in found]
+        damaged += [str(error) for error in errors]
+    page = sorted(records, key=lambda each: each.started, reverse=True)[offset : offset + limit]
+    studies = [StudyEntry(**_described(*each)) for each in zip(page, task_states(page), strict=True)]
+    return StudyPage(studies=studies, total_entries=len(records), damaged=damaged)
 
 
 @router.get("/{task_id}/{map_index}")
@@ -201,9 +202,8 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
         trials = found.folder.trials()
         requests = found.folder.stop_requests()
     record = found.record
-    best = next((trial for trial in trials if trial.number == record.best), None)
     return StudyDetail(
-        **_described(record, best),
+        **_described(record, *task_states([record])),
         space=record.space,
         seed=record.seed,
         choose=record.choose,
@@ -242,11 +242,13 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
     """Asks a search to end, or to end one of its trials; it looks every few seconds.
 
     Raises:
-        HTTPException: 409, it does not run.
+        HTTPException: 409, it does not run, or its task does not any more.
     """
     by, record = name_of(user), found.record
     if record.state != "running":
         raise HTTPException(409, f"study {record.name!r} is {record.state}; only a running one can be stopped")
+    if (ended := ended_without_record(record)) is not None:
+        raise HTTPException(409, f"study {record.name!r} does not run: its task is {ended}")
     with reaching(found.folder.store):
         if body.trial is not None:
             trial = found.folder.trial(body.trial)
@@ -261,7 +263,7 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
     return StopRequest(trial=body.trial, by=by)
 
 
-def _described(record: StudyRecord, best: TrialRecord | None) -> dict[str, Any]:
+def _described(record: StudyRecord, task_state: str | None) -> dict[str, Any]:
     """The fields of a :class:`StudyEntry`."""
     task_id, map_index = task_of(record)
     return {
@@ -270,7 +272,7 @@ def _described(record: StudyRecord, best: TrialRecord | None) -> dict[str, Any]:
         "map_index": map_index,
         "run_id": record.run_id,
         "state": record.state,
-        "task_state": task_state(record),
+        "task_state": task_state,
         "program": record.program,
         "metrics": list(record.metrics),
         "directions": list(record.directions),
@@ -282,7 +284,10 @@ def _described(record: StudyRecord, best: TrialRecord | None) -> dict[str, Any]:
         "started": record.started,
         "ended": record.ended,
         "counts": dict(record.counts),
-        "best": best and BestTrial(number=best.number, values=list(best.values), params=dict(best.params)),
+        "done": record.done,
+        "best": None
+        if record.best is None
+        else BestTrial(number=record.best, values=list(record.best_values), params=dict(record.best_params)),
         "error": record.error,
     }
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from airflow_hops.contract.json_fields import JsonFields
+from airflow_hops.contract.json_fields import CheckedFields
 
 TrialState = Literal["running", "complete", "pruned", "failed", "stopped"]
 StudyState = Literal["running", "complete", "failed", "stopped"]
@@ -20,7 +20,7 @@ MAX_INTERMEDIATE = 100
 
 
 @dataclass(frozen=True)
-class TrialRecord(JsonFields):
+class TrialRecord(CheckedFields):
     """A trial, a line of the study's files.
 
     Attributes:
@@ -68,9 +68,22 @@ class TrialRecord(JsonFields):
     distributions: Mapping[str, str] = field(default_factory=dict)
     pruner_state: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """Reads the JSON object.
+
+        Raises:
+            TypeError: a field is missing, or of another type.
+        """
+        trial = super().from_dict(value)
+        for point in trial.intermediate:
+            if len(point) != 2:
+                raise TypeError(f"intermediate has {point!r}, expected pairs of a step and a value")
+        return trial
+
 
 @dataclass(frozen=True)
-class StudyRecord(JsonFields):
+class StudyRecord(CheckedFields):
     """A study: ``study.json``.
 
     Attributes:
@@ -92,7 +105,11 @@ class StudyRecord(JsonFields):
         started: When the search began, ISO 8601 UTC.
         ended: When it ended, or None.
         counts: Number of trials by state; those of earlier runs of a shared study included.
+        done: How many of this run's trials have ended, as the search counts them: not those that failed or were
+            stopped before its task was cleared.
         best: Number of the best trial so far, by the metric that chooses; None as long as none is complete.
+        best_values: The best trial's metrics, in the study's order.
+        best_params: The best trial's parameters.
         pareto: Of several metrics, numbers of the trials that no other one beats in all of them.
         importance: Share of each parameter in the variance of the first metric (fANOVA, Hutter et al. 2014); empty
             as long as too few trials are complete, or nothing varies.
@@ -121,7 +138,10 @@ class StudyRecord(JsonFields):
     first_trial: int = 0
     ended: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    done: int = 0
     best: int | None = None
+    best_values: Sequence[float] = ()
+    best_params: Mapping[str, Any] = field(default_factory=dict)
     pareto: Sequence[int] = ()
     importance: Mapping[str, float] = field(default_factory=dict)
     choose: str | None = None

@@ -137,7 +137,13 @@ class Ledger:
             HopsError: the store is away for longer, or this is the last call.
         """
         changed, self._changed = self._changed, set()
-        self.update(counts=dict(+self._counts))
+        best = self.best
+        self.update(
+            counts=dict(+self._counts),
+            done=sum(trial.state != "running" for trial in self.own),
+            best_values=() if best is None else best.values,
+            best_params={} if best is None else best.params,
+        )
         try:
             self._folder.write_trials(self._lines, changed)
             self._folder.write(self.study)
