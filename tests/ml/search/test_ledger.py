@@ -63,6 +63,9 @@ def test_after_a_kill_failed_trials_count_and_after_a_failure_they_do_not(store:
     killed.save()
     again = begin(store)
     assert [each.number for each in again.own] == [0] and [params["x"] for params in again.done] == [0.0]
+    again.save()
+    assert (again.study.done, again.study.counts) == (1, {"complete": 1, "failed": 2})
+    assert (again.study.best_values, again.study.best_params) == ([0.5], {"x": 0.0})
     killed.put(replace(killed.trials[2], state="running", tries=3))
     assert killed.interrupted() == [] and "ended 3 times" in killed.trials[2].reason
 
