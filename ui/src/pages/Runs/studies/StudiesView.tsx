@@ -1,4 +1,5 @@
-import { Box, Code, HStack, Text } from "@chakra-ui/react";
+import { Alert, Box, Button, Code, HStack, Stack, Text } from "@chakra-ui/react";
+import { useState } from "react";
 import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
@@ -9,7 +10,11 @@ import { useQuery } from "src/hooks/useQueryState";
 import { useStudies } from "src/pages/Runs/studies/queries";
 import { bestInWords, countsInWords, StudyState } from "src/pages/Runs/studies/StudyHeader";
 import { StudyView } from "src/pages/Runs/studies/StudyView";
-import { parseStudy, progressOf, type Study, studyKey } from "src/pages/Runs/studies/trials";
+import { parseStudy, type Study, studyKey } from "src/pages/Runs/studies/trials";
+
+/** How many studies are shown at first, and how many more at a time. */
+const PAGE = 50;
+const MOST = 1000;
 
 const COLUMNS: Column<Study>[] = [
   {
@@ -40,8 +45,8 @@ const COLUMNS: Column<Study>[] = [
     align: "end",
     width: 150,
     descendingFirst: true,
-    value: progressOf,
-    render: (study) => `${formatNumber(progressOf(study))} of ${formatNumber(study.trials)}`,
+    value: ({ done }) => done,
+    render: ({ done, trials }) => `${formatNumber(done)} of ${formatNumber(trials)}`,
   },
   {
     key: "counts",
@@ -86,35 +91,65 @@ export function StudiesView({ dagId }: { dagId: string }) {
 }
 
 function Studies({ dagId, onOpen }: { dagId: string; onOpen: (study: Study) => void }) {
-  const query = useStudies(dagId);
+  const [limit, setLimit] = useState(PAGE);
+  const query = useStudies(dagId, limit);
   return (
     <QueryView query={query}>
-      {({ studies, total_entries }) =>
-        studies.length === 0 ? (
-          <Empty title="No hyperparameter searches yet">
-            <Box>
-              A task of <Code>SearchOperator</Code> or <Code>@task.search</Code> makes a study: its trials, the best so
-              far, and what mattered are shown here while it runs.
-            </Box>
-          </Empty>
-        ) : (
-          <DataTable
-            label="Studies"
-            name="studies"
-            rows={studies}
-            columns={COLUMNS}
-            rowKey={studyKey}
-            initialSort={{ column: "started", descending: true }}
-            onOpen={onOpen}
-            toolbar={
-              <HStack minH={9} fontSize="sm" color="fg.muted">
-                {plural(total_entries, "study")}
-                {studies.length < total_entries && `, the newest ${studies.length} of them`}
-              </HStack>
-            }
-          />
-        )
-      }
+      {({ studies, total_entries, damaged }) => (
+        <Stack gap={3}>
+          <Damaged errors={damaged} />
+          {studies.length > 0 ? (
+            <DataTable
+              label="Studies"
+              name="studies"
+              rows={studies}
+              columns={COLUMNS}
+              rowKey={studyKey}
+              initialSort={{ column: "started", descending: true }}
+              onOpen={onOpen}
+              toolbar={
+                <HStack minH={9} gap={3} fontSize="sm" color="fg.muted">
+                  {plural(total_entries, "study")}
+                  {studies.length < total_entries && `, the newest ${studies.length} of them`}
+                  {studies.length < total_entries && limit < MOST && (
+                    <Button size="xs" variant="outline" onClick={() => setLimit(limit + PAGE)}>
+                      Show {Math.min(PAGE, total_entries - studies.length)} more
+                    </Button>
+                  )}
+                </HStack>
+              }
+            />
+          ) : (
+            damaged.length === 0 && (
+              <Empty title="No hyperparameter searches yet">
+                <Box>
+                  A task of <Code>SearchOperator</Code> or <Code>@task.search</Code> makes a study: its trials, the best
+                  so far, and what mattered are shown here while it runs.
+                </Box>
+              </Empty>
+            )
+          )}
+        </Stack>
+      )}
     </QueryView>
+  );
+}
+
+/** What is wrong with the studies that cannot be read. */
+function Damaged({ errors }: { errors: readonly string[] }) {
+  return (
+    errors.length > 0 && (
+      <Alert.Root status="error" alignItems="flex-start">
+        <Alert.Indicator />
+        <Alert.Content>
+          <Alert.Title>{plural(errors.length, "study")} cannot be read</Alert.Title>
+          {errors.map((error) => (
+            <Alert.Description key={error} overflowWrap="anywhere">
+              {error}
+            </Alert.Description>
+          ))}
+        </Alert.Content>
+      </Alert.Root>
+    )
   );
 }

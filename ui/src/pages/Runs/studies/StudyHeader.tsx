@@ -5,12 +5,11 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatNumber, plural } from "src/format";
 import { StopButton } from "src/pages/Runs/studies/StopButton";
-import { inWords, isSearching, progressOf, type Study, type StudyDetail } from "src/pages/Runs/studies/trials";
+import { inWords, isSearching, type Study, type StudyDetail } from "src/pages/Runs/studies/trials";
 import { airflowTaskPath } from "src/routes";
 
 /** What is known of a study as a whole, and the button that stops it. */
 export function StudyHeader({ dagId, study, onStop }: { dagId: string; study: StudyDetail; onStop: () => void }) {
-  const done = progressOf(study);
   const searching = isSearching(study);
   return (
     <Stack gap={2}>
@@ -54,14 +53,14 @@ export function StudyHeader({ dagId, study, onStop }: { dagId: string; study: St
         </Text>
       )}
       <Progress.Root
-        value={(100 * done) / Math.max(study.trials, 1)}
+        value={Math.min((100 * study.done) / Math.max(study.trials, 1), 100)}
         colorPalette={searching ? "running" : study.state === "failed" ? "failed" : "gray"}
         size="sm"
         aria-label="Trials that have ended"
       >
         <HStack mb={1} gap={4} wrap="wrap" fontSize="sm">
           <Text fontWeight="semibold">
-            {formatNumber(done)} of {plural(study.trials, "trial")}
+            {formatNumber(study.done)} of {plural(study.trials, "trial")}
           </Text>
           <Text color="fg.muted">{countsInWords(study)}</Text>
           {study.best && (

@@ -1,9 +1,11 @@
+import { keepPreviousData } from "@tanstack/react-query";
 import { api } from "src/api/client";
 import { isSearching, type Study } from "src/pages/Runs/studies/trials";
 
 const POLL_MS = 3000;
 const SLOW_MS = 10_000;
 const LARGE = 1000;
+const IDLE_MS = 30_000;
 
 /** How often a study that goes on is looked at: a large one, which takes longer to read, less often. */
 export function pollMs(study: Study | undefined): number | false {
@@ -22,13 +24,16 @@ export const addressOf = (
   params: { path: { dag_id: dagId, task_id, map_index }, query: { study: name } },
 });
 
-/** The studies of a pipeline. */
-export const useStudies = (dagId: string) =>
+/** The newest studies of a pipeline. */
+export const useStudies = (dagId: string, limit: number) =>
   api.useQuery(
     "get",
     "/api/dags/{dag_id}/studies",
-    { params: { path: { dag_id: dagId }, query: { limit: 500 } } },
-    { refetchInterval: ({ state }) => (state.data?.studies.some(isSearching) ? POLL_MS : false) },
+    { params: { path: { dag_id: dagId }, query: { limit } } },
+    {
+      placeholderData: keepPreviousData,
+      refetchInterval: ({ state }) => (state.data?.studies.some(isSearching) ? POLL_MS : IDLE_MS),
+    },
   );
 
 /** One study with its trials, again and again while it goes on. */

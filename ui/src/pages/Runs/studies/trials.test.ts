@@ -5,7 +5,6 @@ import {
   isSearching,
   namesOfStudy,
   parseStudy,
-  progressOf,
   type StudyDetail,
   studyKey,
   trialsOf,
@@ -62,12 +61,6 @@ test("a study whose task has ended does not search, whatever its record says", (
   expect(isSearching({ state: "running", task_state: "up_for_retry" })).toBe(true);
   expect(isSearching({ state: "running", task_state: "failed" })).toBe(false);
   expect(isSearching({ state: "complete", task_state: "running" })).toBe(false);
-});
-
-test("progress counts the trials of this run that have ended", () => {
-  expect(progressOf({ trials: 40, first_trial: 0, counts: { complete: 9, failed: 1, running: 4 } })).toBe(10);
-  expect(progressOf({ trials: 40, first_trial: 100, counts: { complete: 107, running: 4 } })).toBe(7);
-  expect(progressOf({ trials: 5, first_trial: 0, counts: { complete: 9 } })).toBe(5);
 });
 
 test("a study's address comes back, a name with slashes in it too", () => {

@@ -110,12 +110,6 @@ const ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"];
 export const isSearching = ({ state, task_state }: Pick<Study, "state" | "task_state">): boolean =>
   state === "running" && !ENDED.includes(task_state ?? "");
 
-/** How many trials of this run have ended, of those that it makes; trials of earlier runs are not counted. */
-export function progressOf({ trials, first_trial, counts }: Pick<Study, "trials" | "first_trial" | "counts">): number {
-  const ended = Object.entries(counts).reduce((sum, [state, count]) => (state === "running" ? sum : sum + count), 0);
-  return Math.min(Math.max(ended - first_trial, 0), trials);
-}
-
 /** One value for the address of a study. */
 export const studyKey = ({ task_id, map_index, name }: Pick<Study, "task_id" | "map_index" | "name">): string =>
   `${task_id}/${map_index}/${name}`;
