@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,10 @@ def test_a_script_or_notebook_and_what_it_imports_are_of_the_key_but_not_a_noteb
             StepSpec("s", "airflow_hops.runtime.train:run", {"script": script}, code_paths=(str(code),))
         )
 
-    def write(name: str, output: str, source: str = "import currencies") -> None:
-        cell = {"cell_type": "code", "source": [source], "outputs": [output]}
+    def write(name: str, output: str, source: str = "import currencies", tags: Sequence[str] = ()) -> None:
+        if name.endswith("ipynb"):
+            source = f"%matplotlib inline\n{source}\nfor each in []:\n    !ls"
+        cell = {"cell_type": "code", "source": [source], "outputs": [output], "metadata": {"tags": tags}}
         (code / "shop" / name).write_text(json.dumps({"cells": [cell]}) if name.endswith("ipynb") else source)
 
     for script in ("train.py", "train.ipynb"):
@@ -93,6 +95,11 @@ def test_a_script_or_notebook_and_what_it_imports_are_of_the_key_but_not_a_noteb
         second = key(f"shop/{script}")
         write(script, "2", "import currencies, json")
         assert len({first, second, key(f"shop/{script}")}) == 3
+    untagged = key("shop/train.ipynb")
+    write("train.ipynb", "2", "import currencies, json", tags=["parameters"])
+    assert key("shop/train.ipynb") != untagged
+    write("train.ipynb", "2", "files = !ls")  # what such a cell imports is not known
+    assert key("shop/train.ipynb") != key("shop/train.ipynb")
 
 
 def test_equal_rows_of_another_window_are_another_input(cached: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from airflow_hops.cli import notebook as command
 from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.contract.properties import NotebookProperties
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.processes.temporary_folders import socket_root
 from tests.test_task_hops import xcom
 
 pytestmark = pytest.mark.runtime
@@ -45,6 +47,12 @@ def test_jupyterlab_is_not_started_where_it_cannot_be(hops: Any, tmp_path: Path)
         port = taken.getsockname()[1]
         code, _, said = hops("notebook", str(tmp_path), "--port", str(port))
         assert (code, f"--port {port}: cannot listen there" in said) == (1, True)
+
+
+def test_sockets_of_kernels_have_paths_that_are_short_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, root in (("/tmp", None), ("/tmp/" + "t" * 60, Path("/tmp"))):
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        assert socket_root(command._SOCKET_LENGTH) == root
 
 
 def test_jupyterlab_has_what_comes_from_the_connection_in_its_environment_alone(

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import socket
+import uuid
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,11 +25,12 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.overlays import make_overlay, overlay_folder, overlay_state
 from airflow_hops.processes.programs import kernel_command
-from airflow_hops.processes.temporary_folders import make_temporary_folder
+from airflow_hops.processes.temporary_folders import make_temporary_folder, socket_root
 
 LAB = "jupyterlab"
 """The package, and the name of the environment that it lies in."""
 KERNEL = "airflow-hops"
+_SOCKET_LENGTH = len(f"/hops-notebook-12345678/r/kernel-{uuid.UUID(int=0)}-ipc-5")
 
 
 def notebook(args: Namespace) -> None:
@@ -46,7 +48,7 @@ def notebook(args: Namespace) -> None:
         runtime = hook.settings.runtime
         python, lab = runtime_python(runtime), _lab(base_of(runtime))
         spec = hook.complete(_spec(folder))
-        home, lock = make_temporary_folder("notebook")
+        home, lock = make_temporary_folder("notebook", root=socket_root(_SOCKET_LENGTH))
     except HopsError as error:
         raise SystemExit(str(error)) from None
     # JupyterLab holds the lock on; once it has ended, the next temporary folder of this user removes this one.
@@ -63,6 +65,8 @@ def notebook(args: Namespace) -> None:
     options = ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={args.port}", "--ServerApp.port_retries=0"]
     options += [f"--ServerApp.root_dir={folder}", f"--ServerApp.open_browser={not args.no_browser}"]
     options += ["--KernelSpecManager.ensure_native_kernel=False", f"--MultiKernelManager.default_kernel_name={KERNEL}"]
+    # Unix sockets in a private folder: other users of the machine could read what is sent over TCP.
+    options += ["--KernelManager.transport=ipc"]
     options += ["--ServerApp.answer_yes=True", "--ServerApp.allow_root=True", "--LabApp.news_url="]
     os.execve(lab, [str(lab), "-P", "-m", "jupyterlab", *options], environment)
 
@@ -96,7 +100,7 @@ def _environment(inherited: Mapping[str, str], spec: StepSpec, home: Path, pytho
         **spec.variables(),
         NOTEBOOK_VARIABLE: str(home / "spec.json"),
         "JUPYTER_PATH": str(home),
-        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTER_RUNTIME_DIR": str(home / "r"),  # short, as the paths of Unix sockets must be
         "JUPYTER_TOKEN": secrets.token_hex(24),
     }
 

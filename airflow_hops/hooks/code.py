@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
+import secrets
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -30,6 +32,9 @@ ML_SIDE = (
 )
 """The modules and folders of this package that run in a step."""
 
+_MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
+"""A line of a notebook's cell that is IPython's, not Python's."""
+
 
 @cache
 def package_fingerprint() -> str:
@@ -44,7 +49,7 @@ def user_code_fingerprint(spec: StepSpec) -> str:
     A script, or the code of a notebook, and what the shipped source of a function imports count as well. Of a package
     all files count, since its modules may import each other and read what lies beside them. Imports are followed as far
     as they lead to the spec's code paths, or to a script's folder; a module that is imported by a computed name is not
-    seen.
+    seen. A notebook with a cell that does not parse gets a fingerprint of its own each time.
     """
     waiting = {name.partition(".")[0] for name in _module_names([spec.entry, spec.params])}
     looked_at = {airflow_hops.__name__}  # package_fingerprint() has that
@@ -72,10 +77,25 @@ def _script_sources(script: Any, folders: list[Path]) -> list[str]:
     if path.suffix != ".ipynb":
         return [text]
     try:
-        cells = [cell["source"] for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
-        return ["".join(source) for source in cells]
-    except (ValueError, LookupError, TypeError):
-        return [text]  # the step says what is wrong with it
+        cells = [_cell_source(cell) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        for cell in cells:
+            ast.parse(cell)
+        return cells
+    except (ValueError, LookupError, TypeError, SyntaxError):
+        # What it imports is not known, so that no earlier artifact can be its; the step says if it cannot run.
+        return [text, secrets.token_hex()]
+
+
+def _cell_source(cell: dict[str, Any]) -> str:
+    """The source of a notebook's cell behind its tags, which mark parameters; without magics if it has any."""
+    source = "".join(cell["source"])
+    try:
+        ast.parse(source)
+        left_out = ""
+    except SyntaxError:
+        left_out = "".join(f"# {line.group().strip()}\n" for line in _MAGIC.finditer(source))
+        source = _MAGIC.sub(r"\1pass", source)
+    return f"# {json.dumps(cell.get('metadata', {}).get('tags', []))}\n{left_out}{source}\n"
 
 
 def _imported(path: Path) -> set[str]:

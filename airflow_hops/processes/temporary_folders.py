@@ -36,6 +36,7 @@ _KINDS = (
 )
 """Of temporary folders. Nothing else below ``hops-`` is removed: users have folders of such names, too."""
 _SWEEP_AGE_S = 3600.0
+_SOCKET_PATH_BYTES = 107
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,18 @@ def make_temporary_folder(kind: str, name: str = "", *, root: Path | None = None
     hidden = Path(tempfile.mkdtemp(prefix=f".hops-{kind}-{f'{name[:50]}-' if name else ''}", dir=root))
     lock = lock_folder(hidden)
     return hidden.rename(root / hidden.name.removeprefix(".")), lock
+
+
+def socket_root(length: int) -> Path | None:
+    """Where to make a temporary folder with Unix sockets, whose paths have at most 107 bytes (unix(7)).
+
+    Args:
+        length: Bytes of the longest path of a socket below it.
+
+    Returns:
+        ``/tmp`` where the system's temporary folder has too long a path; None, for that one, where it has not.
+    """
+    return Path("/tmp") if len(os.fsencode(tempfile.gettempdir())) + length > _SOCKET_PATH_BYTES else None
 
 
 def remove_left_behind(root: Path, kind: str | None = None, *, age_s: float = _SWEEP_AGE_S) -> None:

@@ -179,7 +179,10 @@ def test_a_notebooks_page_is_shown_where_its_scripts_cannot_act_as_the_reader(ap
     with api.store.create(api.store.address(producer, "notebook"), "notebook", producer) as writer:
         (writer.path / "notebook.html").write_text("<script>draw()</script>ü")
         writer.commit()
-    answer = api.get(f"{api.artifact_path(kind='notebook')}/page", "viewer")
+    outer = api.get(f"{api.artifact_path(kind='notebook')}/page", "viewer")
+    assert "draw()" not in outer.text and 'sandbox="allow-scripts" src="?framed=true"' in outer.text
+    assert "frame-src 'self'" in outer.headers["content-security-policy"]
+    answer = api.get(f"{api.artifact_path(kind='notebook')}/page?framed=true", "viewer")
     assert (answer.text, answer.headers["content-type"]) == ("<script>draw()</script>ü", "text/html; charset=utf-8")
     policy = answer.headers["content-security-policy"]
     assert "sandbox allow-scripts; default-src 'none'" in policy and "allow-same-origin" not in policy

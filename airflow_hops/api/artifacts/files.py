@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, Header, HTTPException, Query, Response
 from fastapi.params import Path as PathParameter
-from fastapi.responses import StreamingResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 
 from airflow_hops.api.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
 from airflow_hops.contract.properties import NOTEBOOK_PAGE
@@ -19,13 +19,23 @@ _HEADERS = {
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cache-Control": "private, no-store",
 }
-# A notebook's scripts may draw, in a document of an origin of its own: they have no cookies, reach no address, this API
-# included, and cannot send a form.
+# A notebook's scripts may draw, in a document of an origin of its own: they have no cookies, load nothing, call nobody,
+# this API included, and cannot send a form. Nothing of this keeps a document from going to another address, with what
+# it has read in that address: the document that frames it does, by frame-src.
 _NOTEBOOK_HEADERS = {
     "Content-Security-Policy": "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data:; font-src data:; form-action 'none'",
     "Cache-Control": "private, no-store",
 }
+_FRAME_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'",
+    "Cache-Control": "private, no-store",
+}
+_FRAME = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Notebook</title>
+<style>html, body, iframe { margin: 0; border: 0; width: 100%; height: 100%; display: block }</style></head>
+<body><iframe title="Notebook" sandbox="allow-scripts" src="?framed=true"></iframe></body></html>
+"""
 
 
 @router.get(
@@ -50,16 +60,22 @@ def download_file(
 
 @router.get(
     "/page",
-    response_class=StreamingResponse,
+    response_class=HTMLResponse,
     responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
-def show_notebook(found: TaskArtifact) -> StreamingResponse:
-    """The page of an executed notebook, whose scripts cannot act as the reader.
+def show_notebook(
+    found: TaskArtifact,
+    framed: Annotated[bool, Query(description="The notebook's own document, for the frame")] = False,
+    sec_fetch_dest: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """The page of an executed notebook, in a frame: its scripts cannot act as the reader, or send what they read.
 
     Raises:
         HTTPException: 404, the artifact is no notebook; 410, it was deleted; 502, the store cannot be read.
     """
     content = _stream(found, NOTEBOOK_PAGE if found.artifact.kind == "notebook" else "")
+    if not framed or sec_fetch_dest == "document":
+        return HTMLResponse(_FRAME, headers=_FRAME_HEADERS)
     return StreamingResponse(content, media_type="text/html; charset=utf-8", headers=_NOTEBOOK_HEADERS)
 
 

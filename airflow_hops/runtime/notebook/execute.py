@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
@@ -24,8 +26,9 @@ from nbformat.v4 import new_output
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.processes.programs import kernel_command
-from airflow_hops.processes.temporary_folders import temporary_folder
+from airflow_hops.processes.temporary_folders import socket_root, temporary_folder
 from airflow_hops.runtime.gang.failures import count_oom_kills
+from airflow_hops.runtime.notebook.session import RESULT_MIME
 from airflow_hops.runtime.notebook.source import code_cells, first_lines, title_of
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,14 @@ _SIGN_OF_LIFE_S = 30.0
 _START_TIMEOUT_S = 120
 _LAST_LINES = 10
 _TRACEBACK_CHARACTERS = 6000
+_ERROR_CHARACTERS = 20_000
+_TRACEBACK_FRAMES = 50
+_OUTPUT_BYTES = 100
+"""Of an output without what it shows."""
+_IDLE_TIMEOUT_S = 600
+"""Within which the outputs of a cell that has ended must have arrived."""
+_NO_IDLE = "IOPub"
+"""In nbclient's message of a cell whose last output has not arrived."""
 Progress = Callable[[float, str], None]
 
 
@@ -52,6 +63,7 @@ class Execution:
         cut_cells: Numbers of cells with more output than is kept.
         failed_cell: Number of the cell that ended it; None if none did.
         failure: Why; None if nothing failed.
+        result: The value that it left by ``pipeline.result``; None if it left none.
     """
 
     cells: int = 0
@@ -59,6 +71,7 @@ class Execution:
     cut_cells: list[int] = field(default_factory=list)
     failed_cell: int | None = None
     failure: HopsError | None = None
+    result: Any = None
 
 
 def execute(
@@ -81,7 +94,7 @@ def execute(
     for cell in notebook.cells:
         if cell.cell_type == "code":  # what an earlier execution left would pass for this one's
             cell.outputs, cell.execution_count = [], None
-    with temporary_folder("kernel") as folder:
+    with temporary_folder("kernel", root=socket_root(len("/hops-kernel-12345678/k-5"))) as folder:
         return asyncio.run(_execute(notebook, path, folder, env, progress, cell_timeout_s))
 
 
@@ -92,37 +105,110 @@ class _KernelManager(AsyncKernelManager):  # type: ignore[misc]
     def kernel_spec(self) -> KernelSpec:
         return KernelSpec(argv=kernel_command(sys.executable), display_name="airflow-hops", language="python")
 
+    def client(self, **options: Any) -> AsyncKernelClient:
+        client = super().client(**options)
+        client.context.rcvhwm = 0  # else ZeroMQ drops outputs that come faster than they are read
+        return client
+
 
 class _Client(NotebookClient):  # type: ignore[misc]
     """Keeps outputs up to the limits, and writes text to the log as it comes."""
 
     number = 0
-    _cell_bytes = _bytes = 0
+    _told = 0
     _line = ""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._held: dict[int, int] = defaultdict(int)  # bytes, by position of the cell
+
     def begin(self, number: int, execution: Execution) -> None:
-        self.number, self.execution, self._cell_bytes = number, execution, 0
+        self.number, self.execution = number, execution
 
     def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
-        kind, content = msg["msg_type"], msg["content"]
-        if kind not in ("stream", "display_data", "execute_result", "update_display_data"):
+        if msg["msg_type"] not in ("stream", "display_data", "execute_result", "update_display_data", "error"):
             return super().process_message(msg, cell, cell_index)
-        left = max(0, min(MAX_CELL_BYTES - self._cell_bytes, MAX_NOTEBOOK_BYTES - self._bytes))
-        size = len(content["text"] if kind == "stream" else json.dumps(content["data"]))
-        if size > left:
+        if RESULT_MIME in msg["content"].get("data", {}):  # it counts even if what shows it is cut, or cleared later
+            self.execution.result = msg["content"]["data"][RESULT_MIME]
+        if self.clear_before_next_output and msg["msg_type"] != "update_display_data":
+            self._clear(cell.outputs, cell_index)
+        if msg["msg_type"] == "error":
+            return self._keep_error(msg, cell, cell_index)
+        if not self._fits(msg, cell_index):
+            return None
+        if msg["msg_type"] == "stream":
+            text, name = msg["content"]["text"], msg["content"]["name"]
+            self._print(text)
+            if cell.outputs and cell.outputs[-1].get("name") == name:
+                cell.outputs[-1].text += text
+                return None
+        try:
+            return super().process_message(msg, cell, cell_index)
+        except nbformat.ValidationError as error:
+            said = f"An output is left out, since it is not valid: {error.message[:300]}\n"
+            log.warning("cell %d: %s", self.number, said.rstrip())
+            cell.outputs.append(new_output("stream", name="stderr", text=said))
+            return None
+
+    def _fits(self, msg: dict[str, Any], position: int) -> bool:
+        """Counts what a message adds, text up to the limit; false if nothing of it is kept."""
+        kind, content = msg["msg_type"], msg["content"]
+        growth = self._growth(content, kind, position)
+        left, size = self._left(position), sum(growth.values())
+        if size > left or any(more > self._left(each) for each, more in growth.items()):
             self._cut(kind, size)
             if kind != "stream" or not left:
-                return None
-            content["text"], size = content["text"][:left], left
-        if kind != "update_display_data":
-            self._cell_bytes += size
-            self._bytes += size
+                return False
+            content["text"] = content["text"].encode("utf-8", "replace")[:left].decode("utf-8", "ignore")
+            growth = {position: left}
+        for each, more in growth.items():
+            self._held[each] += more
+        return True
+
+    def _left(self, position: int) -> int:
+        """Bytes that a cell may hold more."""
+        return max(0, min(MAX_NOTEBOOK_BYTES - sum(self._held.values()), MAX_CELL_BYTES - self._held[position]))
+
+    def clear_output(self, outs: Any, msg: dict[str, Any], cell_index: int) -> None:
+        super().clear_output(outs, msg, cell_index)
+        if not outs:
+            self._clear(outs, cell_index)
+
+    def _clear(self, outputs: Any, position: int) -> None:
+        outputs[:] = []
+        self.clear_display_id_mapping(position)
+        self.clear_before_next_output = False
+        self._held[position] = 0
+        if self.number in self.execution.cut_cells:  # what was cut would have been cleared, too
+            self.execution.cut_cells.remove(self.number)
+
+    def _growth(self, content: Mapping[str, Any], kind: str, position: int) -> dict[int, int]:
+        """Bytes that each cell will hold more; what is displayed under an ID replaces what was there before."""
         if kind == "stream":
-            self._print(content["text"])
-            last = cell.outputs[-1] if cell.outputs and not self.clear_before_next_output else None
-            if last is not None and last.get("name") == content["name"]:
-                last.text += content["text"]
-                return None
+            return {position: len(content["text"].encode("utf-8", "replace"))}
+        size, growth = _size(content), defaultdict[int, int](int)
+        for cell, indices in self._display_id_map.get((content.get("transient") or {}).get("display_id"), {}).items():
+            outputs = self.nb.cells[cell].outputs
+            growth[cell] += sum(size - _size(outputs[index]) for index in indices)
+        if kind != "update_display_data":
+            growth[position] += size
+        return growth
+
+    def _keep_error(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        """An error is kept beyond the limits, since it may be what fails the cell, but only the last one."""
+        content = msg["content"]
+        content["evalue"] = _shortened(content["evalue"])
+        trace = list(map(_shortened, content["traceback"]))
+        if len(trace) > _TRACEBACK_FRAMES:
+            trace = [*trace[: _TRACEBACK_FRAMES // 2], "…", *trace[-_TRACEBACK_FRAMES // 2 :]]
+        content["traceback"] = trace
+        size = len(json.dumps(content))
+        last = cell.outputs[-1] if cell.outputs else {}
+        if size > self._left(cell_index) and last.get("output_type") == "error":
+            self._cut("error", size)
+            last.update(ename=content["ename"], evalue=content["evalue"], traceback=trace)
+            return None
+        self._held[cell_index] += size
         return super().process_message(msg, cell, cell_index)
 
     def end(self, cell: nbformat.NotebookNode) -> None:
@@ -139,6 +225,8 @@ class _Client(NotebookClient):  # type: ignore[misc]
     def _cut(self, kind: str, size: int) -> None:
         if self.number not in self.execution.cut_cells:
             self.execution.cut_cells.append(self.number)
+        if self._told != self.number:
+            self._told = self.number
             log.warning(
                 "cell %d: its output is cut (%s of %d bytes): %d MiB of a cell are kept, %d MiB of a notebook",
                 *(self.number, kind, size, MAX_CELL_BYTES >> 20, MAX_NOTEBOOK_BYTES >> 20),
@@ -155,6 +243,21 @@ def _last_state(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
+def _size(output: Mapping[str, Any]) -> int:
+    """Bytes of what is displayed, as the notebook's file has it."""
+    shown = json.dumps([output["data"], output["metadata"]], ensure_ascii=False)
+    return _OUTPUT_BYTES + len(shown.encode("utf-8", "replace"))
+
+
+def _shortened(text: str) -> str:
+    """A part of an error's text, so that it can be read, and kept."""
+    left_out = len(text) - _ERROR_CHARACTERS
+    if left_out <= 0:
+        return text
+    half = _ERROR_CHARACTERS // 2
+    return f"{text[:half]}… ({left_out:,} characters are left out) …{text[-half:]}"
+
+
 async def _execute(
     notebook: nbformat.NotebookNode,
     path: Path,
@@ -167,6 +270,7 @@ async def _execute(
     # Unix sockets in a private folder: a port of this machine would let its other users read what cells print.
     manager = _KernelManager(transport="ipc", ip=str(folder / "k"), connection_file=str(folder / "kernel.json"))
     options = {"store_widget_state": False, "startup_timeout": _START_TIMEOUT_S}
+    options |= {"iopub_timeout": _IDLE_TIMEOUT_S, "raise_on_iopub_timeout": True}
     client = _Client(notebook, km=manager, timeout=cell_timeout_s and max(1, round(cell_timeout_s)), **options)
     oom_kills, said = count_oom_kills(), folder / "kernel.log"
     try:
@@ -228,6 +332,8 @@ async def _explain(
     """Why a cell was ended; None where it has raised an exception, which its output tells."""
     if isinstance(error, CellExecutionError):
         return None
+    if isinstance(error, CellTimeoutError) and _NO_IDLE in str(error):
+        return f"has ended, but its outputs have not arrived within {_IDLE_TIMEOUT_S} s; let it print or display less"
     if isinstance(error, CellTimeoutError):
         return f"took longer than cell_timeout_s={cell_timeout_s:g}; give it more time, or less to do"
     code = await manager.provisioner.poll() if manager.provisioner is not None else None

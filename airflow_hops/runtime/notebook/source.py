@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, upgrade
 
 from airflow_hops.contract.artifacts import BadInput
 
@@ -21,13 +21,14 @@ _SHOWN_LINES = 5
 
 
 def read_notebook(path: Path) -> nbformat.NotebookNode:
-    """Reads a notebook of Python code; one of an older format is brought to format 4.
+    """Reads a notebook of Python code; one of an older format is brought to format 4.5, in which cells have IDs.
 
     Raises:
         BadInput: the file is no notebook, of another language, or has no code.
     """
     try:
         notebook = nbformat.read(path, as_version=4)
+        notebook = upgrade(notebook)
         nbformat.validate(notebook)
         cells = list(code_cells(notebook))
     except Exception as error:  # nbformat lets whatever a broken file leads to pass
@@ -119,8 +120,10 @@ def _position(notebook: nbformat.NotebookNode, tag: str) -> int | None:
 
 def _assigned(source: str) -> set[str]:
     """Names that a cell assigns; none of one that does not parse, which fails when it is run."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
     try:
-        tree = ast.parse(source)
+        tree = ast.parse(TransformerManager().transform_cell(source))
     except SyntaxError:
         return set()
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}

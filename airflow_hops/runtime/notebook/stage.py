@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 import nbformat
@@ -14,7 +15,7 @@ from airflow_hops.contract.properties import NOTEBOOK_PAGE, NotebookProperties
 from airflow_hops.processes.programs import with_package
 from airflow_hops.runtime.notebook.execute import execute
 from airflow_hops.runtime.notebook.page import to_html
-from airflow_hops.runtime.notebook.session import RESULT_MIME, spec_variables
+from airflow_hops.runtime.notebook.session import spec_variables
 from airflow_hops.runtime.notebook.source import inject_parameters, read_notebook
 from airflow_hops.runtime.step.context import StepContext, find_file
 
@@ -59,11 +60,11 @@ def run(
         failed_cell=done.failed_cell,
         error=None if done.failure is None else str(done.failure)[:_ERROR_CHARACTERS],
         cut_cells=tuple(done.cut_cells),
-        result=_result(content),
+        result=done.result,
     )
     with context.output() as writer:
         nbformat.write(content, writer.path / NOTEBOOK_FILE)
-        (writer.path / NOTEBOOK_PAGE).write_text(to_html(content, notebook, done.failed_cell), encoding="utf-8")
+        (writer.path / NOTEBOOK_PAGE).write_text(_page(content, notebook, done.failed_cell), encoding="utf-8")
         artifact = writer.commit(
             metrics={"cells": done.cells, "seconds": done.seconds}, properties=properties.to_dict()
         )
@@ -73,8 +74,11 @@ def run(
     return artifact
 
 
-def _result(notebook: nbformat.NotebookNode) -> Any:
-    """The last value that a cell has left by ``pipeline.result``; None if there is none."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    left = [output.data[RESULT_MIME] for output in outputs if RESULT_MIME in output.get("data", {})]
-    return left[-1] if left else None
+def _page(content: nbformat.NotebookNode, notebook: str, failed_cell: int | None) -> str:
+    """The page, or one that says why there is none: what a cell displays may be no HTML, or no picture."""
+    try:
+        return to_html(content, notebook, failed_cell)
+    except Exception as error:
+        log.warning("%s: no page can be made of it", notebook, exc_info=True)
+        said = escape(f"No page can be made of this notebook: {type(error).__name__}: {error}"[:_ERROR_CHARACTERS])
+        return f'<!DOCTYPE html>\n<meta charset="utf-8"><title>{escape(notebook)}</title><p>{said}</p>\n'

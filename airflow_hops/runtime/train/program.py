@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import logging
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +22,9 @@ MODEL_NAME = "model"
 """The global of a script that is taken for its model."""
 
 NOTEBOOK_SUFFIX = ".ipynb"
-_SOURCE_BYTES = 2 << 20
+_SOURCE_CHARACTERS = 2 << 20
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Program:
     def sources(self, code_paths: Sequence[str]) -> dict[str, str]:
         """The user's code, by path: the package or module of a function, a script, or a function's source.
 
-        Of a package, files of 2 MiB together.
+        A notebook is without its outputs. Of a package, files of 2 MiB together; a warning names those left out.
 
         Args:
             code_paths: Folders of user code.
@@ -70,12 +74,19 @@ class Program:
         top = str(self.script or self.name.partition(":")[0].partition(".")[0])
         for base in map(Path, code_paths):
             files = [base / top] if self.script else sorted((base / top).rglob("*.py")) or [base / f"{top}.py"]
-            found, left = {}, _SOURCE_BYTES
+            found, left = {}, _SOURCE_CHARACTERS
             for file in filter(Path.is_file, files):
-                left -= file.stat().st_size
-                if left >= 0:
-                    found[file.relative_to(base).as_posix()] = file.read_text(errors="replace")
-            if found:
+                text, name = _source(file), file.relative_to(base).as_posix()
+                if len(text) <= left:
+                    found[name] = text
+                    left -= len(text)
+                else:
+                    log.warning(
+                        "%s: its source is not recorded with the training: it has %d characters, of %d that are "
+                        "recorded %d are left",
+                        *(file, len(text), _SOURCE_CHARACTERS, left),
+                    )
+            if any(map(Path.is_file, files)):
                 return found
         return {}
 
@@ -154,6 +165,21 @@ class Program:
         finally:
             sys.argv = before
             sys.path.remove(str(path.parent))
+
+
+def _source(file: Path) -> str:
+    """What a file says; of a notebook all but its outputs, which are larger than its code."""
+    text = file.read_text(errors="replace")
+    if file.suffix != NOTEBOOK_SUFFIX:
+        return text
+    try:
+        content = json.loads(text)
+        for cell in content["cells"]:
+            if cell["cell_type"] == "code":
+                cell["outputs"], cell["execution_count"] = [], None
+        return json.dumps(content, indent=1, ensure_ascii=False)
+    except (ValueError, LookupError, TypeError):
+        return text  # of a format before 4, or none
 
 
 def _hyperparameters(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
     path = write_notebook(
         tmp_path / "fails.ipynb",
         f"import os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
-        "print('x' * (5 << 20))\nprint('not kept')",
+        "from airflow_hops.hops import pipeline\nprint('x' * (5 << 20))\nprint('not kept')\npipeline.result('kept')",
         "print('kept again')\ndef divide(n):\n    return n / 0\n\ndivide(7)",
         "print('never')",
     )
@@ -85,6 +86,7 @@ def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
     artifact = store.manifest(uri).reference(uri)
     properties = NotebookProperties.of(artifact)
     assert (properties.failed_cell, properties.cut_cells, artifact.metrics["cells"]) == (3, (2,), 3)
+    assert properties.result == "kept"
     cells = sources_of(store, artifact)
     assert cells[2].outputs[0].text == "kept again\n"
     assert "Output was cut here: 4 MiB" in cells[1].outputs[-1].text and cells[3].outputs == []
@@ -92,6 +94,43 @@ def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
     page = (store.local(artifact) / "notebook.html").read_text()
     assert f'href="#cell-id={cells[2].id}">Cell 3 failed' in page and f'id="cell-id={cells[2].id}"' in page
     _assert_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_no_output_is_lost_and_what_a_cell_holds_now_counts_against_the_limit(
+    tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a notebook without IDs of cells, in a temporary folder of a long path, with what has no page."""
+    path = write_notebook(
+        tmp_path / "live.ipynb",
+        "from IPython.display import HTML, clear_output, display\nfrom airflow_hops.hops import pipeline\n"
+        "for i in range(6000): display(i)\npipeline.result('first')",
+        "for i in range(12):\n    clear_output(wait=True)\n    display(HTML(f'frame {i}' + ' ' * 1_000_000))",
+        "shown = [display(i, display_id=True) for i in range(6)]\n"
+        "for each in shown:\n    for _ in range(3): each.update(HTML('z' * 1_000_000))",
+        "pipeline.result('last')\nclear_output()\ndisplay({'text/html': 5}, raw=True)\n"
+        "display({'image/png': 'x'}, metadata={'image/png': 5}, raw=True)",
+        "raise ValueError('y' * 5_000_000)",
+    )
+    written = json.loads(path.read_text())
+    written["nbformat_minor"] = 4
+    for cell in written["cells"]:
+        del cell["id"]
+    path.write_text(json.dumps(written))
+    (tmp_path / ("t" * 100)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 100)))
+    with pytest.raises(HopsError, match="cell 5 failed with ValueError: yyy"):
+        run_stage(stage.run, kind="notebook", run_id="r", task_id="t", notebook=str(path))
+    uri = store.uri("tests", "r", "t", "notebook")
+    artifact = store.manifest(uri).reference(uri)
+    properties = NotebookProperties.of(artifact)
+    assert (properties.result, properties.failed_cell, properties.cut_cells) == ("last", 5, (3,))
+    many, live, updated, _, failed = sources_of(store, artifact)
+    assert len(many.outputs) == 6001
+    assert [output.data["text/html"].rstrip() for output in live.outputs] == ["frame 11"]
+    assert sum(len(output.data.get("text/html", "")) for output in updated.outputs[:-1]) == 4_000_000
+    assert len(json.dumps(failed.outputs)) < 1 << 20
+    page = (store.local(artifact) / "notebook.html").read_text()
+    assert "No page can be made" in page
 
 
 @pytest.mark.parametrize(
@@ -130,7 +169,9 @@ def test_cell_that_never_ends_and_kernel_that_dies_are_told(
             "language is 'R'; expected 'python'",
         ),
         (
-            nbformat.writes(new_notebook(cells=[new_code_cell("a = 1", metadata={"tags": ["parameters"]})])),
+            nbformat.writes(
+                new_notebook(cells=[new_code_cell("%matplotlib inline\na = 1", metadata={"tags": ["parameters"]})])
+            ),
             {"b": 2},
             "parameter 'b' is not assigned in the cell tagged 'parameters', which assigns a",
         ),

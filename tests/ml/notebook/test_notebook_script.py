@@ -8,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nbformat
 import pytest
+from nbformat.v4 import new_output
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.train.program import Program
@@ -28,13 +30,26 @@ def test_cells_run_in_one_namespace_as_main_with_parameters_and_without_magics(
         "%matplotlib inline\nimport pickle, sys\nfrom beside import FACTOR",
         "class Point:\n    x = FACTOR * lr\nassert __name__ == '__main__'",
         "display(Point.x)\nmodel = {'x': pickle.loads(pickle.dumps(Point())).x, 'arguments': sys.argv[1:]}",
-        parameters="lr = 1",
+        parameters="%matplotlib inline\nlr = 1",
     )
     (tmp_path / "beside.py").write_text("FACTOR = 10\n")
     main = sys.modules["__main__"]
     assert run(path, lr=5) == {"x": 50, "arguments": ["--fast"]}
     assert "train.ipynb, cell 3: %matplotlib inline is left out" in caplog.text
     assert sys.modules["__main__"] is main and str(tmp_path) not in sys.path
+
+
+def test_source_is_recorded_without_outputs_and_what_is_too_large_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notebook = nbformat.read(write_notebook(tmp_path / "train.ipynb", "x = 1"), as_version=4)
+    notebook.cells[1].outputs = [new_output("stream", text="z" * (3 << 20))]
+    nbformat.write(notebook, tmp_path / "train.ipynb")
+    found = Program(script="train.ipynb").sources([str(tmp_path)])["train.ipynb"]
+    assert nbformat.reads(found, as_version=4).cells[1].source == "x = 1" and len(found) < 2000
+    (tmp_path / "large.py").write_text("#" * (3 << 20))
+    assert Program(script="large.py").sources([str(tmp_path)]) == {}
+    assert "large.py: its source is not recorded" in caplog.text
 
 
 def test_traceback_names_notebook_cell_and_line(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import { formatNumber } from "src/format";
 import { Numbers } from "src/tabs/task/parts";
 import { numberIn, recordIn, textsIn } from "src/tabs/task/properties";
 
-/** An executed notebook: what it was given and left, and its page, in a frame that cannot act as the reader. */
+/** An executed notebook: what it was given and left, and its page, which frames the notebook's own document so that it cannot act as the reader. */
 export function NotebookResult({ artifact }: { artifact: Schemas["ArtifactEntry"] }) {
   const { dag_id, run_id, task_id, map_index, kind, metrics, properties, state } = artifact;
   const page = apiAddress("dags", dag_id, "runs", run_id, "artifacts", task_id, String(map_index), kind, "page");
@@ -41,7 +41,6 @@ export function NotebookResult({ artifact }: { artifact: Schemas["ArtifactEntry"
             <iframe
               src={page}
               title={`Notebook of ${task_id}`}
-              sandbox="allow-scripts"
               style={{ display: "block", width: "100%", height: "75vh", border: 0, background: "#fff" }}
             />
           </Box>
