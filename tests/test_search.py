@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from airflow.sdk import DAG, task
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.operators import SearchOperator, Uniform
-from airflow_hops.store.studies import study_folder
+from airflow_hops.store.studies import StudyFolder, study_folder
 
 STEPS = (str(Path(__file__).parent / "steps"),)
 SEARCH: dict[str, Any] = {"task_id": "search", "train": "model:train", "metric": "auc", "direction": "maximize"}
@@ -77,6 +79,14 @@ def test_searches_of_a_dag(
     assert [trial.values for trial in found] == [[abs(trial.params["k"] - 7)] for trial in found]
 
 
+def stop_first(folder: StudyFolder) -> None:
+    """Asks to stop the first trial as soon as it runs."""
+    deadline = time.monotonic() + 300
+    while not folder.trials() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    folder.request_stop(0, "ann")
+
+
 @pytest.mark.runtime
 @pytest.mark.spark
 def test_trials_are_tasks_of_a_spark_application(
@@ -84,8 +94,10 @@ def test_trials_are_tasks_of_a_spark_application(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__HOPS__STORE", shared_run_step.store.root)
     folder = study_folder(shared_run_step.store, "search_spark", "search", "shared")
-    folder.request_stop(0, "ann")
+    stopping = threading.Thread(target=stop_first, args=(folder,))
+    stopping.start()
     run = run_dag("search_spark", {})
+    stopping.join()
     assert str(run.state) == "success"
     assert run.get_task_instance("search").xcom_pull(task_ids="search")["params"] == {"k": 1}
     trials = folder.trials()

@@ -26,6 +26,7 @@ import pytest
 from airflow_hops.cli import store as commands
 from airflow_hops.cli.definition import _STORE_COMMANDS
 from airflow_hops.contract.artifacts import (
+    CUT_SHORT,
     Artifact,
     BadInput,
     HopsError,
@@ -428,6 +429,8 @@ def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
     found, why = find_cached(any_store, PRODUCER, parts)
     assert (found, why) == (None, "the task has not run before")
     artifact = write(any_store, {"a": "1"})
+    record_cached(any_store, PRODUCER, parts, dataclasses.replace(artifact, properties={CUT_SHORT: "ann stopped it"}))
+    assert find_cached(any_store, PRODUCER, parts) == (None, "the task has not run before")
     record_cached(any_store, PRODUCER, parts, artifact)
 
     later = dataclasses.replace(PRODUCER, run_id="later")

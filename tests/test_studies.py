@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from airflow_hops.contract.search import (
     Uniform,
 )
 from airflow_hops.contract.search.space import space_of_dict, space_to_dict
-from airflow_hops.store import ArtifactStore
+from airflow_hops.store import ArtifactStore, study_owner
 from airflow_hops.store.studies import TRIALS_A_FILE, recorded_studies, searching_tasks, study_folder, study_names
+from airflow_hops.store.study_owner import StudyOwner, StudyTaken
 
 OPTIONS = {"training": {}, "space": {"lr": LogUniform(1e-4, 1e-2)}, "metrics": ["auc"], "directions": ["maximize"]}
 
@@ -73,6 +75,7 @@ def test_a_range_that_is_none_is_refused(make: Any, words: str) -> None:
         ({"timeout_s": 0}, "timeout"),
         ({"seed": -1}, "seed is -1"),
         ({"trials": None}, "trials is None"),
+        ({"study": " "}, "study is ' ', expected a name"),
         (
             {"metrics": ["auc", "loss"], "directions": ["maximize", "minimize"], "pruner": "median"},
             "cannot be pruned",
@@ -166,4 +169,28 @@ def test_a_stop_is_asked_for_and_answered(tmp_path: Path) -> None:
     folder.request_stop(None, "bob")
     assert folder.stop_requests() == {3: "ann", None: "bob"}
     folder.clear_stop(None)
-    assert folder.stop_requests() == {3: "ann"}
+    assert folder.stop_requests() == {3: "ann"} and folder.stop_requests("another run") == {}
+    folder.clear_stops()
+    assert folder.stop_requests() == {}
+
+
+def test_one_search_at_a_time_has_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = study_folder(ArtifactStore(str(tmp_path)), "flights", "search", "shared")
+    one, two, again = StudyOwner(folder, "one"), StudyOwner(folder, "two"), StudyOwner(folder, "one")
+    one.claim()
+    monkeypatch.setattr(study_owner, "_LOOK_S", 0.01)
+    monkeypatch.setattr(study_owner, "_BEAT_S", 0.0)
+    alive = threading.Timer(0.2, one.check)
+    alive.start()
+    with pytest.raises(StudyTaken, match="run 'one' works on this study"):
+        two.claim()
+    again.claim()
+    with pytest.raises(StudyTaken):
+        one.check()
+    one.release()
+    monkeypatch.setattr(study_owner, "_DEAD_S", 0.05)
+    two.claim()
+    with pytest.raises(StudyTaken, match="run 'two'"):
+        again.check()
+    two.release()
+    assert not (tmp_path / "_state/studies/flights/search/shared/owner.json").exists()

@@ -19,6 +19,10 @@ MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 
 
+CUT_SHORT = "cut_short"
+"""A property of an artifact: why the work that made it ended early. The step cache does not keep such an artifact."""
+
+
 class HopsError(Exception):
     """An error after which a retry may help (a killed rank, a server that does not answer).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, as_cached, cache_key
+from airflow_hops.contract.artifacts import CUT_SHORT, Artifact, BadInput, Producer, as_cached, cache_key
 from airflow_hops.store.artifact_store import ArtifactStore
 
 
@@ -36,7 +36,9 @@ def find_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, st
 
 
 def record_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, str], artifact: Artifact) -> None:
-    """Remembers that ``parts`` made ``artifact``, for :func:`find_cached`."""
+    """Remembers that ``parts`` made ``artifact``, for :func:`find_cached`; unless that work was cut short."""
+    if CUT_SHORT in artifact.properties:
+        return
     folder = _folder(store, producer)
     entry = json.dumps({"artifact": artifact.to_dict(), "parts": dict(parts), "run_id": producer.run_id})
     store.write_text(f"{folder}/{cache_key(parts)}.json", entry)

@@ -2,7 +2,7 @@
 
 ``study.json`` is the study; ``trials-000.jsonl`` and so on have a line for each trial, :data:`TRIALS_A_FILE` a file, by
 number; ``stop/<number>.json`` or ``stop/all.json`` asks the search to end a trial, or itself; ``best/`` is the model of
-the best trial so far.
+the best trial so far; ``owner.json`` says who works on it (:mod:`airflow_hops.store.study_owner`).
 """
 
 from __future__ import annotations
@@ -101,26 +101,37 @@ class StudyFolder:
     def request_stop(self, trial: int | None, by: str) -> None:
         """Asks the search to end a running trial, or itself with all of its trials; it looks every few seconds.
 
-        A search that is stopped ends with the best trial so far.
+        A search that is stopped ends with the best trial so far. The request is for the run that works on it now.
 
         Args:
             trial: The trial's number; None for the search.
             by: Who asks.
         """
         name = _ALL if trial is None else str(trial)
-        self.store.write_text(f"{self.uri}/stop/{name}.json", json.dumps({"by": by, "at": now()}))
+        study = self.read()
+        request = {"by": by, "at": now(), "run_id": None if study is None else study.run_id}
+        self.store.write_text(f"{self.uri}/stop/{name}.json", json.dumps(request))
 
-    def stop_requests(self) -> dict[int | None, str]:
-        """Who has asked to stop a trial, by its number, or the search, under None."""
+    def stop_requests(self, run_id: str | None = None) -> dict[int | None, str]:
+        """Who has asked to stop a trial, by its number, or the search, under None.
+
+        Args:
+            run_id: The run that was to be stopped; None for any.
+        """
         found: dict[int | None, str] = {}
         for name in self.store.names(f"{self.uri}/stop"):
             what = name.removesuffix(".json")
             if what == _ALL or what.isdigit():
                 with contextlib.suppress(FileNotFoundError, BadInput, AttributeError):
-                    found[None if what == _ALL else int(what)] = str(
-                        self.store.read_json(f"{self.uri}/stop/{name}").get("by", "somebody")
-                    )
+                    request = self.store.read_json(f"{self.uri}/stop/{name}")
+                    if run_id is None or request.get("run_id") == run_id:
+                        found[None if what == _ALL else int(what)] = str(request.get("by", "somebody"))
         return found
+
+    def clear_stops(self) -> None:
+        """Removes all requests."""
+        for name in self.store.names(f"{self.uri}/stop"):
+            self.store.remove_text(f"{self.uri}/stop/{name}")
 
     def clear_stop(self, trial: int | None) -> None:
         """Removes a request that has been answered."""

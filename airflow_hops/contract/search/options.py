@@ -79,6 +79,8 @@ class SearchOptions(StepOptions):
                 f"metrics are {list(self.metrics)} and directions {list(self.directions)}; expected different metrics, "
                 "and a direction for each"
             )
+        if self.study is not None and (not isinstance(self.study, str) or self.study.strip() in ("", ".", "..")):
+            raise BadInput(f"study is {self.study!r}, expected a name, or None for one of each run")
         if self.choose is not None:
             _check_known("choose", self.choose, self.metrics)
         self._check_numbers()

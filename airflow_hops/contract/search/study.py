@@ -117,6 +117,8 @@ class StudyRecord(CheckedFields):
         choose: The metric that chooses the winner.
         mlflow_run: Id of the search's MLflow run, or None.
         error: Why the search failed, or None.
+        stopped_by: Who stopped the search, or None.
+        published: Whether the task has returned the winner; a retry before that publishes it, and makes no trial.
     """
 
     name: str
@@ -147,3 +149,5 @@ class StudyRecord(CheckedFields):
     choose: str | None = None
     mlflow_run: str | None = None
     error: str | None = None
+    stopped_by: str | None = None
+    published: bool = False

@@ -15,6 +15,7 @@ from airflow_hops.contract.artifacts import BadInput, HopsError, Producer
 from airflow_hops.contract.search import MAX_INTERMEDIATE, SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.contract.times import now
 from airflow_hops.store.studies import StudyFolder, task_name
+from airflow_hops.store.study_owner import StudyOwner, StudyTaken
 
 _FIXED = ("space", "metrics", "directions")
 _MAX_TRIES = 3
@@ -31,28 +32,48 @@ class Ledger:
         study: What a new study would be.
         shared: Whether runs of the task share the study; one that they do not share begins anew when it is of another
             space, code or data.
+        reuse: Whether the trials of an earlier try count after it has returned its winner; else it begins anew.
+        owner: Holds the study for this search.
 
     Attributes:
         study: The study.
         trials: All trials, by number.
+        was_killed: Whether an earlier try of this run was killed.
+        was_stopped_by: Who stopped an earlier try of this run, whose winner is still to be published.
 
     Raises:
-        BadInput: there is a study of that name with another space or other metrics.
+        BadInput: there is a study of that name with another space or other metrics, or of a name that differs only in
+            characters that a file's name cannot have.
     """
 
-    def __init__(self, folder: StudyFolder, study: StudyRecord, *, shared: bool) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: StudyFolder,
+        study: StudyRecord,
+        *,
+        shared: bool,
+        reuse: bool = True,
+        owner: StudyOwner | None = None,
+    ) -> None:
+        self._folder, self._owner = folder, owner
+        self.was_killed = False
+        self.was_stopped_by: str | None = None
         self.trials: list[TrialRecord] = []
         self._lines: list[str] = []
         self._changed: set[int] = set()
         self._counts: Counter[str] = Counter()
         self._failing_since: float | None = None
         earlier = folder.read()
+        if earlier is not None:
+            _check_same(folder.uri, earlier, study, shared=shared)
         differing = [] if earlier is None else _differing(earlier, study)
-        if earlier is not None and not shared and (differing or earlier.base != study.base):
-            log.info("%s: the study of an earlier try is of another space, code or data; it begins anew", folder.uri)
-            folder.clear()
-            earlier = None
+        if earlier is not None and not shared:
+            is_other = differing or earlier.base != study.base
+            if is_other or (earlier.published and not reuse):
+                why = "is of another space, code or data" if is_other else "is complete, and the cache is off"
+                log.info("%s: the study of an earlier try %s; it begins anew", folder.uri, why)
+                folder.clear()
+                earlier = None
         if earlier is None:
             self.study, self._counted_from = study, 0
             return
@@ -68,11 +89,14 @@ class Ledger:
         goes_on = earlier.run_id == study.run_id
         first = earlier.first_trial if goes_on else len(self.trials)
         # What failed, or was stopped, before somebody cleared the task is made again; after a kill it counts.
-        self._counted_from = first if goes_on and earlier.state == "running" else len(self.trials)
+        self.was_killed = goes_on and earlier.state == "running"
+        self._counted_from = first if self.was_killed else len(self.trials)
         self.study = replace(
             study, first_trial=first, started=earlier.started if goes_on else study.started, pareto=earlier.pareto
         )
         self._count()
+        if goes_on and earlier.state == "stopped" and not earlier.published and self.best is not None:
+            self.was_stopped_by = earlier.stopped_by
 
     @property
     def own(self) -> list[TrialRecord]:
@@ -135,6 +159,7 @@ class Ledger:
 
         Raises:
             HopsError: the store is away for longer, or this is the last call.
+            StudyTaken: another search has taken the study.
         """
         changed, self._changed = self._changed, set()
         best = self.best
@@ -145,9 +170,13 @@ class Ledger:
             best_params={} if best is None else best.params,
         )
         try:
+            if self._owner is not None:
+                self._owner.check()
             self._folder.write_trials(self._lines, changed)
             self._folder.write(self.study)
             self._failing_since = None
+        except StudyTaken:
+            raise
         except (OSError, HopsError) as error:
             self._changed |= changed
             self._failing_since = self._failing_since or time.monotonic()
@@ -220,6 +249,17 @@ def thinned(series: Sequence[tuple[int, float]]) -> list[list[float]]:
 
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(a <= b for a, b in zip(one, other, strict=True)) and list(one) != list(other)
+
+
+def _check_same(uri: str, earlier: StudyRecord, study: StudyRecord, *, shared: bool) -> None:
+    names = ["dag_id", "task_id", "name", *([] if shared else ["run_id"])]
+    for name in names:
+        before, after = getattr(earlier, name), getattr(study, name)
+        if before != after:
+            raise BadInput(
+                f"{uri} is the study of {name} {before!r}, not of {after!r}; names that differ only in characters such "
+                "as ':' or '/' have one folder: choose another name"
+            )
 
 
 def _differing(one: StudyRecord, other: StudyRecord) -> list[str]:

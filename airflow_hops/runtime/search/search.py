@@ -88,9 +88,9 @@ class Search:
         self._began, self._looked, self._saved, self._weighed = time.monotonic(), 0.0, 0.0, time.monotonic()
         self._importance_of, self._save_took_s, self._has_news = 0, 0.0, False
         self._importance = ledger.study.importance
-        self._stopped_by: str | None = None
+        self._stopped_by = ledger.was_stopped_by
         self._failure: tuple[str, bool] | None = None
-        self._exhausted = False
+        self._exhausted, self._is_late = False, False
 
     def run(self) -> TrialRecord:
         """Runs the trials.
@@ -105,9 +105,12 @@ class Search:
         state: StudyState = "failed"
         error = None
         try:
+            if not self._ledger.was_killed:
+                self._answered()
             self._waiting = self._ledger.interrupted()
             for trial in self._waiting:
                 self._study.take_up(trial.number)
+            self._answer_stops()
             self._work()
             state = "complete" if self._stopped_by is None else "stopped"
             if self._ledger.best is None:
@@ -121,6 +124,15 @@ class Search:
         finally:
             self._close(state, error)
 
+    @property
+    def cut_short(self) -> str | None:
+        """Why there are fewer trials than there were to be, or None."""
+        if self._stopped_by is not None:
+            return f"{self._stopped_by} stopped the search"
+        if self._is_late:
+            return f"the timeout of {self._options.timeout_s:g} s left {len(self._ledger.own)} trials"
+        return None
+
     def _close(self, state: StudyState, error: str | None) -> None:
         """Ends what still runs, and writes how the search ended."""
         for number in self._running:
@@ -132,8 +144,9 @@ class Search:
         if state != "failed":
             self._weigh()
         self._take_run_ids()
-        self._ledger.update(state=state, error=error, ended=now())
+        self._ledger.update(state=state, error=error, ended=now(), stopped_by=self._stopped_by)
         self._ledger.save(final=True)
+        self._answered()
 
     def _work(self) -> None:
         while True:
@@ -153,8 +166,10 @@ class Search:
             again = self._waiting.pop(0)
             self._start(replace(again, tries=again.tries + 1, started=now(), intermediate=()))
             return True
-        late = self._options.timeout_s is not None and time.monotonic() - self._began > self._options.timeout_s
-        if late or self._exhausted or len(self._ledger.own) >= self._options.wanted:
+        if self._exhausted or len(self._ledger.own) >= self._options.wanted:
+            return False
+        if self._options.timeout_s is not None and time.monotonic() - self._began > self._options.timeout_s:
+            self._is_late = True
             return False
         proposal = self._study.ask()
         self._exhausted = proposal is None
@@ -312,15 +327,23 @@ class Search:
 
     def _answer_stops(self) -> None:
         try:
-            requests = self._folder.stop_requests()
+            requests = self._folder.stop_requests(self._ledger.study.run_id)
             for number, by in requests.items():
                 if number is None:
                     self._stopped_by = by
                 for each in list(self._running) if number is None else [number] if number in self._running else []:
                     self._end(each, "stopped", f"{by} stopped it")
-                self._folder.clear_stop(number)
+                # After a kill, a search that has not ended is still to be stopped, and so is a trial that waits.
+                if number is not None and number not in [trial.number for trial in self._waiting]:
+                    self._folder.clear_stop(number)
         except (OSError, HopsError) as error:
             log.warning("requests to stop cannot be read: %s", error)
+
+    def _answered(self) -> None:
+        try:
+            self._folder.clear_stops()
+        except (OSError, HopsError) as error:
+            log.warning("requests to stop cannot be removed: %s", error)
 
     def _take_run_ids(self) -> None:
         self._ledger.update(mlflow_run=self._runs.parent, importance=self._importance)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, cache_key
+from airflow_hops.contract.artifacts import CUT_SHORT, MANIFEST_NAME, Artifact, BadInput, HopsError, cache_key
 from airflow_hops.contract.search import SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.contract.training import TrainingOptions
+from airflow_hops.runtime.gang import RankLauncher
 from airflow_hops.runtime.gang.spark import SparkRanks
 from airflow_hops.runtime.search.ledger import Ledger, new_study
 from airflow_hops.runtime.search.optuna_study import OptunaStudy
@@ -28,10 +31,13 @@ from airflow_hops.runtime.train.stage import TrainingData, launcher_of, publish
 from airflow_hops.runtime.train.strategies import Roles
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.studies import StudyFolder, study_folder, study_names
+from airflow_hops.store.study_owner import StudyOwner
 
 _BEST = "best"
 _EARLIER_STUDIES = 50
 _LEFT_OUT = ("checkpoints",)
+
+log = logging.getLogger(__name__)
 
 
 def run(context: StepContext, **options: Any) -> Any:
@@ -53,6 +59,7 @@ def run(context: StepContext, **options: Any) -> Any:
     launcher = launcher_of(context, trained)
     slots = divide(launcher, given.parallel, Roles.of_training(trained).ranks)
     dimensions = given.dimensions()
+    _check_refit(given, trained, launcher)
     data = TrainingData.of(context, max(trained.np, given.refit_np or 1))
     training = data.training(context, trained, context.scratch / "trials", launcher)
     if not isinstance(launcher, SparkRanks):
@@ -63,25 +70,32 @@ def run(context: StepContext, **options: Any) -> Any:
     work = TrialWork(training, slots)
     trials = TrialThreads(work) if isinstance(launcher, SparkRanks) else TrialProcesses(work)
     run = TrainingRun(context.spec.services.get("tracking_uri", ""), folder.uri, producer)
+    owner = StudyOwner(folder, producer.run_id)
     try:
-        ledger = Ledger(folder, study, shared=given.study is not None)
+        owner.claim()
+        ledger = Ledger(folder, study, shared=given.study is not None, reuse=given.reuse, owner=owner)
         told = _told(given, training)
         runs = StudyRuns(run, study, lambda: run.begin(told, data.examples, data.manifest, training.code_paths))
         optuna_study = OptunaStudy(given, ledger.trials, ledger.done)
         search = Search(given, trained.np, optuna_study, ledger, folder, trials, runs, training.output)
-        if given.reuse:
+        if given.reuse and any(context.spec.inputs.values()):  # what data the code finds by itself, no key knows
             search.earlier = earlier_trials(store, study)
         if not given.refit:
             search.keep = lambda trial, output, summary: _keep(context, folder, trial, output, summary)
         search.say = context.progress
         winner = search.run()
         context.progress(1.0, f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}")
-        artifact, summary = _outcome(context, given, training, data, ledger.study, winner, trials)
+        artifact, summary = _outcome(context, given, training, data, ledger.study, winner, trials, search.cut_short)
+        if search.cut_short is not None:
+            log.warning("%s: the step cache does not keep this result", search.cut_short)
+        _note_published(ledger)
     except BaseException:
         run.fail()
         raise
     finally:
         trials.close()
+        with suppress(OSError, HopsError):  # it is given up when nothing is heard of it
+            owner.release()
     run.finish(artifact, summary, training.program.sources(training.code_paths))
     return summary["value"] if artifact is None else artifact
 
@@ -100,10 +114,27 @@ def earlier_trials(store: ArtifactStore, study: StudyRecord) -> dict[str, tuple[
     names = sorted(study_names(store, study.dag_id, study.task_id), key=lambda name: name.rpartition("__")[2])
     for name in names[-_EARLIER_STUDIES:]:
         folder = study_folder(store, study.dag_id, study.task_id, name)
-        earlier = folder.read()
-        if earlier is not None and earlier.base == study.base:
-            found |= {t.key: (earlier.name, t) for t in folder.trials() if t.state == "complete" and not t.taken_from}
+        try:
+            earlier = folder.read()
+            trials = [] if earlier is None or earlier.base != study.base else folder.trials()
+        except BadInput as error:
+            log.warning("the trials of an earlier study are not taken over: %s", error)
+            continue
+        for trial in trials:
+            if earlier is not None and trial.state == "complete" and not trial.taken_from:
+                is_same = earlier.metrics[0] == study.metrics[0]
+                found[trial.key] = (earlier.name, trial if is_same else replace(trial, intermediate=()))
     return found
+
+
+def _check_refit(options: SearchOptions, training: TrainingOptions, launcher: RankLauncher) -> None:
+    """Finds too few slots for the winner's training before a trial runs."""
+    if not options.refit or options.refit_np is None:
+        return
+    try:
+        launcher.place(Roles.of_training(replace(training, np=options.refit_np)).ranks)
+    except BadInput as error:
+        raise BadInput(f"refit_np is {options.refit_np}: {error}") from error
 
 
 def _told(options: SearchOptions, training: Training) -> dict[str, Any]:
@@ -142,9 +173,11 @@ def _outcome(
     study: StudyRecord,
     winner: TrialRecord,
     trials: Trials,
+    cut_short: str | None,
 ) -> tuple[Artifact | None, dict[str, Any]]:
     """Publishes the winner's model; the artifact, and the summary of its training."""
     np = training.options.np
+    facts = {"study": study.name, "trial": winner.number, **({CUT_SHORT: cut_short} if cut_short else {})}
     with context.output() as writer:
         kept = None if options.refit else _kept(context, study, winner)
         if kept is None and (options.refit or winner.has_model):
@@ -154,12 +187,20 @@ def _outcome(
             shutil.copytree(kept, writer.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
         summary = json.loads((writer.path / "training.json").read_text()) if kept is not None else {}
         if not _has_model(summary, writer.path):
-            value = {"study": study.name, "trial": winner.number, "params": winner.params, "metrics": winner.metrics}
+            value = {**facts, "params": winner.params, "metrics": winner.metrics}
             return None, {**summary, "value": value}
         params = {**training.options.params, **winner.params}
         trained = replace(training, options=replace(training.options, params=params, np=np), output=writer.path)
-        facts = {"study": study.name, "trial": winner.number, "params": params}
-        return publish(writer, trained, summary, data, context.spec.inputs, **facts), summary
+        return publish(writer, trained, summary, data, context.spec.inputs, **facts, params=params), summary
+
+
+def _note_published(ledger: Ledger) -> None:
+    """Notes in the record that the winner is published."""
+    ledger.update(published=True)
+    try:
+        ledger.save(final=True)
+    except HopsError as error:
+        log.warning("the winner is published, but the record does not say so: %s", error)
 
 
 def _train_anew(context: StepContext, winner: TrialRecord, np: int, trials: Trials) -> Path:

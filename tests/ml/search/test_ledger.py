@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import HopsError, Producer
+from airflow_hops.contract.artifacts import BadInput, HopsError, Producer
 from airflow_hops.contract.search import SearchOptions, TrialRecord, Uniform
 from airflow_hops.runtime.search import ledger as ledgers
 from airflow_hops.runtime.search.ledger import Ledger, new_study, thinned, trial_key
@@ -80,6 +80,23 @@ def test_a_study_of_one_run_begins_anew_with_other_code_and_a_shared_one_keeps_i
     assert len(shared_one.trials) == 1 and shared_one.best is None and shared_one.own == []
     shared_one.put(trial(1, [0.9], base="other"))
     assert shared_one.best is not None and shared_one.best.number == 1
+
+
+def test_what_a_person_has_stopped_is_published_by_a_retry_and_goes_on_when_it_is_cleared(store: ArtifactStore) -> None:
+    ledger = begin(store)
+    ledger.put(trial(0, [0.1]))
+    ledger.update(state="stopped", stopped_by="ann")
+    ledger.save()
+    assert (begin(store).was_stopped_by, begin(store).was_killed) == ("ann", False)
+    ledger.update(published=True)
+    ledger.save()
+    assert begin(store).was_stopped_by is None and len(begin(store).own) == 1
+
+
+def test_names_of_one_folder_are_refused(store: ArtifactStore) -> None:
+    begin(store, run="a:b").save()
+    with pytest.raises(BadInput, match=r"is the study of name 'a:b', not of 'a_b'"):
+        begin(store, run="a_b")
 
 
 def test_a_store_that_is_away_for_some_seconds_is_asked_again(

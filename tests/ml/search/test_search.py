@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from concurrent.futures.process import BrokenProcessPool
 from datetime import datetime
@@ -17,6 +18,7 @@ from searches import Searches
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.search import IntUniform, Uniform
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.studies import StudyFolder
 
 pytestmark = pytest.mark.runtime
 
@@ -66,16 +68,39 @@ def test_a_pruned_trial_ends_within_seconds_and_is_no_failure(searches: Searches
     assert pruned.seconds is not None and pruned.seconds < 5 and time.monotonic() - began < 60
 
 
+def stop_when_running(study: StudyFolder, number: int, what: int | None, by: str) -> threading.Thread:
+    """Asks to stop a trial, or the search, as soon as a trial runs."""
+
+    def ask() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not [t for t in study.trials() if t.number == number]:
+            time.sleep(0.1)
+        study.request_stop(what, by)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread
+
+
 def test_a_person_stops_a_trial_and_the_search(searches: Searches) -> None:
-    searches.study().request_stop(0, "ann")
+    searches.study().request_stop(None, "somebody before the search began")
+    stopping = stop_when_running(searches.study(), 0, 0, "ann")
     searches("stuck", {"x": [9.0, 1.0]}, sampler="grid", trials=None)
+    stopping.join()
     stopped, complete = searches.trials()
     assert (stopped.state, stopped.reason, complete.state) == ("stopped", "ann stopped it", "complete")
     assert searches.record().state == "complete" and searches.study().stop_requests() == {}
-    searches.study("two").request_stop(None, "bob")
+    stopping = stop_when_running(searches.study("two"), 0, None, "bob")
     with pytest.raises(BadInput, match="bob stopped the search before a trial was complete"):
         searches("stuck", {"x": [9.0, 8.0]}, sampler="grid", trials=None, run_id="two")
+    stopping.join()
     assert (searches.record("two").state, [trial.state for trial in searches.trials("two")]) == ("stopped", ["stopped"])
+    stopping = stop_when_running(searches.study("three"), 1, None, "eve")
+    value = searches("stuck", {"x": [1.0, 9.0, 2.0]}, sampler="grid", trials=None, run_id="three")
+    stopping.join()
+    assert (value["trial"], value["cut_short"]) == (0, "eve stopped the search")
+    record = searches.record("three")
+    assert (record.counts, record.stopped_by, record.published) == ({"complete": 1, "stopped": 1}, "eve", True)
 
 
 def test_a_trial_that_fails_is_a_failed_trial_with_its_reason(searches: Searches) -> None:
@@ -112,8 +137,11 @@ def test_a_search_that_was_killed_goes_on_and_no_trial_counts_twice(searches: Se
 
 def test_a_trial_that_was_run_before_is_taken_over(searches: Searches, notes: Path) -> None:
     given: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
+    given["inputs"] = {"rows": Artifact("file:///rows", "snapshot", "a fingerprint")}
     searches("parabola", {"x": [1.5, 2.0]}, **given)
+    searches.study("damaged").store.write_text(f"{searches.study('damaged').uri}/study.json", "{")
     searches("parabola", {"x": [1.5, 2.0, 2.5]}, run_id="two", **given)
+    assert any("study are not taken over" in line for line in searches.lines)
     assert noted(notes) == [1.5, 2.0, 2.5]
     trials = searches.trials("two")
     assert [trial.taken_from for trial in trials] == ["one#0", "one#1", None]
@@ -122,8 +150,11 @@ def test_a_trial_that_was_run_before_is_taken_over(searches: Searches, notes: Pa
     assert [(t.taken_from, t.values) for t in searches.trials("far")] == [("one#0", [1.5]), ("one#1", [2.0])]
     assert searches.record("far").best == 1
     searches("parabola", {"x": [1.5]}, run_id="three", **{**given, "params": {"notes": str(notes), "steps": 1}})
-    searches("parabola", {"x": [1.5]}, run_id="four", reuse=False, **given)
-    assert noted(notes) == [1.5, 1.5, 1.5, 2.0, 2.5]
+    for _ in range(2):
+        searches("parabola", {"x": [1.5]}, run_id="four", reuse=False, **given)
+    assert noted(notes) == [1.5, 1.5, 1.5, 1.5, 2.0, 2.5]
+    searches("parabola", {"x": [1.5]}, run_id="no key knows the data", **{**given, "inputs": {}})
+    assert noted(notes) == [1.5, 1.5, 1.5, 1.5, 1.5, 2.0, 2.5]
 
 
 def test_runs_share_a_study_of_one_space(searches: Searches) -> None:
@@ -160,6 +191,8 @@ def test_what_cannot_be_searched_is_refused_before_a_trial_runs(searches: Search
         searches("parabola", {"y": [1.0]})
     with pytest.raises(BadInput, match="no function 'nothing'"):
         searches("nothing", {"x": [1.0]})
+    with pytest.raises(BadInput, match="refit_np is 8: np is 8, but there are only"):
+        searches("parabola", {"x": [1.0]}, refit=True, refit_np=8, training={"strategy": "horovod", "np": 1})
     with pytest.raises(BadInput, match="parallel is 3 and np 2, so that 6 ranks run at once"):
         searches("parabola", {"x": [1.0]}, parallel=3, training={"strategy": "horovod", "np": 2})
     assert not (tmp_path / "store").exists()
