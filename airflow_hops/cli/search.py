@@ -223,5 +223,8 @@ def _params(params: Mapping[str, Any]) -> str:
 
 
 def _since(started: str) -> str:
-    seconds = seconds_since(started)
+    try:
+        seconds = seconds_since(started)
+    except (ValueError, TypeError):  # no time, or one without a zone
+        return f"an unknown time (started {started!r})"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

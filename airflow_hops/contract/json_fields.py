@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -66,12 +66,19 @@ class CheckedFields(JsonFields):
         Raises:
             TypeError: as :meth:`JsonFields.from_dict`; or a field is of another type.
         """
+        if isinstance(value, Mapping) and (missing := _required(cls) - value.keys()):  # type: ignore[arg-type]
+            raise TypeError(f"{', '.join(sorted(missing))} is missing")
         made = super().from_dict(value)
         fields_of = vars(made)
         for name, accepts, words in _checks(cls):  # type: ignore[arg-type]  # as above
             if not accepts(item := fields_of[name]):
                 raise TypeError(f"{name} is {json.dumps(item)[:80]}, expected {words}")
         return made
+
+
+@cache
+def _required(cls: type[JsonFields]) -> frozenset[str]:
+    return frozenset(each.name for each in fields(cls) if each.default is MISSING and each.default_factory is MISSING)
 
 
 _Accepts = Callable[[Any], bool]

@@ -7,7 +7,7 @@ const TITLES: Record<number, string> = {
   409: "Something changed in the meantime",
   410: "This has been deleted",
   422: "The request cannot be answered",
-  502: "A service behind this page does not respond",
+  502: "Something behind this page cannot be reached or read",
 };
 
 /** What went wrong, in the API's words, and a button to try again where that can help. */

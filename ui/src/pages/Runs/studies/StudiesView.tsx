@@ -21,7 +21,7 @@ const COLUMNS: Column<Study>[] = [
     key: "name",
     label: "Study",
     fixed: true,
-    width: 260,
+    width: 236,
     value: ({ name }) => name,
     render: ({ name }) => <Text title={name}>{name}</Text>,
   },
@@ -51,7 +51,7 @@ const COLUMNS: Column<Study>[] = [
   {
     key: "counts",
     label: "Of them",
-    width: 290,
+    width: 316,
     render: (study) => <Text title={countsInWords(study)}>{countsInWords(study)}</Text>,
   },
   {
