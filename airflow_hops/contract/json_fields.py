@@ -40,6 +40,8 @@ class JsonFields:
         if not isinstance(value, Mapping):
             raise TypeError(f"expected an object, found {value!r}")
         known = _names(cls)  # type: ignore[arg-type]  # a class is hashable, whatever its instances are
+        if value.keys() <= known:
+            return cls(**value)
         return cls(
             **{name: item for name, item in value.items() if name in known},
             more={name: item for name, item in value.items() if name not in known},
@@ -66,7 +68,8 @@ class CheckedFields(JsonFields):
         Raises:
             TypeError: as :meth:`JsonFields.from_dict`; or a field is of another type.
         """
-        if isinstance(value, Mapping) and (missing := _required(cls) - value.keys()):  # type: ignore[arg-type]
+        if isinstance(value, Mapping) and not _required(cls) <= value.keys():  # type: ignore[arg-type]
+            missing = _required(cls) - value.keys()  # type: ignore[arg-type]
             raise TypeError(f"{', '.join(sorted(missing))} is missing")
         made = super().from_dict(value)
         fields_of = vars(made)
