@@ -200,7 +200,7 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
     """One study and all of its trials."""
     with reaching(found.folder.store):
         trials = found.folder.trials()
-        requests = found.folder.stop_requests()
+        requests = found.folder.stop_requests(found.record.run_id)
     record = found.record
     return StudyDetail(
         **_described(record, *task_states([record])),
