@@ -38,6 +38,7 @@ NAMES = {
     "mlflow_run_id": "0" * 32,
     "model": "pages_model",
     "version": "1",
+    "decided_at": "2026-03-01T10:00:00Z",
     "run": "0" * 32,
     "view_id": "0" * 32,
     "study": "a study",

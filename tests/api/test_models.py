@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +122,30 @@ def test_a_version_has_a_note_and_a_card_with_all_that_is_known_of_it(api: Api, 
     checks = "None of the newest 20 checks of each skew task (pages_monitoring/skew) compared requests"
     assert checks in card.text
     assert api.get(f"{PATH}/versions/9/card").status_code == 404
+
+
+def test_a_note_on_a_decision_is_a_tag_of_its_version_and_says_who_wrote_it(api: Api, canary: Pipeline) -> None:
+    decided_at = next(each["at"] for each in api.get(PATH).json()["decisions"] if each["version"] == 2)
+    note = f"{PATH}/versions/2/decisions/{decided_at}/note"
+
+    def tags() -> dict[str, str]:
+        versions = api.get(f"{PATH}/versions").json()["versions"]
+        found = next(each["tags"] for each in versions if each["version"] == 2)
+        return {name: value for name, value in found.items() if name.startswith("hops.")}
+
+    said = {"note": " It was\nthe holidays. "}
+    assert api.request("POST", note, "viewer", json=said).status_code == 403
+    assert api.request("POST", note.replace("pages_training", "pages_monitoring"), json=said).status_code == 403
+    for wrong in (note.replace("/2/", "/1/"), note.replace(decided_at, "2026-01-01T00:00:00Z")):
+        answer = api.request("POST", wrong, json=said)
+        assert (answer.status_code, "no decision was made at" in answer.json()["detail"]) == (404, True)
+    assert (api.request("POST", note, json=said).status_code, len(tags())) == (204, 1)
+    ((name, value),) = tags().items()
+    head, _, text = value.partition("\n")
+    assert datetime.fromisoformat(name.removeprefix("hops.decision_note.")) == datetime.fromisoformat(decided_at)
+    assert (head.split(" ")[1], text) == ("admin", "It was\nthe holidays.")
+    assert abs(datetime.fromisoformat(head.split(" ")[0]).timestamp() - time.time()) < 60
+    assert (api.request("POST", note, json={"note": ""}).status_code, tags()) == (204, {})
 
 
 def test_a_card_shows_of_what_another_dag_trained_only_what_the_reader_may_see(api: Api, canary: Pipeline) -> None:

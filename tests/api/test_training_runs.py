@@ -172,6 +172,17 @@ def test_notes_and_tags_are_mlflows_own_and_found_by_its_search(api: Api, runs: 
     assert unknown.status_code == 410
 
 
+def test_a_note_on_a_refused_candidate_is_a_tag_of_its_training_run(api: Api, runs: Any) -> None:
+    note, noted = f"{RUNS}/{runs[1]['run_id']}/decision-note", {"search": "tags.`hops.decision_note` LIKE '%'"}
+    assert api.request("POST", note, "viewer", json={"note": "too few rows"}).status_code == 403
+    assert api.request("POST", note, json={"note": "too few rows"}).status_code == 204
+    (found,) = api.get(RUNS, params=noted).json()["runs"]
+    assert found["run_id"] == runs[1]["run_id"]
+    assert found["tags"]["hops.decision_note"].endswith(" admin\ntoo few rows")
+    assert api.request("POST", note, json={"note": " "}).status_code == 204
+    assert api.get(RUNS, params=noted).json()["runs"] == []
+
+
 def test_a_report_of_runs_is_one_file_that_runs_nothing(api: Api, runs: Any) -> None:
     chosen = [runs[number]["run_id"] for number in (3, 4)]
     answer = api.get("/api/dags/pages_training/reports/runs", "viewer", params={"run": chosen})

@@ -27,6 +27,8 @@ class RefusedCandidate(Model):
     """The artifact that says so."""
     metrics: dict[str, Number]
     """Of that artifact."""
+    fingerprint: str
+    """Of the model artifact; empty where a task of the user's own does not say."""
     champion_version: int | None
     """With which it was compared; null where it was not."""
 
@@ -65,12 +67,13 @@ def _judges(pipeline: PipelineDag, model: tuple[str, str]) -> set[str]:
 
 def _candidate(returned: ReturnedArtifact) -> RefusedCandidate:
     artifact = returned.artifact
-    _, champion = compared_models(artifact)
+    candidate, champion = compared_models(artifact)
     version = champion.version if champion else None
     return RefusedCandidate(
         at=returned.at,
         why=why_refused(artifact),
         judged=returned_address(returned),
         metrics=dict(artifact.metrics),
+        fingerprint=candidate.fingerprint,
         champion_version=version if isinstance(version, int) else None,
     )

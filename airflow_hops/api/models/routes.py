@@ -19,7 +19,7 @@ from airflow_hops.api.models.history import Decision, Rollout, decisions_of, rol
 from airflow_hops.api.models.lookup import Served, ServedModelOf
 from airflow_hops.api.models.records import HeadlineMetric, VersionShare, headline_of, read_model_record, shares_of
 from airflow_hops.api.models.refused import RefusedCandidate, refused_candidates
-from airflow_hops.api.runs.notes import is_own_tag
+from airflow_hops.api.runs.notes import DECISION_NOTE, is_own_tag
 from airflow_hops.api.types import Model, Number, Page, RunAddress, Time
 from airflow_hops.contract.model_record import ModelRecord
 
@@ -70,7 +70,7 @@ class RegisteredVersion(Model):
     note: str
     """What people wrote of it: MLflow's description."""
     tags: dict[str, str]
-    """People's own, by name."""
+    """People's own, by name; and the notes on decisions about it, ``hops.decision_note.<time>``."""
     mlflow_run_id: str | None
     metrics: dict[str, Number]
     """Of its MLflow run; ``evaluation.*`` are those on which it was blessed. None where a DAG made it that the user may
@@ -232,10 +232,14 @@ def _versions(
                 made_by=made_by(record, version, tags, readable),
                 fingerprint=tags.get("hops.fingerprint") or fingerprint,
                 note="" if hidden else entry.get("note", ""),
-                tags={} if hidden else {name: text for name, text in tags.items() if is_own_tag(name)},
+                tags={} if hidden else {name: text for name, text in tags.items() if _is_shown(name)},
                 mlflow_run_id=None if hidden else entry.get("run_id") or None,
                 metrics={} if hidden else entry.get("metrics", {}),
                 last_event=last.get(version),
             )
         )
     return found
+
+
+def _is_shown(tag: str) -> bool:
+    return is_own_tag(tag) or tag.startswith(DECISION_NOTE)

@@ -1,5 +1,5 @@
 import { Button, Field, HStack, Stack, Tag, Text, Textarea } from "@chakra-ui/react";
-import { useState } from "react";
+import { type ReactNode, useState } from "react";
 import { LuPencil } from "react-icons/lu";
 import { queryClient, type Schemas } from "src/api/client";
 import { ErrorAlert } from "src/components/ErrorAlert";
@@ -8,30 +8,41 @@ import { formatList } from "src/format";
 
 type Tags = Readonly<Record<string, string>>;
 
-/** What people wrote of something, and their tags; to be changed by those who may. */
+/** What people wrote of something, and their tags if it has any; to be changed by those who may. */
 export function Notes({
   note,
   tags: all,
+  written,
   mayEdit,
   onSave,
 }: {
   note: string;
-  tags: Tags;
+  tags?: Tags;
+  written?: ReactNode;
   mayEdit: boolean;
   onSave: (change: Schemas["NoteRequest"]) => Promise<unknown>;
 }) {
   const [editing, setEditing] = useState(false);
-  const tags = ownTags(all);
+  const tags = ownTags(all ?? {});
+  const things = all ? "note and tags" : "note";
   if (editing) {
-    return <Editor note={note} tags={tags} onSave={onSave} onClose={() => setEditing(false)} />;
+    return <Editor note={note} tags={all && tags} onSave={onSave} onClose={() => setEditing(false)} />;
   }
   return (
-    <HStack gap={2} wrap="wrap" align="flex-start" fontSize="sm" role="group" aria-label="Note and tags">
+    <HStack
+      gap={2}
+      wrap="wrap"
+      align="flex-start"
+      fontSize="sm"
+      role="group"
+      aria-label={all ? "Note and tags" : "Note"}
+    >
       {note && (
         <Text whiteSpace="pre-wrap" wordBreak="break-word" width="full">
           {note}
         </Text>
       )}
+      {note && written}
       {Object.entries(tags).map(([name, value]) => (
         <Tag.Root key={name} size="sm" maxW="full">
           <Tag.Label>{value ? `${name}: ${value}` : name}</Tag.Label>
@@ -40,7 +51,7 @@ export function Notes({
       {mayEdit && (
         <Button size="2xs" variant="outline" onClick={() => setEditing(true)}>
           <LuPencil />
-          {note || Object.keys(tags).length > 0 ? "Edit note and tags" : "Add a note or tags"}
+          {note || Object.keys(tags).length > 0 ? `Edit ${things}` : all ? "Add a note or tags" : "Add a note"}
         </Button>
       )}
     </HStack>
@@ -49,15 +60,16 @@ export function Notes({
 
 function Editor({
   note,
-  tags,
+  tags: given,
   onSave,
   onClose,
 }: {
   note: string;
-  tags: Tags;
+  tags: Tags | undefined;
   onSave: (change: Schemas["NoteRequest"]) => Promise<unknown>;
   onClose: () => void;
 }) {
+  const tags = given ?? {};
   const [text, setText] = useState(note);
   const writable = writableTags(tags);
   const others = Object.keys(tags).filter((name) => !(name in writable));
@@ -83,20 +95,22 @@ function Editor({
         <Field.Label>Note</Field.Label>
         <Textarea value={text} rows={3} maxLength={5000} onChange={(event) => setText(event.target.value)} />
       </Field.Root>
-      <Field.Root>
-        <Field.Label>Tags, one per line</Field.Label>
-        <Textarea
-          value={lines}
-          rows={3}
-          placeholder="team: pricing"
-          onChange={(event) => setLines(event.target.value)}
-        />
-        {others.length > 0 && (
-          <Field.HelperText>
-            Kept unchanged, because they do not fit on one line: {formatList(others)}. Edit them in MLflow.
-          </Field.HelperText>
-        )}
-      </Field.Root>
+      {given && (
+        <Field.Root>
+          <Field.Label>Tags, one per line</Field.Label>
+          <Textarea
+            value={lines}
+            rows={3}
+            placeholder="team: pricing"
+            onChange={(event) => setLines(event.target.value)}
+          />
+          {others.length > 0 && (
+            <Field.HelperText>
+              Kept unchanged, because they do not fit on one line: {formatList(others)}. Edit them in MLflow.
+            </Field.HelperText>
+          )}
+        </Field.Root>
+      )}
       <ErrorAlert error={error} />
       <HStack>
         <Button size="xs" colorPalette="brand" loading={busy} onClick={() => void save()}>

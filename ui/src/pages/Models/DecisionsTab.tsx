@@ -1,14 +1,14 @@
 import { Empty } from "src/components/Empty";
 import { HistoryList } from "src/pages/Models/HistoryList";
-import { historyOf } from "src/pages/Models/history";
+import { historyOfModel } from "src/pages/Models/history";
 import type { ModelDetail } from "src/pages/Models/queries";
 
 /** Every decision on the model, the newest first: who, when, why; rollouts step by step; candidates that were refused. */
-export function DecisionsTab({ detail }: { detail: ModelDetail }) {
-  const entries = historyOf(detail.decisions, detail.refused);
+export function DecisionsTab({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
+  const entries = historyOfModel(detail);
   return entries.length === 0 ? (
     <Empty title="No decisions yet">The first decision is made when a run of the pipeline deploys a version.</Empty>
   ) : (
-    <HistoryList entries={entries} />
+    <HistoryList dagId={dagId} entries={entries} />
   );
 }

@@ -29,7 +29,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
           The first run of <Code>{dagId}</Code> that reaches its <Code>DeployModelOperator</Code> registers version 1
           and gives it all the traffic.
         </Empty>
-        {detail.refused.length > 0 && <DecisionsTab detail={detail} />}
+        {detail.refused.length > 0 && <DecisionsTab dagId={dagId} detail={detail} />}
       </>
     );
   }
@@ -51,7 +51,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
           <EvaluationTab dagId={dagId} detail={detail} />
         </Tabs.Content>
         <Tabs.Content value="decisions">
-          <DecisionsTab detail={detail} />
+          <DecisionsTab dagId={dagId} detail={detail} />
         </Tabs.Content>
         <Tabs.Content value="log">
           <LogTab dagId={dagId} detail={detail} />
