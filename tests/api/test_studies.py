@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,13 +130,11 @@ def test_what_does_not_run_cannot_be_stopped(
     assert all(folder.stop_requests() == {} for folder in studies.values())
 
 
-def test_ten_thousand_trials_are_read_in_less_than_a_second(api: Api) -> None:
-    folder = write_study(api.store, "pages", "large", 10_000)
+def test_a_study_of_several_files_is_read_whole(api: Api) -> None:
+    folder = write_study(api.store, "pages", "large", 1_100)
     try:
-        before = time.process_time()
         answer = api.get(ONE, params={"study": "large"})
-        assert len(answer.json()["columns"]["number"]) == 10_000
-        assert time.process_time() - before < 1
+        assert answer.json()["columns"]["number"] == list(range(1_100))
     finally:
         for name in api.store.names(folder.uri):
             api.store.remove_text(f"{folder.uri}/{name}")
