@@ -1,5 +1,6 @@
 import { Box, Table, Text } from "@chakra-ui/react";
 import { AppLink } from "src/components/AppLink";
+import { Breakable } from "src/components/Breakable";
 import { Toggle } from "src/components/Toggle";
 import { formatDuration, formatNumber } from "src/format";
 import { useQueryFlag } from "src/hooks/useQueryState";
@@ -81,8 +82,8 @@ function Section({ title, lines, width }: { title: string; lines: readonly Line[
       </Table.Row>
       {lines.map(({ name, values, best }) => (
         <Table.Row key={name}>
-          <Table.Cell position={{ md: "sticky" }} left={0} bg="bg" py={1.5} wordBreak="break-word">
-            {name}
+          <Table.Cell position={{ md: "sticky" }} left={0} bg="bg" py={1.5} overflowWrap="anywhere">
+            <Breakable name={name} />
           </Table.Cell>
           {values.map((value, place) => (
             <Table.Cell

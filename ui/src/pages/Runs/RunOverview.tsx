@@ -1,7 +1,8 @@
 import { Box, DataList, Grid, Heading, HStack, Table, Text } from "@chakra-ui/react";
-import { Fragment, type ReactNode } from "react";
+import type { ReactNode } from "react";
 import { client, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { Breakable } from "src/components/Breakable";
 import { Notes } from "src/components/Notes";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
@@ -159,17 +160,6 @@ function Figures({ figures }: { figures: Detail["figures"] }) {
       )}
     </Section>
   );
-}
-
-/** A name that breaks, where it has to, after a dot, a slash or an underscore. */
-function Breakable({ name }: { name: string }) {
-  return name.split(/(?<=[._/])/).map((part, place) => (
-    // biome-ignore lint/suspicious/noArrayIndexKey: parts repeat, and have no other name.
-    <Fragment key={place}>
-      {part}
-      <wbr />
-    </Fragment>
-  ));
 }
 
 function Children({ dagId, runs }: { dagId: string; runs: Detail["children"] }) {
