@@ -227,7 +227,7 @@ def test_exit_by_signal_is_told_by_its_name(number: signal.Signals, tmp_path: Pa
 def test_exits_in_words() -> None:
     assert describe_exit(0) == "exit code 0"
     assert describe_exit(3) == "exit code 3"
-    assert "for want of memory" in describe_exit(-signal.SIGKILL)
+    assert "for lack of memory" in describe_exit(-signal.SIGKILL)
     assert describe_exit(137).startswith("exit code 137, that is SIGKILL")
     assert describe_exit(-64) in ("SIGRTMAX", "signal 64")
     assert describe_exit(255) == "exit code 255"

@@ -154,7 +154,7 @@ def test_a_retry_follows_the_job_of_a_worker_that_was_killed(tries, tmp_path, st
     assert sorted({*shown, *second.counted}) == list(range(result["number"]))
     assert second.counted[0] in (shown[-1], shown[-1] + 1)
     assert [metrics["number"] for metrics in second.every("metrics") if metrics] == second.counted
-    assert any("no worker follows this step any more" in line for line in second.lines)
+    assert any("no worker follows this step any longer" in line for line in second.lines)
     assert is_gone(pid) and is_gone(int((tmp_path / "child").read_text()))
     assert nothing_is_left(job, tmp_path)
 

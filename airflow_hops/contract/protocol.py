@@ -206,7 +206,7 @@ def json_object(value: Any, what: str) -> dict[str, Any]:
             value = json.loads(value)
             found = f"a {type(value).__name__}"
         except ValueError as error:
-            found = f"not JSON: {error}"
+            found = f"text that is not JSON: {error}"
     if value and not isinstance(value, Mapping):
         raise BadInput(f"{what}: expected a JSON object, found {found} (not shown, since it may hold credentials)")
     return dict(value or {})

@@ -58,8 +58,8 @@ def test_each_operator_of_a_stage_links_to_its_page_and_to_the_lineage() -> None
     expected = {
         "Data": {"PrepareOperator", "PrepareImagesOperator", "StatisticsOperator", "TransformOperator"},
         "Schema": {"SchemaOperator", "ValidateExamplesOperator"},
-        "Runs": {"HorovodTrainOperator", "TorchTrainOperator", "TrainOperator"},
-        "TensorBoard": {"HorovodTrainOperator", "TorchTrainOperator", "TrainOperator"},
+        "Runs": {"HorovodTrainOperator", "SearchOperator", "TorchTrainOperator", "TrainOperator"},
+        "TensorBoard": {"HorovodTrainOperator", "SearchOperator", "TorchTrainOperator", "TrainOperator"},
         "Models": {"EvaluateOperator", "InfraValidateOperator", "DeployModelOperator", "RolloutOperator"},
         "Skew": {"SkewOperator", "RequestRetrainingOperator"},
     }

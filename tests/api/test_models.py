@@ -136,7 +136,7 @@ def test_a_note_on_a_decision_is_a_tag_of_its_version_and_says_who_wrote_it(api:
     said = {"note": " It was\nthe holidays. "}
     assert api.request("POST", note, "viewer", json=said).status_code == 403
     assert api.request("POST", note.replace("pages_training", "pages_monitoring"), json=said).status_code == 403
-    for wrong in (note.replace("/2/", "/1/"), note.replace(decided_at, "2026-01-01T00:00:00Z")):
+    for wrong in (note.replace("/2/", "/7/"), note.replace(decided_at, "2026-01-01T00:00:00Z")):
         answer = api.request("POST", wrong, json=said)
         assert (answer.status_code, "no decision was made at" in answer.json()["detail"]) == (404, True)
     assert (api.request("POST", note, json=said).status_code, len(tags())) == (204, 1)

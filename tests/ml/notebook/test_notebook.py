@@ -177,6 +177,7 @@ def test_cell_that_never_ends_and_kernel_that_dies_are_told(
         ),
         (nbformat.writes(new_notebook(cells=[new_code_cell("1")])), {"a-b": 2}, "parameter 'a-b'"),
     ],
+    ids=["no JSON", "cells", "nbformat", "no code", "language", "unknown parameter", "name of a parameter"],
 )
 def test_notebook_that_cannot_be_used_is_bad_input_that_names_it(
     content: str, params: Mapping[str, Any], says: str, tmp_path: Path, run_stage: Callable[..., Any]
