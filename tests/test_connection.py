@@ -94,7 +94,7 @@ def test_empty_fields_come_from_the_configuration_and_then_from_airflow_home(
     [
         ({"extra": "{not json"}, "connection 'hops_other': field 'extra': expected a JSON object, found text"),
         ({"extra": "[1]"}, "field 'extra': expected a JSON object, found a list"),
-        ({"extra": {"storage_options": "{"}}, "field 'storage_options': expected a JSON object, found text that is not"),
+        ({"extra": {"storage_options": "{"}}, "field 'storage_options': expected a JSON object, found text that is"),
         ({"extra": {"storage_options": "[1]"}}, "field 'storage_options': expected a JSON object, found a list"),
         ({"extra": {"serving_rest_port": "http"}}, "field 'serving_rest_port' is 'http', expected a port"),
         ({"extra": {"serving_rest_port": 70000}}, "field 'serving_rest_port' is '70000', expected a port"),
