@@ -26,7 +26,8 @@ def timeline(site: Site, runtime_python: Path) -> dict[str, Any]:
     """What the API says of a season: six weeks like the reference, then spring, too few rows, a fault."""
     script, store = skew_history.__file__, f"file://{site.home}/store"
     command = [sys.executable, script, str(runtime_python), store, "flights_monitoring", str(WEEKS)]
-    subprocess.run(command, env=site.environment, check=True, capture_output=True)
+    made = subprocess.run(command, env=site.environment, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr[-3000:]
     found: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/skew")
     return found
 

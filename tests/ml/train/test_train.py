@@ -236,7 +236,7 @@ def _as_if_written_so(folder: Path, manifest: Manifest) -> Artifact:
         ("corrupt", "part-00001.parquet: not a readable Parquet file"),
         ("column", "part-00001.parquet: there is no column 'numeric'; it has kind_id, late"),
         ("few", "split 'train' holds 1 rows, fewer than the 2 ranks"),
-        ("features", "features.json: there is no such file"),
+        ("features", "features.json: the file does not exist"),
         ("lost", "split 'train' holds 998 rows, but its manifest says 1001"),
     ],
 )
