@@ -246,7 +246,7 @@ def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], g
     shutil.copytree(graph, linked)
     (linked / "model.onnx.data").symlink_to("/etc/hostname")
     for source in (linked, f"file://{linked}"):
-        with pytest.raises(BadInput, match=r"model.onnx.data is a link; expected files alone"):
+        with pytest.raises(BadInput, match=r"model.onnx.data is a link; expected files only"):
             brought(source, features=["age", "visits"])
     (tmp_path / "broken.onnx").write_bytes(b"no graph")
     with pytest.raises(BadInput, match=r"model.onnx does not load"):
