@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_for
 
 from airflow_hops.processes.lifetime import end_with_parent
 
@@ -54,10 +56,20 @@ class ShownDemo:
         raise AssertionError(f"the demo has no Airflow (any more); it printed:\n{self.printed[-5000:]}")
 
     def pause(self) -> None:
-        """Leaves the cores to others than Airflow's components that wait for work."""
+        """Leaves the cores to others than Airflow's components that wait for work, none of them in a transaction."""
+        wait_for(self._is_paused, "a moment in which none of them uses Airflow's database", poll_s=0.2)
+
+    def _is_paused(self) -> bool:
         for process in self._airflow(*IDLE):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
+        with contextlib.closing(sqlite3.connect(self.home / "airflow" / "airflow.db", timeout=0)) as database:
+            try:
+                database.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError:
+                self.go_on()
+                return False
+        return True
 
     def go_on(self) -> None:
         """Undoes :meth:`pause`."""
