@@ -120,7 +120,7 @@ def _drawn_at_last(canvases: Locator) -> str:
 
     def is_still() -> bool:
         seen.append(canvases.evaluate_all(DRAWN))
-        return seen[-1] == seen[-2] != canvases.evaluate_all(BLANK)
+        return len({*seen[-4:]}) == 1 and seen[-1] != canvases.evaluate_all(BLANK)
 
     wait_for(is_still, "pictures that no longer change", poll_s=0.6)
     return seen[-1]
@@ -138,7 +138,7 @@ def test_what_the_browser_has_lost_of_a_picture_is_drawn_again(open_page: OpenPa
         lost = canvases.evaluate_all(f"canvases => {{ ({lose})(canvases); return ({DRAWN})(canvases) }}")
         assert lost != before
         canvases.evaluate_all(restore)
-        assert _drawn_at_last(canvases) == before, path
+        wait_for(lambda canvases=canvases, before=before: canvases.evaluate_all(DRAWN) == before, f"{path}, as before")
 
 
 def test_a_page_without_a_pipeline_asks_for_one_and_another_is_chosen_in_the_breadcrumbs(open_page: OpenPage) -> None:
