@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import selectors
 import signal
 import socket
 import sys
@@ -83,6 +84,25 @@ class Children:
         ended = [(pid, status) for pid in self.running for done, status in [os.waitpid(pid, os.WNOHANG)] if done]
         self.running.difference_update(pid for pid, _ in ended)
         return ended
+
+    def serve(self, commands: socket.socket, obey: Callable[[], bool], reap: Callable[[], None]) -> None:
+        """Waits for commands and for ends of forks, until there are no more commands.
+
+        Args:
+            commands: The socket that commands come from.
+            obey: Takes one; says whether others may follow.
+            reap: Takes the forks that have ended.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(commands, selectors.EVENT_READ)
+            selector.register(self, selectors.EVENT_READ)
+            serving = True
+            while serving:
+                for key, _ in selector.select():
+                    if key.fileobj is commands:
+                        serving = obey() and serving
+                    else:
+                        reap()
 
     def kill(self, pid: int) -> None:
         """Kills one, if it still runs: nobody else can have its number before it has been waited for."""

@@ -157,16 +157,7 @@ class _TrialServer:
 
     def serve(self) -> None:
         """Serves, then kills the trials."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._commands, selectors.EVENT_READ)
-            selector.register(self._children, selectors.EVENT_READ)
-            serving = True
-            while serving:
-                for key, _ in selector.select():
-                    if key.fileobj is self._commands:
-                        serving = self._obey() and serving
-                    else:
-                        self._reap()
+        self._children.serve(self._commands, self._obey, self._reap)
         for pid in list(self._numbers):
             _kill(pid)
 

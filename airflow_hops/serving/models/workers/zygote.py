@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import selectors
 import signal
 import socket
 import sys
@@ -38,19 +37,13 @@ class Zygote:
 
     def serve(self) -> None:
         """Serves until the server is no more, then kills the workers."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._commands, selectors.EVENT_READ)
-            selector.register(self._workers, selectors.EVENT_READ)
-            serving = True
-            while serving:
-                for key, _ in selector.select():
-                    if key.fileobj is self._commands:
-                        serving = self._obey() and serving
-                    else:
-                        for pid, status in self._workers.take_ended():
-                            self._tell("exited", pid, status)
+        self._workers.serve(self._commands, self._obey, self._reap)
         for pid in self._workers.running:
             self._workers.kill(pid)
+
+    def _reap(self) -> None:
+        for pid, status in self._workers.take_ended():
+            self._tell("exited", pid, status)
 
     def _obey(self) -> bool:
         record, descriptors, _, _ = socket.recv_fds(self._commands, _RECORD_BYTES, 1)
