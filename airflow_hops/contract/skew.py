@@ -133,6 +133,8 @@ class SkewProperties(Properties):
         min_rows: Number of rows that a verdict requires.
         scores: Score and threshold by feature; None if there is none.
         window_end: End of the compared span, ISO 8601 UTC.
+        window_start: For captured rows: start of the period that they are of, by their own time.
+        unwell: For captured rows: what is wrong with the monitor itself, such as the server's clock, in words.
         captured_from: For captured rows: time of the first request.
         captured_until: For captured rows: time of the last request.
         versions: For captured rows: the number that each version answered.
@@ -152,6 +154,8 @@ class SkewProperties(Properties):
     min_rows: int | None = None
     scores: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     window_end: str | None = None
+    window_start: str | None = where_told()
+    unwell: tuple[str, ...] = ()
     captured_from: str | None = where_told()
     captured_until: str | None = where_told()
     versions: Mapping[str, int] | None = where_told()

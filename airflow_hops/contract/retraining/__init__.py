@@ -1,0 +1,48 @@
+"""When to retrain: policies, their conditions, and the decision."""
+
+from airflow_hops.contract.retraining.conditions import (
+    Age,
+    AllOf,
+    AnyOf,
+    Condition,
+    Drift,
+    Finding,
+    Memory,
+    NewRows,
+    PipelineFault,
+    Rejected,
+    RolloutRunning,
+)
+from airflow_hops.contract.retraining.decision import PERSON, REFUSED, REQUESTED, Decision, Request, decide
+from airflow_hops.contract.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.contract.retraining.situation import Situation, as_utc, moment_of
+from airflow_hops.contract.retraining.windows import Expanding, SinceChange, Sliding, TrainingWindow
+
+__all__ = [
+    "PERSON",
+    "REFUSED",
+    "REQUESTED",
+    "Age",
+    "AllOf",
+    "AnyOf",
+    "Budget",
+    "Condition",
+    "Decision",
+    "Drift",
+    "Expanding",
+    "Finding",
+    "Memory",
+    "NewRows",
+    "PipelineFault",
+    "Rejected",
+    "Request",
+    "RetrainingPolicy",
+    "RolloutRunning",
+    "SinceChange",
+    "Situation",
+    "Sliding",
+    "TrainingWindow",
+    "as_utc",
+    "decide",
+    "moment_of",
+]

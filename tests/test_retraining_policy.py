@@ -1,0 +1,227 @@
+"""Policies of retraining: what they say of a comparison, and what no history can bring them to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.retraining import (
+    Age,
+    AllOf,
+    AnyOf,
+    Budget,
+    Decision,
+    Drift,
+    Expanding,
+    NewRows,
+    PipelineFault,
+    Rejected,
+    RetrainingPolicy,
+    RolloutRunning,
+    SinceChange,
+    Situation,
+    Sliding,
+    decide,
+)
+from airflow_hops.contract.skew import SkewProperties, SkewReference
+
+DAY = timedelta(days=1)
+START = datetime(2013, 4, 1, tzinfo=UTC)
+OPEN = RetrainingPolicy(cooldown=timedelta(0))
+CAREFUL = RetrainingPolicy(
+    when=AnyOf(AllOf(Drift(("temp",), consecutive=2, min_effect=0.01), NewRows(2)), Age(60 * DAY)),
+    unless=AnyOf(PipelineFault(), RolloutRunning(), Rejected(2)),
+    cooldown=7.5 * DAY,
+    budget=Budget(6, 90 * DAY),
+    window=Sliding(180 * DAY),
+    ask=True,
+)
+
+
+def situation(day: float, *drifted: str, verdict: str = "", reference: str = "v1", **known: Any) -> Situation:
+    at = START + day * DAY
+    verdict = verdict or ("drift" if drifted else "stable")
+    skew = SkewProperties(
+        verdict=verdict,  # type: ignore[arg-type]
+        drifted=drifted,
+        causes=dict.fromkeys(drifted, "unit_change") if verdict == "pipeline_fault" else {},
+        effects={"temp": -0.05, "dewp": 0.001},
+        reference=SkewReference(fingerprint=reference, statistics="file:///s", version=1),
+        scores={"temp": (1.0, 0.5), "dewp": (1.0, 0.5)},
+        window_end=at.isoformat(),
+    )
+    span = ((at - DAY).isoformat(), at.isoformat())
+    return replace(Situation(at, "data", skew, (f"file:///{day}", "f"), 100, span, START), **known)
+
+
+def on(**fields: Any) -> RetrainingPolicy:
+    return replace(OPEN, **fields)
+
+
+def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
+    made: list[Decision] = []
+    for each in situations:
+        # As it is read from the store.
+        before = Decision.from_dict(json.loads(json.dumps(made[-1].to_dict()))) if made else None
+        made.append(decide(policy, each, before))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("policy", "situations", "why", "words"),
+    [
+        (OPEN, [situation(1, "temp")], "", "temp drifted from the training data of version 1"),
+        (OPEN, [situation(1)], "verdict", "the verdict is 'stable'"),
+        (OPEN, [situation(1, verdict="insufficient")], "verdict", "'insufficient': 100 rows"),
+        (OPEN, [situation(1, "temp", verdict="pipeline_fault")], "pipeline_fault", "temp (unit_change)"),
+        (OPEN, [situation(1, "temp", rollout="version 2 is tried")], "rollout", "version 2 is tried"),
+        (OPEN, [situation(1, "temp", in_flight="run r trains")], "in_flight", "run r trains"),
+        (OPEN, [situation(1, unwell=("the clock is wrong",))], "monitor", "the clock is wrong"),
+        (OPEN, [situation(n, "temp") for n in range(4)], "rejected", "3 of 3 requested retrainings"),
+        (OPEN, [*(situation(n, "temp") for n in range(4)), situation(5, "temp", reference="v2")], "", "temp"),
+        (RetrainingPolicy(cooldown=7 * DAY), [situation(26, "temp"), situation(30, "temp")], "cooldown",
+         "cooldown until 2013-05-04 (requested at 2013-04-27)"),
+        (RetrainingPolicy(cooldown=7 * DAY),
+         [situation(1, "temp"), situation(2, "temp", reference="v2")], "cooldown", ""),
+        (RetrainingPolicy(cooldown=7 * DAY, champion_ends_cooldown=True),
+         [situation(1, "temp"), situation(2, "temp", reference="v2")], "", ""),
+        (on(budget=Budget(1, 9 * DAY)), [situation(1, "temp"), situation(9, "temp")], "budget",
+         "temp drifted from the training data of version 1; budget 1 of 1 spent in 9 days"),
+        (on(budget=Budget(1, 9 * DAY)), [situation(1, "temp"), situation(10, "temp")], "", "budget 0 of 1"),
+        (on(when=Drift("dewp")), [situation(1, "temp")], "verdict", "only temp drifted"),
+        (on(when=Drift(min_effect=0.01)), [situation(1, "dewp")], "verdict", "with effects below 0.01"),
+        (on(when=Drift(min_effect=0.01)), [situation(1, "temp")], "", ""),
+        (on(when=Drift(consecutive=2)), [situation(1, "temp")], "verdict", "1 of 2 comparisons in a row"),
+        (on(when=Drift(consecutive=2)), [situation(1, "temp"), situation(2, "dewp")], "verdict", "1 of 2"),
+        (on(when=Drift(consecutive=2)),
+         [situation(1, "temp"), situation(2, verdict="insufficient"), situation(3, "temp")], "", "2 comparisons"),
+        (on(when=Drift(consecutive=2)), [situation(2, "temp"), situation(1, "temp")], "verdict", "1 of 2"),
+        (on(when=Drift(consecutive=2)),
+         [situation(1, "temp"), situation(2, "temp", reference="v2")], "verdict", "1 of 2"),
+        (on(when=Age(30 * DAY)), [situation(30)], "verdict", "30 days before the compared data (of 30 days)"),
+        (on(when=Age(30 * DAY)), [situation(31)], "", "31 days before the compared data (over 30"),
+        (on(when=NewRows(150)), [situation(1)], "verdict", "100 of 150 new rows"),
+        (on(when=NewRows(150)), [situation(1), situation(2)], "", "200 of 150 new rows"),
+        (on(when=AllOf(Drift(), NewRows(150))), [situation(1, "temp")], "verdict", "100 of 150"),
+        (on(when=AnyOf(Drift(), NewRows(150))), [situation(1, "temp")], "", "temp drifted"),
+    ],
+)  # fmt: skip
+def test_decision_and_its_reason(policy: RetrainingPolicy, situations: list[Situation], why: str, words: str) -> None:
+    last = chain(policy, *situations)[-1]
+    assert (last.why, last.requested) == (why, not why), last.reason
+    assert words in last.reason
+
+
+def test_windows_begin_where_the_policy_says() -> None:
+    ticks = [situation(1), situation(5, "temp"), situation(6, verdict="insufficient"), situation(7, "temp", "dewp")]
+
+    def start(window: Any, *situations: Situation) -> str | None:
+        last = chain(on(window=window), *situations)[-1]
+        assert last.window[1] == situations[-1].at.isoformat()
+        return last.window[0]
+
+    assert start(Expanding(), *ticks) is None
+    assert start(Sliding(30 * DAY), *ticks) == (START + 7 * DAY - 30 * DAY).isoformat()
+    assert start(SinceChange(), *ticks) == (START + 4 * DAY).isoformat()
+    assert start(SinceChange(), *ticks, situation(8)) is None
+
+
+_VERDICTS = st.sampled_from(["drift", "stable", "insufficient"])
+_TICKS = st.lists(
+    st.tuples(st.integers(0, 60), _VERDICTS, st.sampled_from("ab"), st.booleans()),
+    max_size=40,
+)  # fmt: skip
+
+
+@given(_TICKS, st.integers(0, 12), st.integers(1, 3), st.integers(1, 20))
+def test_no_history_violates_cooldown_or_budget(ticks: Any, cooldown: int, trainings: int, per: int) -> None:
+    """Also where comparisons come late, champions change, and requests are lost and made again."""
+    policy = RetrainingPolicy(unless=PipelineFault(), cooldown=cooldown * DAY, budget=Budget(trainings, per * DAY))
+    previous, requests, unsent = None, dict[str, datetime](), frozenset[str]()
+    for number, (day, verdict, reference, lost) in enumerate(ticks):
+        drifted = ("temp",) if verdict == "drift" else ()
+        now = situation(day, *drifted, verdict=verdict, reference=reference, unsent=unsent, report=(str(number), "f"))
+        previous = decide(policy, now, previous)
+        unsent = frozenset()
+        if previous.requested:
+            if lost:
+                unsent = frozenset([previous.cause])
+            else:
+                assert previous.cause not in requests  # one event a cause
+                requests[previous.cause] = now.at
+    times = sorted(requests.values())
+    assert all(later - earlier >= cooldown * DAY for earlier, later in pairwise(times))
+    assert all(sum(time <= other < time + per * DAY for other in times) <= trainings for time in times)
+
+
+def test_request_that_never_left_is_made_again_with_its_cause() -> None:
+    first, again = chain(CAREFUL_DRIFT, situation(1, "temp")), situation(2, "temp", unsent=frozenset())
+    assert decide(CAREFUL_DRIFT, again, first[-1]).why == "cooldown"
+    second = decide(CAREFUL_DRIFT, replace(again, unsent=frozenset([first[-1].cause])), first[-1])
+    assert second.requested
+    assert second.cause == first[-1].cause
+    assert [each.at for each in second.requests] == [again.at.isoformat()]
+
+
+CAREFUL_DRIFT = replace(CAREFUL, when=Drift())
+
+
+def test_a_persons_no_cools_down_and_spends_no_budget() -> None:
+    no = chain(CAREFUL_DRIFT, situation(1, "temp"))[-1].refused_by("Ada", "not in the holidays")
+    assert (no.why, no.reason.partition("; Ada")[2]) == ("person", " refused: not in the holidays")
+    after = decide(CAREFUL_DRIFT, situation(3, "temp"), no)
+    assert (after.why, after.limits[-1]) == ("cooldown", "budget 0 of 6 spent in 90 days")
+    assert "refused by a person" in after.reason
+
+
+@pytest.mark.parametrize("policy", [OPEN, CAREFUL, on(window=SinceChange(), champion_ends_cooldown=True)])
+def test_policy_is_the_same_when_read_from_json(policy: RetrainingPolicy) -> None:
+    assert RetrainingPolicy.from_json(json.dumps(policy.to_dict()), "policy.json") == policy
+
+
+def read(text: str) -> RetrainingPolicy:
+    return RetrainingPolicy.from_json(text, "p.json")
+
+
+def _json(**fields: Any) -> str:
+    return json.dumps({"kind": "policy", **fields})
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AnyOf(), "AnyOf: there are no conditions"),
+        (lambda: AllOf("drift"), r"AllOf: conditions\[0\] is 'drift', expected a Condition"),
+        (lambda: Drift(consecutive=0), "Drift: consecutive is 0, expected an integer of at least 1"),
+        (lambda: Drift(features=()), r"Drift: features is \(\)"),
+        (lambda: Drift(min_effect=-1.0), "min_effect is -1.0, expected more than 0"),
+        (lambda: Age(-DAY), "Age: limit is .*, expected more than 0"),
+        (lambda: Budget(0, DAY), "Budget: trainings is 0"),
+        (lambda: Sliding(timedelta(0)), "Sliding: length"),
+        (lambda: RetrainingPolicy(cooldown=-DAY), "cooldown is .*, expected a duration of 0 or more"),
+        (lambda: RetrainingPolicy(when=Expanding()), "when is Expanding.*, expected a Condition"),
+        (lambda: read("{"), "p.json: expected a policy in JSON"),
+        (lambda: read('{"kind": "drift"}'), "p.json is .*, expected an object of kind policy"),
+        (lambda: read(_json(when={"kind": "drfit"})),
+         r"p.json.when: kind is 'drfit', expected one of .*; did you mean 'drift'\?"),
+        (lambda: read(_json(when={"kind": "drift", "featurs": "*"})),
+         r"p.json.when: drift has no field 'featurs', .* did you mean 'features'\?"),
+        (lambda: read(_json(when={"kind": "any_of", "conditions": []})), "p.json.when: AnyOf"),
+        (lambda: read(_json(when={"kind": "age"})), "p.json.when: age: .*limit"),
+        (lambda: read(_json(cooldown={"days": "7"})), "p.json.cooldown is .*, expected numbers"),
+        (lambda: decide(on(when=Drift("tmep")), situation(1, "temp")),
+         r"names the feature 'tmep', which is not compared; compared are temp, dewp; did you mean 'temp'\?"),
+        (lambda: decide(on(when=Age(DAY)), situation(1, trained_until=None)), "Age needs the end of"),
+    ],
+)  # fmt: skip
+def test_bad_policy_is_refused_by_name(make: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        make()
