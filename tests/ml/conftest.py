@@ -25,7 +25,7 @@ from airflow_hops.contract.artifacts import Artifact, Producer
 from airflow_hops.contract.protocol import Output, StepSpec
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.store import ArtifactStore
-from tests.ml.waiting_ranks import WaitingRanks, forkserver
+from tests.ml.waiting_ranks import WaitingRanks, fork_forkserver, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
 pytest_plugins = ["fault_counts", "small_places", "ssh_servers"]
@@ -41,6 +41,9 @@ _ANSWER_S = 300.0
 
 SHARED = ("spark", "format_models")
 """Fixtures that take long to make: all tests that use one of them are a group."""
+
+FORKING = {"own_process", "two_ranks", "three_ranks"}
+"""Fixtures that fork processes."""
 
 LONG = (
     "spark",
@@ -72,6 +75,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(*shared[:1] or [item.nodeid.partition("::")[0]]))
     places = {group: place for place, group in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.get_closest_marker("xdist_group").args[0], len(places)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Forks the fork server, when all test modules are imported and nothing has run."""
+    if any(FORKING & {*getattr(item, "fixturenames", ())} for item in session.items):
+        fork_forkserver()
 
 
 @pytest.hookimpl(wrapper=True)

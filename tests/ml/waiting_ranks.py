@@ -7,11 +7,12 @@ import faulthandler
 import multiprocessing.forkserver
 import os
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, arbitrary_address
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +145,32 @@ def _serve(connections: Sequence[Connection], placement: Any, channel: Any) -> N
         connection.send(answer)
 
 
+def fork_forkserver() -> None:
+    """Makes this process's fork server a fork of it, with all that it has imported by now.
+
+    The standard library's would import it again. TensorFlow must not have begun: none of its threads is in a fork.
+    """
+    from tensorflow.python.eager.context import context_safe
+
+    assert context_safe() is None, "a test module has run a part of TensorFlow while it was imported"
+    server = multiprocessing.forkserver._forkserver
+    listener, (ended, alive) = socket.socket(socket.AF_UNIX), os.pipe()
+    listener.bind(arbitrary_address("AF_UNIX"))
+    listener.listen()
+    if pid := os.fork():
+        server._forkserver_address, server._forkserver_alive_fd = listener.getsockname(), alive
+        server._forkserver_pid = pid
+        listener.close()
+        os.close(ended)
+        return
+    try:
+        os.close(alive)
+        multiprocessing.forkserver.main(listener.detach(), ended, [])
+    finally:
+        os._exit(0)
+
+
 def forkserver() -> Any:
-    """Forks processes in which what trains is imported, but TensorFlow has not begun."""
-    forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(
-        ["airflow_hops.processes.arrow_hotfix", "airflow_hops.runtime.train", "tensorflow_data_validation"]
-    )
-    with pytest.MonkeyPatch.context() as patch:  # Python 3.11 passes no sys.path on, and says nothing
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        multiprocessing.forkserver.ensure_running()
-    return forking
+    """Forks processes in which all is imported, but TensorFlow has not begun."""
+    assert multiprocessing.forkserver._forkserver._forkserver_pid, "no fixture that forks was seen with the tests"
+    return multiprocessing.get_context("forkserver")

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import flatbuffers
 import keras
-import mlflow.sklearn
 import numpy as np
 import onnx
 import pandas as pd
 import tensorflow as tf
 import tf_keras
 from flatbuffers import flexbuffers
-from mlflow.models import infer_signature
 from onnx import helper
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -204,7 +202,9 @@ def write_estimators(folder: Path) -> None:
     scikit_learn.save(targets, folder / "targets" / "1", numbers)
     negated = make_pipeline(FunctionTransformer(operator.neg), LinearRegression()).fit(numbers, numbers.sum(axis=1))
     scikit_learn.save(negated, folder / "negated" / "1", numbers, trusted_types=["_operator.neg"])
-    logged = {"signature": infer_signature(table, late), "pip_requirements": ["scikit-learn"]}
+    import mlflow.sklearn  # here, as only those who write models wait for it
+
+    logged = {"signature": mlflow.models.infer_signature(table, late), "pip_requirements": ["scikit-learn"]}
     mlflow.sklearn.save_model(classifier, folder / "logged" / "1", **logged)
     mlflow.sklearn.save_model(classifier, folder / "pickled" / "1", serialization_format="cloudpickle", **logged)
     unsigned = folder / "unsigned" / "1"

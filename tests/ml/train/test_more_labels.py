@@ -119,8 +119,8 @@ def of_estimators(trainings: Trainings, transformed: Artifact) -> Artifact:
 
 
 @pytest.fixture(params=["keras", "estimators"])
-def model(request: pytest.FixtureRequest) -> Artifact:
-    return request.getfixturevalue(f"of_{request.param}")
+def model(request: pytest.FixtureRequest, of_keras: Artifact, of_estimators: Artifact) -> Artifact:
+    return {"keras": of_keras, "estimators": of_estimators}[request.param]
 
 
 def test_examples_hold_each_label_as_a_number_and_reject_rows_that_lack_one(
