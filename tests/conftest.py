@@ -90,6 +90,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             for marker in MARKERS.get(fixture, ()):
                 item.add_marker(marker)
+        if "run_dag" in getattr(item, "fixturenames", ()) and item.get_closest_marker("runtime"):
+            item.add_marker("server")  # its first step starts the warm process
         module = item.nodeid.partition("::")[0]
         shared = (group for fixture, group in GROUPS.items() if fixture in getattr(item, "fixturenames", ()))
         if module not in modules and (found := next(shared, None)):
@@ -280,9 +282,11 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
     from airflow.utils.db import initdb
 
     initdb()
-    from airflow.dag_processing.dagbag import DagBag
+    from airflow.dag_processing.dagbag import BundleDagBag, DagBag
 
     from airflow_hops.hooks.runtime import RuntimeHook
+
+    synced: set[str] = set()
 
     @functools.cache
     def dags(folder: str) -> Any:
@@ -291,13 +295,25 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
         return bag.dags
 
     def run(dag_id: str, conf: Mapping[str, Any], folder: str = "tests/dags", *, boosted: bool = False) -> Any:
+        def warm_start(hook: Any) -> Any:
+            if not hook.runtime:
+                return request.getfixturevalue("warm_launcher").warm
+            # Of an environment of its own, where a test has asked for it.
+            return request.getfixturevalue("boosted_launcher").warm if boosted else None
+
+        dag = dags(folder)[dag_id]
+
+        def parse(dag_folder: Path, **bundle: Any) -> BundleDagBag:
+            # dag.test() serializes all of the folder at each run: after the first, the DAG's own file is enough.
+            path = dag.fileloc if folder in synced else dag_folder
+            synced.add(folder)
+            return BundleDagBag(dag_folder=path, **bundle)
+
         with pytest.MonkeyPatch.context() as patch:
-            warm = request.getfixturevalue("warm_launcher").warm
-            # Another of an environment of its own, where a test has asked for one.
-            own = request.getfixturevalue("boosted_launcher").warm if boosted else None
-            patch.setattr(RuntimeHook, "warm_start", lambda hook: own if hook.runtime else warm)
-            patch.setattr("airflow.settings.DAGS_FOLDER", str(REPOSITORY / folder))  # which dag.test() serializes
-            return dags(folder)[dag_id].test(run_conf=dict(conf))
+            patch.setattr(RuntimeHook, "warm_start", warm_start)
+            patch.setattr("airflow.settings.DAGS_FOLDER", str(REPOSITORY / folder))
+            patch.setattr("airflow.dag_processing.dagbag.BundleDagBag", parse)
+            return dag.test(run_conf=dict(conf))
 
     return run
 

@@ -105,11 +105,8 @@ def test_workflows_and_hooks_run_what_there_is() -> None:
 
 
 @pytest.fixture
-def readme_dags(tmp_path: Path, run_dag: Any) -> Any:
-    """The DAGs of the README's snippets."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
+def readme_folder(tmp_path: Path) -> Path:
+    """A folder with the DAGs of the README's snippets."""
     pipeline, *_, step = snippets(REPOSITORY / "README.md")
     (tmp_path / "churn_dag.py").write_text(pipeline)
     (tmp_path / "step_dag.py").write_text(
@@ -118,18 +115,18 @@ def readme_dags(tmp_path: Path, run_dag: Any) -> Any:
         + textwrap.indent(step, "    ")
         + "\n    count_late(\"{{ dag_run.conf['examples'] }}\")\n"
     )
-    bag = DagBag(tmp_path)
-    assert not bag.import_errors
-    DagBundlesManager().sync_bundles_to_db()
-    sync_bag_to_db(bag, "dags-folder", None)
-    return bag.dags
+    return tmp_path
 
 
-def test_the_pipeline_of_the_readme_is_a_dag_with_windows_of_time_in_under_30_lines(readme_dags: Any) -> None:
+def test_the_pipeline_of_the_readme_is_a_dag_with_windows_of_time_in_under_30_lines(readme_folder: Path) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
     pipeline, *_, step = snippets(REPOSITORY / "README.md")
     assert len(pipeline.splitlines()) < 30
     assert len(step.splitlines()) <= 5
-    dag = readme_dags["churn"]
+    bag = DagBag(readme_folder)
+    assert not bag.import_errors
+    dag = bag.dags["churn"]
     assert len(dag.tasks) == 10
     assert [task.task_id for task in dag.topological_sort()][-1] == "deploy"
     # Airflow's scheduler has a class of its own of the same name.
@@ -140,10 +137,10 @@ def test_the_pipeline_of_the_readme_is_a_dag_with_windows_of_time_in_under_30_li
 
 
 @pytest.mark.runtime
-def test_the_step_of_the_readme_counts_late_rows(readme_dags: Any, tmp_path: Path, runtime: Path) -> None:
+def test_the_step_of_the_readme_counts_late_rows(readme_folder: Path, run_dag: Any, tmp_path: Path) -> None:
     (tmp_path / "examples" / "train").mkdir(parents=True)
     pq.write_table(pa.table({"late": [1, 0, 1]}), tmp_path / "examples" / "train" / "part-00000.parquet")
     examples = {"uri": (tmp_path / "examples").as_uri(), "kind": "examples", "fingerprint": "f"}
-    run = readme_dags["late"].test(run_conf={"examples": examples})
+    run = run_dag("late", {"examples": examples}, str(readme_folder))
     (task,) = run.get_task_instances()
     assert (str(task.state), task.xcom_pull(task_ids="count_late")) == ("success", 2)

@@ -80,15 +80,3 @@ def test_the_contract_needs_nothing_but_the_standard_library() -> None:
     command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {program}"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-
-
-def test_parsing_a_dag_with_the_operators_loads_no_ml_library() -> None:
-    program = (
-        "import sys, pkgutil, importlib, airflow_hops.operators as package\n"
-        "for module in pkgutil.iter_modules(package.__path__, 'airflow_hops.operators.'):\n"
-        "    importlib.import_module(module.name)\n"
-        "heavy = {'tensorflow', 'pyspark', 'mlflow', 'horovod', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules)\n"
-        "print(*heavy)"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == []

@@ -6,7 +6,6 @@ import gzip
 import itertools
 import json
 import shutil
-import subprocess
 import threading
 import time
 import zipfile
@@ -358,14 +357,3 @@ def test_a_triggering_asset_event_moves_the_end_of_the_window() -> None:
         params = operator.step_params({"triggering_asset_events": events})  # type: ignore[typeddict-item]
         assert params["window_end"] == expected
         assert params["window_start"] == "2013-01-01"
-
-
-def test_importing_the_operator_imports_nothing_of_the_ml_side() -> None:
-    code = (
-        "import sys, airflow_hops.operators.ingest, airflow_hops.operators.prepare\n"
-        "print(sorted({'pyarrow', 'pyspark', 'tensorflow'} & set(sys.modules)))"
-    )
-    import sys
-
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.splitlines()[-1] == "[]"

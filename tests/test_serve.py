@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from test_cli import airflow
 
 from airflow_hops.cli.serve import server_flags, storage_variables
 from airflow_hops.contract.artifacts import BadInput
@@ -98,13 +101,18 @@ def test_storage_options_reach_the_servers_fsspec(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.runtime
 @pytest.mark.server
-def test_the_command_becomes_the_server(tmp_path: Path) -> None:
+def test_the_command_becomes_the_server_of_a_connection(
+    hops: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extra = {"serving_config_file": str(tmp_path / "models.config")}
     connection = json.dumps({"conn_type": "hops", "port": 9500, "extra": extra})
-    server = airflow("hops", "serve", "--", "--version", AIRFLOW_CONN_HOPS_DEFAULT=connection)
-    assert server.returncode == 0, server.stderr
-    assert server.stdout.splitlines()[-2].startswith("airflow-hops model server: ")
-    wrong = airflow("hops", "serve", "--", "--port=none", AIRFLOW_CONN_HOPS_DEFAULT=connection)
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", connection)
+    became: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "execve", lambda *given: became.append(given))
+        hops("serve", "--", "--port=none")
+    ((_, command, environment),) = became
+    wrong = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert wrong.returncode == 2
     assert "--port" in wrong.stderr
 
@@ -112,8 +120,11 @@ def test_the_command_becomes_the_server(tmp_path: Path) -> None:
 @pytest.mark.runtime
 @pytest.mark.server
 def test_without_a_connection_all_is_below_airflow_home(tmp_path: Path) -> None:
-    server = airflow("hops", "serve", "--", "--version", AIRFLOW_HOME=str(tmp_path), AIRFLOW_CONN_HOPS_DEFAULT="")
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HOPS_DEFAULT": ""}
+    command = [str(Path(sys.executable).with_name("airflow")), "hops", "serve", "--", "--version"]
+    server = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert server.returncode == 0, server.stderr
+    assert server.stdout.splitlines()[-2].startswith("airflow-hops model server: ")
     assert (tmp_path / "hops-serving" / "models.config").read_text() == "model_config_list {}\n"
 
 
@@ -136,7 +147,8 @@ def test_places_have_defaults_where_a_connection_names_none(given: dict[str, str
     assert found.get("serving_rest_port") == (given.get("serving_rest_port") or ("8501" if has_defaults else None))
 
 
-def test_without_anything_to_serve_the_command_says_so() -> None:
-    result = airflow("hops", "serve", AIRFLOW_CONN_HOPS_DEFAULT='{"conn_type": "hops", "host": "192.0.2.1"}')
-    assert result.returncode == 1
-    assert "connection field 'config_file' is empty" in result.stderr
+def test_without_anything_to_serve_the_command_says_so(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "host": "192.0.2.1"}')
+    code, _, errors = hops("serve")
+    assert code == 1
+    assert "connection field 'config_file' is empty" in errors
