@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from playwright.sync_api import Page
@@ -10,21 +11,27 @@ from build_ui import MODULES
 
 SCRIPT = MODULES / "axe-core" / "axe.min.js"
 GRAVE = ("serious", "critical")
+COLOURS = ("color-contrast", "link-in-text-block")
+"""The rules that depend on the theme."""
 # Ours alone: the host has violations of its own. Menus and dialogs are beside the page, in portals.
-FIND = """async ([theme, grave]) => {
+FIND = """async ([theme, grave, rules]) => {
     const ends = document.getAnimations().filter(({ effect }) => effect.getComputedTiming().endTime < Infinity);
     await Promise.all(ends.map(({ finished }) => finished.catch(() => null)));
     const include = [...document.querySelectorAll("main, body > [data-part=positioner]")];
-    const { violations } = await axe.run({ include }, { resultTypes: ["violations"] });
+    const asked = { resultTypes: ["violations"], ...(rules && { runOnly: rules }) };
+    const { violations } = await axe.run({ include }, asked);
     return violations.filter(({ impact }) => grave.includes(impact)).flatMap(({ id, help, nodes }) =>
         nodes.map(({ html, failureSummary }) => `${theme} ${location}: ${help} (${id}): ${html}: ${failureSummary}`));
 }"""
 
 
-def grave_violations(page: Page, theme: str = "light") -> list[str]:
-    """What is serious or critical on a page as it is now; and its landmark and heading where there is not one each."""
+def grave_violations(page: Page, theme: str = "light", rules: Sequence[str] | None = None) -> list[str]:
+    """What is serious or critical on a page as it is now, by all rules or some.
+
+    Also its landmark and heading where there is not one each.
+    """
     if not page.evaluate("'axe' in window"):
         page.evaluate(SCRIPT.read_text())
-    found: list[Any] = page.evaluate(FIND, [theme, GRAVE])
+    found: list[Any] = page.evaluate(FIND, [theme, GRAVE, rules])
     counts = {tag: page.locator(tag).count() for tag in ("main", "main h1")}
     return [str(each) for each in found] + [f"{page.url}: {n} {tag}" for tag, n in counts.items() if n != 1]
