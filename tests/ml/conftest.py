@@ -6,8 +6,11 @@ TensorFlow, TFDV and Horovod are imported once for all of them.
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
 import multiprocessing
 import os
+import pickle
 import re
 import shlex
 import subprocess
@@ -245,6 +248,28 @@ def write_examples(run_shared_stage: Callable[..., Any]) -> Callable[..., Artifa
         return run_shared_stage(transformed_examples.write, kind="transformed_examples", inputs=inputs, rows=rows)
 
     return write
+
+
+@pytest.fixture(scope="session")
+def beams_answer(pytestconfig: pytest.Config) -> Callable[..., Any]:
+    """What a function says that runs a pipeline of Beam's: ``beams_answer(function, *arguments)``.
+
+    Beam plans for ten seconds what it then does in two. Nothing that is tested has a part in the answer, so pytest's
+    cache keeps it for these pins, the code of the function's module and the arguments.
+    """
+    folder = pytestconfig.cache.mkdir("beam")  # type: ignore[union-attr]
+    pins = (Path(__file__).parents[2] / "requirements" / "runtime.txt").read_bytes()
+
+    def answer(function: Callable[..., Any], *arguments: Any) -> Any:
+        told = pickle.dumps((pins, Path(inspect.getfile(function)).read_bytes(), arguments))
+        kept = folder / f"{function.__name__}-{hashlib.sha256(told).hexdigest()}"
+        if not kept.exists():
+            made = kept.with_suffix(f".{os.getpid()}")
+            made.write_bytes(pickle.dumps(function(*arguments)))
+            made.replace(kept)
+        return pickle.loads(kept.read_bytes())
+
+    return answer
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,8 @@ def batches(flights_raw: Path) -> list[pa.RecordBatch]:
 
 
 @pytest.fixture(scope="module")
-def expected(batches: list[pa.RecordBatch], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return _by_beam(batches, _schema(), tmp_path_factory.mktemp("beam"))
+def expected(batches: list[pa.RecordBatch], beams_answer: Callable[..., Any]) -> dict[str, Any]:
+    return beams_answer(_by_beam, batches, _schema())
 
 
 def _close(found: Any, expected: Any) -> None:
@@ -89,13 +90,10 @@ def test_lift_knows_of_every_pair_that_could_have_been(batches: list[pa.RecordBa
     assert len(series[0]["liftValues"]) == len(series[1]["liftValues"]) > 10
 
 
-def test_sliced_statistics_have_the_lift_of_each_slice(batches: list[pa.RecordBatch], tmp_path: Path) -> None:
-    slicing = slicing_spec_pb2.SlicingConfig(slicing_specs=[slicing_spec_pb2.SlicingSpec(feature_keys=["origin"])])
-    options = tfdv.StatsOptions(
-        schema=_schema(), label_feature="late", weight_feature="weight", slicing_config=slicing,
-        use_sketch_based_topk_uniques=True,
-    )  # fmt: skip
-    combiners = Combiners(options)
+def test_sliced_statistics_have_the_lift_of_each_slice(
+    batches: list[pa.RecordBatch], beams_answer: Callable[..., Any]
+) -> None:
+    combiners = Combiners(_sliced())
     halves = []
     for number in range(2):
         accumulator = combiners.create(number)
@@ -103,11 +101,8 @@ def test_sliced_statistics_have_the_lift_of_each_slice(batches: list[pa.RecordBa
             accumulator = combiners.add(accumulator, batch)
         halves.append(pickle.loads(pickle.dumps(combiners.settle(accumulator))))
     ours = _by_slice(combiners.extract(combiners.merge(halves)))
-    with beam_pipeline() as pipeline:
-        path = str(tmp_path / "sliced.pb")
-        _ = _create(pipeline, batches) | tfdv.GenerateStatistics(options) | tfdv.WriteStatisticsToBinaryFile(path)
     assert set(ours) == {"All Examples", "origin_EWR", "origin_JFK", "origin_LGA"}
-    _close(ours, _by_slice(tfdv.load_stats_binary(path)))
+    _close(ours, _by_slice(beams_answer(_sliced_by_beam, batches)))
 
 
 def test_features_of_too_many_values_have_no_lift_in_whatever_order_they_come(
@@ -242,32 +237,48 @@ def _ours(batches: list[pa.RecordBatch], schema: Any, case: dict[str, Any]) -> A
     return _values(generator.extract_output(generator.merge_accumulators(reversed(accumulators))))
 
 
-def _by_beam(batches: list[pa.RecordBatch], schema: Any, scratch: Path) -> dict[str, Any]:
-    with beam_pipeline() as pipeline:
-        examples = _create(pipeline, batches)
-        for name, case in CASES.items():
-            generator = LiftStatsGenerator(
-                *_paths([case["label"]]),
-                schema=schema,
-                x_paths=_paths(case.get("features")),
-                y_boundaries=case.get("boundaries"),
-                min_x_count=case.get("min_count", 0),
-                top_k_per_y=case.get("top"),
-                bottom_k_per_y=case.get("bottom"),
-                example_weight_map=_weights(case),
-                output_custom_stats=True,
-            )
-            options = tfdv.StatsOptions(generators=[generator], add_default_generators=False)
-            _ = (
-                examples
-                | f"statistics of {name}" >> tfdv.GenerateStatistics(options)
-                | f"write {name}" >> tfdv.WriteStatisticsToBinaryFile(str(scratch / f"{name}.pb"))
-            )
-    return {name: _values(tfdv.load_stats_binary(str(scratch / f"{name}.pb")).datasets[0]) for name in CASES}
+def _sliced() -> tfdv.StatsOptions:
+    slicing = slicing_spec_pb2.SlicingConfig(slicing_specs=[slicing_spec_pb2.SlicingSpec(feature_keys=["origin"])])
+    return tfdv.StatsOptions(
+        schema=_schema(), label_feature="late", weight_feature="weight", slicing_config=slicing,
+        use_sketch_based_topk_uniques=True,
+    )  # fmt: skip
 
 
-def _create(pipeline: Any, batches: list[pa.RecordBatch]) -> Any:
-    return pipeline | beam.Create(batches, reshuffle=False)
+def _sliced_by_beam(batches: list[pa.RecordBatch]) -> Any:
+    return _written(batches, {"sliced": _sliced()})["sliced"]
+
+
+def _by_beam(batches: list[pa.RecordBatch], schema: Any) -> dict[str, Any]:
+    options = {}
+    for name, case in CASES.items():
+        generator = LiftStatsGenerator(
+            *_paths([case["label"]]),
+            schema=schema,
+            x_paths=_paths(case.get("features")),
+            y_boundaries=case.get("boundaries"),
+            min_x_count=case.get("min_count", 0),
+            top_k_per_y=case.get("top"),
+            bottom_k_per_y=case.get("bottom"),
+            example_weight_map=_weights(case),
+            output_custom_stats=True,
+        )
+        options[name] = tfdv.StatsOptions(generators=[generator], add_default_generators=False)
+    return {name: _values(found.datasets[0]) for name, found in _written(batches, options).items()}
+
+
+def _written(batches: list[pa.RecordBatch], options: dict[str, tfdv.StatsOptions]) -> dict[str, Any]:
+    """The statistics of some rows by TFDV's own pipeline, by the options' names."""
+    with tempfile.TemporaryDirectory() as folder:
+        with beam_pipeline() as pipeline:
+            examples = pipeline | beam.Create(batches, reshuffle=False)
+            for name, of in options.items():
+                _ = (
+                    examples
+                    | f"statistics of {name}" >> tfdv.GenerateStatistics(of)
+                    | f"write {name}" >> tfdv.WriteStatisticsToBinaryFile(f"{folder}/{name}.pb")
+                )
+        return {name: tfdv.load_stats_binary(f"{folder}/{name}.pb") for name in options}
 
 
 def _values(dataset: Any) -> dict[str, Any]:

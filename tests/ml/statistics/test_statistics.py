@@ -34,8 +34,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    found = by_beam(tmp_path_factory.mktemp("beam"))
+def expected(beams_answer: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any] = beams_answer(by_beam)
     assert list(found) == CASES
     return found
 

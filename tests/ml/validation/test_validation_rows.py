@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,11 +197,13 @@ def test_every_quarantined_row_says_why(split: Split) -> None:
     assert any(len(row) > 1 for row in reasons)
 
 
-def test_tfdvs_beam_transform_finds_the_same_rows_but_for_missing_values(split: Split, tmp_path: Path) -> None:
+def test_tfdvs_beam_transform_finds_the_same_rows_but_for_missing_values(
+    split: Split, tmp_path: Path, beams_answer: Callable[..., Any]
+) -> None:
     few = split.table.slice(0, 200)
     split_anomalous(few, split.schema, tmp_path / "good", tmp_path / "quarantine")
     quarantined = pq.read_table(tmp_path / "quarantine")["key"].to_pylist()
-    theirs = _anomalous_by_beam(few, split.schema, tmp_path / "beam")
+    theirs = beams_answer(_anomalous_by_beam, few, split.schema)
     missing = few.filter(few["count"].is_null())["key"].to_pylist()
     assert len(theirs) > 10 and missing
     assert sorted(quarantined) == sorted({*theirs, *missing})
@@ -217,24 +220,24 @@ def _kinds(table: pa.Table, schema: Any) -> dict[str, list[str]]:
     }
 
 
-def _anomalous_by_beam(table: pa.Table, schema: Any, folder: Path) -> list[str]:
+def _anomalous_by_beam(table: pa.Table, schema: Any) -> list[str]:
     """Keys of the rows that TFDV's Beam transform finds anomalous."""
-    folder.mkdir()
     (batch,) = table.combine_chunks().to_batches()
     lists = as_lists(batch)
     rows = [
         pa.RecordBatch.from_arrays([column.take(pa.array([row])) for column in lists.columns], lists.schema.names)
         for row in range(lists.num_rows)
     ]
-    with beam.Pipeline() as pipeline:
-        _ = (
-            pipeline
-            | beam.Create(rows)
-            | validation_api.IdentifyAnomalousExamples(tfdv.StatsOptions(schema=schema))
-            | beam.Map(lambda found: found[1].column(0).to_pylist()[0][0].decode())
-            | beam.io.WriteToText(str(folder / "keys"))
-        )
-    return sorted({line for path in folder.iterdir() for line in path.read_text().split()})
+    with tempfile.TemporaryDirectory() as folder:
+        with beam.Pipeline() as pipeline:
+            _ = (
+                pipeline
+                | beam.Create(rows)
+                | validation_api.IdentifyAnomalousExamples(tfdv.StatsOptions(schema=schema))
+                | beam.Map(lambda found: found[1].column(0).to_pylist()[0][0].decode())
+                | beam.io.WriteToText(f"{folder}/keys")
+            )
+        return sorted({line for path in Path(folder).iterdir() for line in path.read_text().split()})
 
 
 X = pa.table({"x": [1]})
