@@ -222,6 +222,21 @@ def installed_packages(folder: Path) -> Mapping[str, str]:
     return found
 
 
+def packages_of(runtime: Path) -> dict[str, str]:
+    """The packages of an environment, those of its base included, by name, and their versions."""
+    return {**installed_packages(base_of(runtime)), **installed_packages(runtime)}
+
+
+def python_version(runtime: Path) -> str:
+    """The version of an environment's Python; empty if it is not known."""
+    try:
+        lines = (base_of(runtime) / "pyvenv.cfg").read_text().splitlines()
+    except OSError:
+        return ""
+    found = (line.partition("=")[2].strip() for line in lines if line.startswith("version"))
+    return next(found, "")
+
+
 def remove_overlay(base: Path, name: str) -> Path:
     """Removes an overlay.
 

@@ -37,11 +37,12 @@ from airflow_hops.environments import (
     pins_of,
     write_stamp,
 )
+from airflow_hops.hooks.locked_environment import find_or_make
 from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
 from airflow_hops.java import find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.overlays import make_overlay, runtime_fingerprint
+from airflow_hops.overlays import make_overlay, packages_of, runtime_fingerprint
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: str = "", files: Sequence[str] = ()) -> None:
@@ -571,3 +572,27 @@ def test_what_exports_boosted_trees_comes_along_with_them(tmp_path: Path, pins: 
     make_overlay(base, "boosted", [booster], pins, uv=find_uv_bin(), say=lambda line: None)
     assert installed(boosted, "onnxmltools") == "1.0"
     assert added_requirements(boosted) == [booster], "and goes with them"
+
+
+def test_the_environment_of_a_lock_is_found_made_on_its_base_or_made_whole(
+    churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, said = churn.with_name("runtime"), []
+    monkeypatch.setattr("airflow_hops.hooks.locked_environment.pins_file", lambda: pins)
+
+    def find(**lock: str) -> Path:
+        return find_or_make(base, lock, find_uv=lambda: str(find_uv_bin()), say=said.append)
+
+    assert find(tiny="1.0") == base
+    assert find(tiny="1.0", extra="1.0") == churn
+    assert said == []
+    made = find(tiny="1.0", extra="1.0", more="1.0")
+    assert (made.name.startswith("runtime-lock-"), packages_of(made)["more"]) == (True, "1.0")
+    assert find(tiny="1.0", extra="1.0", more="1.0") == made
+    whole = find(tiny="2.0")
+    assert packages_of(whole) == {"tiny": "2.0"}
+    assert runtime_python(whole) == whole / "bin" / "python", "a step would not start in it"
+    assert find(tiny="2.0") == whole
+    assert packages_of(base) == {"tiny": "1.0"}
+    with pytest.raises(HopsError):
+        find(tiny="3.0")

@@ -28,7 +28,7 @@ from airflow_hops.api.pipelines import activity as pipeline_activity
 from airflow_hops.api.pipelines import overview as pipeline_overview
 from airflow_hops.api.pipelines import routes as pipelines
 from airflow_hops.api.reports import comparisons, model_card
-from airflow_hops.api.runs import notes, studies, tensorboard
+from airflow_hops.api.runs import notes, provenance, studies, tensorboard
 from airflow_hops.api.runs import stages as run_stages
 from airflow_hops.api.runs import tasks as task_results
 from airflow_hops.api.runs import training_files as training_run_files
@@ -48,6 +48,7 @@ _ROUTERS = (
     pipeline_activity.router,
     pipeline_overview.router,
     proposals.router,
+    provenance.router,
     artifacts.router,
     artifact_files.router,
     comparisons.router,

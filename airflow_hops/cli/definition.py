@@ -222,6 +222,36 @@ _SEARCH_ARGUMENTS = (
 )
 
 
+_REPRODUCE_ARGUMENTS = (
+    Arg(
+        ("run",),
+        help="MLflow's id of a run, a registered version as MODEL/VERSION, or an artifact's URI or path in the store",
+    ),
+    Arg(
+        ("--tolerance",),
+        type=float,
+        default=1e-3,
+        help="Difference of metrics and predictions that counts as the same (default: 0.001)",
+    ),
+    Arg(
+        ("--environment",),
+        choices=("lock", "present"),
+        default="lock",
+        help="Environment to run in: one with the recorded versions, which is made if there is none, or the present "
+        "one (default: lock)",
+    ),
+    Arg(
+        ("--incomplete",),
+        action="store_true",
+        help="Also reproduce a training without a record, with the present code and environment",
+    ),
+    Arg(("--json",), action="store_true", help="Print the comparison as JSON"),
+    Arg(("--runtime",), help="A named environment to begin from (default: the connection's)"),
+    _STORE_CONNECTION,
+    ARG_VERBOSE,
+)
+
+
 _NOTEBOOK_ARGUMENTS = (
     Arg(("folder",), nargs="?", help="Folder of the notebooks (default: [core] dags_folder)"),
     Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops, which has the store"),
@@ -256,6 +286,16 @@ def get_hops_cli_commands() -> list[CLICommand]:
                     "so far, running trials and failures. With --output json, all of its trials.",
                     func=lazy_load_command("airflow_hops.cli.search.search"),
                     args=_SEARCH_ARGUMENTS,
+                ),
+                ActionCommand(
+                    name="reproduce",
+                    help="Run an experiment again with its code, data and libraries, and compare the results",
+                    description="Checks that the inputs have their fingerprints, finds or makes an environment with "
+                    "the recorded versions, unpacks the recorded code, and runs the step again, in a place of its own "
+                    "in the store and unknown to MLflow. Then compares metrics, curves, weights and predictions. Exits "
+                    "with 0 if the result is the same, with 1 if it differs, with 2 if it cannot be run.",
+                    func=lazy_load_command("airflow_hops.cli.reproduce.reproduce"),
+                    args=_REPRODUCE_ARGUMENTS,
                 ),
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
                 ActionCommand(

@@ -9,11 +9,13 @@ import re
 import secrets
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import airflow_hops
 from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.contract.run_record import FILE_PARAMS, UserCode
+from airflow_hops.store.run_records import MAX_CODE_BYTES
 
 ML_SIDE = (
     "artifacts.py",
@@ -32,6 +34,9 @@ ML_SIDE = (
 )
 """The modules and folders of this package that run in a step."""
 
+SCRIPT_PLACE = "script"
+"""Where the folder of a script with an absolute path lies in the user code that is kept."""
+
 _MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 """A line of a notebook's cell that is IPython's, not Python's."""
 
@@ -44,46 +49,79 @@ def package_fingerprint() -> str:
 
 
 def user_code_fingerprint(spec: StepSpec) -> str:
-    """SHA-256 (hex) of the user code that a spec names as ``module:function``, and of all that it imports.
+    """The fingerprint of :func:`user_code`."""
+    return _UserFiles(spec).fingerprint
+
+
+def user_code(spec: StepSpec) -> UserCode:
+    """The user code that a spec names as ``module:function``, and all that it imports, to be kept.
 
     A script, or the code of a notebook, and what the shipped source of a function imports count as well. Of a package
     all files count, since its modules may import each other and read what lies beside them. Imports are followed as far
     as they lead to the spec's code paths, or to a script's folder; a module that is imported by a computed name is not
     seen. A notebook with a cell that does not parse gets a fingerprint of its own each time.
     """
-    waiting = {name.partition(".")[0] for name in _module_names([spec.entry, spec.params])}
-    looked_at = {airflow_hops.__name__}  # package_fingerprint() has that
-    folders = [Path(folder) for folder in spec.code_paths]
-    found = _script_sources(spec.params.get("script"), folders)
-    waiting |= {name for source in found for name in _imports(source)}
-    while tops := waiting - looked_at:
-        top = min(tops)
-        looked_at.add(top)
-        for folder in folders:
-            for path in (folder / top, folder / f"{top}.py"):
-                if path.exists():
-                    found.append(_fingerprint([path], folder, "*"))
-                    waiting |= _imported(path)
-    return hashlib.sha256("".join(found).encode()).hexdigest()
+    found = _UserFiles(spec)
+    files: dict[str, bytes] = {}
+    left, left_out = MAX_CODE_BYTES, []
+    for name, path in sorted(found.files.items()):
+        content = path.read_bytes()
+        if len(content) > left:
+            left_out.append(name)
+        else:
+            files[name] = content
+            left -= len(content)
+    return UserCode(found.fingerprint, files, left_out)
 
 
-def _script_sources(script: Any, folders: list[Path]) -> list[str]:
-    """The sources of a script, which are those of the cells where it is a notebook; its folder joins ``folders``."""
-    path = next((folder / script for folder in folders if (folder / script).is_file()), None) if script else None
-    if path is None:
-        return []
-    folders.append(path.parent)
-    text = path.read_text(errors="replace")
-    if path.suffix != ".ipynb":
-        return [text]
-    try:
-        cells = [_cell_source(cell) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
-        for cell in cells:
-            ast.parse(cell)
-        return cells
-    except (ValueError, LookupError, TypeError, SyntaxError):
-        # What it imports is not known, so that no earlier artifact can be its; the step says if it cannot run.
-        return [text, secrets.token_hex()]
+class _UserFiles:
+    """The files of user code that a spec leads to, by the paths that they are kept under."""
+
+    def __init__(self, spec: StepSpec) -> None:
+        self.files: dict[str, Path] = {}
+        self._folders = {str(number): Path(folder) for number, folder in enumerate(spec.code_paths)}
+        waiting = {name.partition(".")[0] for name in _module_names([spec.entry, spec.params])}
+        looked_at = {airflow_hops.__name__}  # package_fingerprint() has that
+        found = self._script_sources(next((spec.params[name] for name in FILE_PARAMS if spec.params.get(name)), None))
+        waiting |= {name for source in found for name in _imports(source)}
+        while tops := waiting - looked_at:
+            top = min(tops)
+            looked_at.add(top)
+            for place, folder in self._folders.items():
+                for path in (folder / top, folder / f"{top}.py"):
+                    if path.exists():
+                        found.append(self._add(place, folder, path))
+                        waiting |= _imported(path)
+        self.fingerprint = hashlib.sha256("".join(found).encode()).hexdigest()
+
+    def _add(self, place: str, folder: Path, path: Path) -> str:
+        for file in _files(path, "*"):
+            self.files[f"{place}/{file.relative_to(folder).as_posix()}"] = file
+        return _fingerprint([path], folder, "*")
+
+    def _script_sources(self, script: Any) -> list[str]:
+        """The sources of a script, those of the cells where it is a notebook; its folder is one of user code, too."""
+        named = ((place, folder, folder / str(script)) for place, folder in self._folders.items() if script)
+        place, folder, path = next((each for each in named if each[2].is_file()), ("", Path(), None))
+        if path is None:
+            return []
+        if path.is_relative_to(folder):
+            self.files[f"{place}/{path.relative_to(folder).as_posix()}"] = path
+            self._folders[(PurePosixPath(place) / path.parent.relative_to(folder)).as_posix()] = path.parent
+        else:  # its path is absolute
+            self.files[f"{SCRIPT_PLACE}/{path.name}"] = path
+            self._folders[SCRIPT_PLACE] = path.parent
+        text = path.read_text(errors="replace")
+        if path.suffix != ".ipynb":
+            return [text]
+        try:
+            cells = [_cell_source(cell) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+            for cell in cells:
+                ast.parse(cell)
+            return cells
+        except (ValueError, LookupError, TypeError, SyntaxError):
+            # What it imports is not known, so that no earlier artifact can be its; the step says if it cannot run.
+            return [text, secrets.token_hex()]
 
 
 def _cell_source(cell: dict[str, Any]) -> str:

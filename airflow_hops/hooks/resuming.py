@@ -39,6 +39,7 @@ class Jobs:
 
     def submit(self) -> Job:
         """Prepares a job. It is :meth:`follow` that starts it: by then the job is known to a retry."""
+        self._hook.record_run(self._spec)
         timeout_s = conf.getfloat("hops", "orphan_timeout", fallback=_ORPHAN_TIMEOUT_S)
         job = prepare_job(self._spec, self._hook.store, self._fingerprint, orphan_timeout_s=timeout_s)
         return job

@@ -25,6 +25,7 @@ from airflow_hops.contract.protocol import Line, StepResult, StepSpec, json_obje
 from airflow_hops.contract.redaction import without_password
 from airflow_hops.hooks.code import package_fingerprint, user_code_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
+from airflow_hops.hooks.run_records import record_run
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
@@ -212,6 +213,11 @@ class RuntimeHook(BaseHook):
             # The artifact is there, whole: work that is done is not thrown away for want of a note of it.
             self.log.warning("The next run will not find this artifact in the cache: %s", error)
 
+    def record_run(self, spec: StepSpec) -> None:
+        """Keeps what an experiment is given with it, so that it can be run again; says so where that fails."""
+        if (lacking := record_run(self.store, self.settings.runtime, spec)) is not None:
+            self.log.warning("Record of this run: %s", lacking)
+
     def local_launcher(self) -> LocalLauncher:
         """The launcher of steps on this machine."""
         return LocalLauncher(self.settings.runtime, self.warm_start())
@@ -276,6 +282,7 @@ class RuntimeHook(BaseHook):
         return result
 
     def _launch(self, spec: StepSpec, launcher: Launcher, on_line: Callable[[Line], None] | None) -> StepResult:
+        self.record_run(spec)
         with temporary_folder("step", spec.step) as folder:
             spec_path = folder / "spec.json"
             spec_path.write_text(spec.to_json())

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from airflow_hops.contract.artifacts import Artifact, cache_key
+from airflow_hops.contract.run_record import TRAIN_ENTRY, RunRecord, UserCode
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.store.run_records import write_record
 from api.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime
@@ -33,7 +36,11 @@ def runs(api: Api, shared_run_step: Any, warm_launcher: Any) -> list[dict[str, A
             "tracking_uri": RuntimeHook().settings.tracking_uri,
             "dag_id": "pages_training",
             "trainings": trainings,
-            "files": {"notes/page.html": "<script>alert(1)</script>", "picture.svg": "<svg onload='alert(1)'/>"},
+            "files": {
+                "notes/page.html": "<script>alert(1)</script>",
+                "picture.svg": "<svg onload='alert(1)'/>",
+                "code/shop/model.py": "import keras\nUNITS = NUMBER\n",
+            },
         },
         code_paths=(str(STEPS),),
         launcher=warm_launcher,
@@ -195,3 +202,56 @@ def test_a_report_of_runs_is_one_file_that_runs_nothing(api: Api, runs: Any) -> 
     assert "0.63" in answer.text
     assert api.get("/api/dags/pages_training/reports/runs", params={"run": chosen * 5}).status_code == 422
     assert api.get("/api/dags/pages_training/reports/runs", params={"run": "0" * 32}).status_code == 410
+
+
+def test_two_runs_are_compared_by_what_they_logged(api: Api, runs: Any) -> None:
+    one, other = (runs[number]["run_id"] for number in (3, 4))
+    found = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
+    diff = "@@ -1,2 +1,2 @@\n import keras\n-UNITS = 3\n+UNITS = 4"
+    assert found["files"] == [{"path": "shop/model.py", "change": "changed", "diff": diff, "why": None}]
+    assert api.get(f"{RUNS}/{one}/code-differences/{one}").json()["same"] == 1
+    provenance = api.get(f"{RUNS}/{one}/provenance").json()
+    assert (provenance["recorded"], "tensorflow" in provenance["packages"]) == (False, True)
+    assert api.get(f"{RUNS.replace('pages_training', 'pages_other')}/{one}/provenance").status_code in (404, 410)
+
+
+def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
+    store = RuntimeHook().store
+    examples = Artifact(f"{store.root}/elsewhere/run/examples", "examples", "e" * 64)
+    kept: list[dict[str, bytes]] = [
+        {"0/shop/model.py": b"import keras\n", "0/shop/data.bin": b"\0\1", "0/shop/gone.py": b"<b>x</b>\n"},
+        {"0/shop/model.py": b"import keras\n", "0/shop/data.bin": b"\0\2", "0/shop/long.py": b"x = 1\n" * 6000},
+    ]
+    for number, files in enumerate(kept, start=5):
+        code = UserCode(f"{number}" * 64, files)
+        record = RunRecord(
+            dag_id="pages_training",
+            step="train",
+            entry=TRAIN_ENTRY,
+            params={},
+            inputs={"examples": [examples.to_dict()]},
+            parts={},
+            package_version="0.1.0",
+            python="3.11.7",
+            packages={"numpy": f"1.26.{number}"},
+            started="2013-01-01T00:00:00+00:00",
+            code=code.fingerprint,
+            code_paths=1,
+        )
+        write_record(store, cache_key({"number": str(number)}), record, code)
+    one, other = (runs[number]["run_id"] for number in (5, 6))
+    provenance = api.get(f"{RUNS}/{one}/provenance").json()
+    assert (provenance["recorded"], provenance["python"], provenance["packages"]) == (
+        True,
+        "3.11.7",
+        {"numpy": "1.26.5"},
+    )
+    (data,) = provenance["data"]
+    assert (data["role"], data["fingerprint"], data["made_by"]) == ("examples", "e" * 64, None)
+    found = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
+    assert (found["same"], found["whole"], found["lacking"]) == (1, True, [])
+    assert [(each["path"], each["change"], each["diff"], each["why"]) for each in found["files"]] == [
+        ("shop/data.bin", "changed", None, "it is no text, or a long one"),
+        ("shop/gone.py", "removed", "@@ -1 +0,0 @@\n-<b>x</b>", None),
+        ("shop/long.py", "added", None, "it has more than 5,000 lines"),
+    ]

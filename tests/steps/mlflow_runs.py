@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_hops.contract.artifacts import Producer
+from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.contract.run_record import TRAIN_ENTRY
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import TrainingRun
 
@@ -19,14 +21,17 @@ def log(
 ) -> None:
     """Logs a run for each training: its ``params``, and its ``metrics``, a list of values of each, one an epoch.
 
-    ``files`` are logged with each, texts by path.
+    ``files`` are logged with each, texts by path, in which ``NUMBER`` is the training's.
     """
     for number, training in enumerate(trainings):
-        run = TrainingRun(tracking_uri, f"training-{number}", Producer(dag_id, f"run-{number}", "train"))
+        producer, services = Producer(dag_id, f"run-{number}", "train"), {"tracking_uri": tracking_uri}
+        parts = {"number": str(number)}
+        spec = StepSpec("train", TRAIN_ENTRY, producer=producer, services=services, cache_key_parts=parts)
+        run = TrainingRun(spec, f"training-{number}")
         run.begin(training["params"], None, None)
         for name, values in training["metrics"].items():
             for epoch, value in enumerate(values, start=1):
                 run.log_metrics({name: float(value)}, epoch)
         run.finish(None, {}, {})
         for path, text in (files or {}).items():
-            run._client.log_text(run._id, text, path)
+            run._client.log_text(run._id, text.replace("NUMBER", str(number)), path)

@@ -180,7 +180,7 @@ def _search(
     record: ExperimentRecord,
 ) -> Outcome:
     user, spec = experiment.user_function, folder.project.spec
-    run = TrainingRun(spec.services.get("tracking_uri", ""), where.uri, spec.producer)
+    run = TrainingRun(spec, where.uri)
     told = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
     runs = StudyRuns(run, ledger.study, lambda: run.begin(told, None, None, spec.code_paths))
     sampler = experiment.make_sampler() if experiment.make_sampler is not None else None

@@ -69,7 +69,7 @@ def run(context: StepContext, **options: Any) -> Any:
     folder = study_folder(store, study.dag_id, study.task_id, study.name)
     work = TrialWork(training, slots)
     trials = TrialThreads(work) if isinstance(launcher, SparkRanks) else TrialProcesses(work)
-    run = TrainingRun(context.spec.services.get("tracking_uri", ""), folder.uri, producer)
+    run = TrainingRun(context.spec, folder.uri)
     owner = StudyOwner(folder, producer.run_id)
     try:
         owner.claim()

@@ -58,7 +58,7 @@ def run(context: StepContext, *, where: Where | None = None, **options: Any) -> 
             context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
         resumed = resume_from.path if resume_from else None
         training = data.training(context, given, writer.path, launcher, resume_from=resumed)
-        tracking = TrainingRun(context.spec.services.get("tracking_uri", ""), state.uri, context.spec.producer)
+        tracking = TrainingRun(context.spec, state.uri)
         summary = _train(context, training, state, tracking, data)
         if summary["model"] is None and not (writer.path / SAVED_MODEL).exists():
             tracking.finish(None, summary, program.sources(training.code_paths))

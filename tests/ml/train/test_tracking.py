@@ -9,7 +9,7 @@ import ask_mlflow
 import pytest
 from trainings import Trainings
 
-from airflow_hops.contract.artifacts import Artifact, HopsError, Producer
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.runtime.tracking import ModelRegistry
 
 pytestmark = pytest.mark.runtime
@@ -118,3 +118,17 @@ def test_a_model_that_was_logged_to_mlflow_is_found_by_its_name(
     assert find_model(found, "there").file.read_bytes() == b"a graph"
     with pytest.raises(HopsError, match="none-such"):
         fetch_source("models:/none-such/3", context, tmp_path / "missing")
+
+
+def test_a_run_and_a_version_lead_to_their_model_so_that_they_can_be_reproduced(
+    tracked: dict[str, Any], make_context: Any
+) -> None:
+    from airflow_hops.runtime.reproduce.lookup import run as look_up
+
+    context = make_context(services={"tracking_uri": tracked["tracking_uri"]})
+    found = look_up(context, run_id=tracked["finished"]["id"])
+    assert (found["dag_id"], found["model"], found["record"]) == ("tests", tracked["model"].uri, None)
+    assert found["metrics"]["model.train_loss"] == tracked["model"].metrics["train_loss"]
+    assert look_up(context, model="m", version=1) == {"model": tracked["model"].uri}
+    with pytest.raises(BadInput, match="has no run 0000"):
+        look_up(context, run_id="0" * 32)

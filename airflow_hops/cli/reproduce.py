@@ -1,0 +1,134 @@
+"""``airflow hops reproduce``: runs an experiment again, and says whether the result is the same."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.utils.cli import suppress_logs_and_warning
+from rich.console import Console
+from rich.table import Table
+
+from airflow_hops.cli.runtime import find_uv
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.protocol import Line, StepResult
+from airflow_hops.hooks.locked_environment import find_or_make
+from airflow_hops.hooks.reproduction import RecordedRun, compare_models, data_problems, find_run, run_again, step_again
+from airflow_hops.hooks.run_comparison import (
+    Compared,
+    compare_curves,
+    compare_environments,
+    compare_found,
+    compare_metrics,
+    compare_notebooks,
+    compare_values,
+)
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.processes.temporary_folders import temporary_folder
+
+SAME, DIFFERS, CANNOT_RUN = 0, 1, 2
+_COLORS = {"same": "green", "within tolerance": "green", "differs": "red", "not compared": "yellow"}
+
+
+@suppress_logs_and_warning
+def reproduce(args: Namespace) -> None:
+    """Reproduces a run; exits with 0 if the result is the same, with 1 if it differs, with 2 if it cannot be run."""
+    try:
+        if not 0 <= args.tolerance < 1:
+            raise BadInput(f"--tolerance is {args.tolerance:g}, expected a number from 0 to below 1")
+        hook = RuntimeHook(args.hops_conn_id, runtime=args.runtime)
+        run = find_run(hook, args.run, incomplete=args.incomplete)
+        lines, result = _reproduce(hook, run, args)
+    except (HopsError, OSError) as error:
+        _say(str(error))
+        raise SystemExit(CANNOT_RUN) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    of_result = {line.verdict for line in lines if line.is_result}
+    verdict = next((v for v in ("differs", "within tolerance", "same") if v in of_result), "not compared")
+    uri = result.value["uri"] if result.is_artifact else None
+    if args.json:
+        told = {"run": run.name, "verdict": verdict, "reproduced": uri, "compared": [asdict(line) for line in lines]}
+        print(json.dumps({**told, "lacking": list(run.lacking)}))
+    else:
+        _print(lines, verdict, uri)
+    raise SystemExit(DIFFERS if verdict in ("differs", "not compared") else SAME)
+
+
+def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[list[Compared], StepResult]:
+    record = run.record
+    if run.lacking:
+        _say(f"Not known of this run, and taken as it is now: {', '.join(run.lacking)}")
+    if problems := list(data_problems(hook.store, record)):
+        raise HopsError("the run's data is not what it was:\n" + "\n".join(f"  {each}" for each in problems))
+    count = sum(map(len, record.inputs.values()))
+    _say(f"Data: {count} input artifacts, each with its fingerprint" if count else "Data: the step has no inputs")
+    with ExitStack() as stack:
+        if run.lacking:
+            code = Path(conf.get("core", "dags_folder")).expanduser().absolute()
+        else:
+            code = stack.enter_context(temporary_folder("step", "code"))
+        spec = step_again(hook, run, code)
+        _say(f"Code: {code if run.lacking else record.code}")
+        if args.environment == "lock" and record.packages:
+            made = find_or_make(hook.settings.runtime, record.packages, find_uv=find_uv, say=_say)
+            hook.settings = replace(hook.settings, runtime=made)
+        _say(f"Environment: {hook.settings.runtime}")
+        result = run_again(hook, spec, _show_progress)
+    return list(_compare(hook, run, result, args.tolerance)), result
+
+
+def _compare(hook: RuntimeHook, run: RecordedRun, result: StepResult, tolerance: float) -> Iterator[Compared]:
+    record, store = run.record, hook.store
+    fingerprints = [artifact.fingerprint[:12] for given in record.artifacts().values() for artifact in given]
+    if fingerprints:
+        yield Compared("data", ", ".join(fingerprints[:3]), "the same", "same", is_result=False)
+    if record.code:
+        yield Compared("code", record.code[:12], "the same", "same", is_result=False)
+    yield from compare_environments(record, hook.settings.runtime)
+    if not result.is_artifact:
+        yield from compare_values(run.metrics, result.value, tolerance)
+        return
+    reproduced = Artifact.from_dict(result.value)
+    if reproduced.kind == "notebook" and run.artifact is not None:
+        yield from compare_notebooks(store, run.artifact, reproduced)
+        return
+    yield from compare_metrics(run.metrics, reproduced.metrics, tolerance)
+    if run.artifact is not None and reproduced.kind == "model":
+        yield from compare_curves(store, run.artifact, reproduced, tolerance)
+        yield from compare_found(compare_models(hook, run.artifact, reproduced, record), tolerance)
+
+
+def _show_progress(line: Line) -> None:
+    figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
+    share = "" if line.progress is None else f"{100 * line.progress:3.0f}% "
+    _say(f"  {share}{line.text}{figures}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print(lines: list[Compared], verdict: str, uri: str | None) -> None:
+    table: Any = Table("", "recorded", "reproduced", "")
+    for line in lines:
+        color = _COLORS[line.verdict] if line.is_result or line.verdict == "same" else "yellow"
+        table.add_row(line.what, line.recorded, line.reproduced, f"[{color}]{line.verdict}[/{color}]")
+    console = Console()
+    console.print(table)
+    words = {
+        "same": "The result is the same.",
+        "within tolerance": "The result is the same within the tolerance.",
+        "differs": "The result differs.",
+        "not compared": "There is nothing to compare the result with.",
+    }
+    console.print(f"[bold {_COLORS[verdict]}]{words[verdict]}[/]", highlight=False)
+    if uri is not None:
+        print(f"Reproduced: {uri}")

@@ -1,0 +1,106 @@
+"""The record of a run: what its step was given, so that it can be run again.
+
+It is a JSON file of the store, which :mod:`airflow_hops.store.run_records` reads and writes. Runs with the same code,
+libraries, parameters and inputs have the same record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.json_fields import CheckedFields
+from airflow_hops.contract.protocol import StepSpec
+
+TRAIN_ENTRY = "airflow_hops.runtime.train:run"
+SEARCH_ENTRY = "airflow_hops.runtime.search:run"
+RECORDED_ENTRIES = (
+    TRAIN_ENTRY,
+    SEARCH_ENTRY,
+    "airflow_hops.runtime.notebook.stage:run",
+    "airflow_hops.runtime.step.function:run",
+)
+"""The steps that are experiments: trainings, searches, notebooks and functions of ``@task.hops``."""
+
+REPRODUCED = "_reproduced"
+"""What stands in the place of the DAG's id in what ``airflow hops reproduce`` makes; it has no records."""
+
+FILE_PARAMS = ("script", "notebook")
+"""Parameters of a step that name a file of user code."""
+
+
+@dataclass(frozen=True)
+class RunRecord(CheckedFields):
+    """What a step was given.
+
+    Attributes:
+        dag_id: The DAG.
+        step: Its name.
+        entry: ``module:function`` of the ML side.
+        params: Its parameters, less secrets.
+        secrets: Paths of the parameters that were left out as secrets, such as ``env/API_TOKEN``.
+        inputs: Its input artifacts by role, each as :meth:`~airflow_hops.contract.artifacts.Artifact.to_dict` has it.
+        output_kind: Kind of its artifact; None for none.
+        parts: The parts of its cache key.
+        code: Fingerprint of the user code that is kept; None where it could not be kept.
+        code_paths: How many folders of user code there were.
+        code_left_out: Files of user code that are not kept, because all together would be too large.
+        package_version: Version of this package.
+        python: Version of the environment's Python.
+        packages: Versions of the environment's packages by name.
+        started: When the first run with this record began, ISO 8601 UTC.
+    """
+
+    dag_id: str
+    step: str
+    entry: str
+    params: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    parts: Mapping[str, str]
+    package_version: str
+    python: str
+    packages: Mapping[str, str]
+    started: str
+    code: str | None = None
+    code_paths: int = 0
+    code_left_out: Sequence[str] = ()
+    secrets: Sequence[str] = ()
+    output_kind: str | None = None
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """Reads the JSON object.
+
+        Raises:
+            TypeError: a field is missing or of another type.
+            BadInput: an input is not an artifact.
+        """
+        made = super().from_dict(value)
+        made.artifacts()
+        return made
+
+    def artifacts(self) -> dict[str, tuple[Artifact, ...]]:
+        """The input artifacts by role."""
+        return {role: tuple(map(Artifact.from_dict, given)) for role, given in self.inputs.items()}
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """The user code of a step.
+
+    Attributes:
+        fingerprint: SHA-256 (hex).
+        files: Contents by path: the number of the folder of user code, and the path below it.
+        left_out: Paths of files that are too large to be kept.
+    """
+
+    fingerprint: str
+    files: Mapping[str, bytes] = field(repr=False)
+    left_out: Sequence[str] = ()
+
+
+def is_recorded(spec: StepSpec) -> bool:
+    """Whether a step is an experiment, and thus has a record."""
+    return spec.entry in RECORDED_ENTRIES and bool(spec.cache_key_parts) and spec.producer.dag_id != REPRODUCED

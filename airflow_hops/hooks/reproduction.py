@@ -1,0 +1,270 @@
+"""Runs a recorded run again: finds its record, checks its data, unpacks its code, runs its step."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, cache_key
+from airflow_hops.contract.protocol import Line, Output, StepResult, StepSpec
+from airflow_hops.contract.run_record import FILE_PARAMS, REPRODUCED, SEARCH_ENTRY, TRAIN_ENTRY, RunRecord
+from airflow_hops.contract.search import TrialRecord
+from airflow_hops.contract.times import now
+from airflow_hops.hooks.code import SCRIPT_PLACE, user_code_fingerprint
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.artifact_store import kept_version
+from airflow_hops.store.run_records import read_code, read_record
+from airflow_hops.store.studies import study_folder
+
+_LOOKUP = "airflow_hops.runtime.reproduce.lookup:run"
+_COMPARE = "airflow_hops.runtime.reproduce.compare:run"
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+_VERSION = re.compile(r"(?P<model>[^/]+)/v?(?P<version>\d+)")
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run that is to be reproduced.
+
+    Attributes:
+        name: What to call it.
+        record: What its step was given.
+        artifact: What it made; None where it made no artifact, or that is gone.
+        metrics: Its metrics by name.
+        lacking: What of the record is not known, for a run without one.
+    """
+
+    name: str
+    record: RunRecord
+    artifact: Artifact | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
+
+
+def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> RecordedRun:
+    """Finds a run.
+
+    Args:
+        hook: The connection.
+        name: MLflow's id of a run, ``<model>/<version>``, or an artifact's URI or path in the store.
+        incomplete: Whether to make up a record from what a training wrote of itself, where there is none.
+
+    Raises:
+        BadInput: there is no such run, or it has no record.
+    """
+    told: Mapping[str, Any] = {}
+    if _RUN_ID.fullmatch(name):
+        told = _look_up(hook, {"run_id": name})
+    elif (version := _VERSION.fullmatch(name)) is not None:
+        told = _look_up(hook, {"model": version["model"], "version": int(version["version"])})
+    store = hook.store
+    uri = told.get("model") if told else _address(store, name)
+    artifact = None
+    if uri is not None and (not told or "record" not in told or store.exists(uri)):
+        artifact = store.manifest(uri).reference(uri)
+    dag_id, key = told.get("dag_id", ""), told.get("record")
+    logged = told.get("metrics", {}).items()
+    metrics: Mapping[str, float] = {n.removeprefix("model."): v for n, v in logged if n.startswith("model.")}
+    if artifact is not None:
+        manifest = store.manifest(artifact.uri)
+        dag_id, key, metrics = manifest.producer.dag_id, cache_key(manifest.cache_key_parts), manifest.metrics
+    record = read_record(store, dag_id, key) if key else None
+    if record is None:
+        if not incomplete or artifact is None:
+            raise BadInput(_no_record(name, artifact))
+        return _from_training(store, name, artifact)
+    if "trial" in told:
+        trial = study_folder(store, dag_id, told["task"], told["study"]).trial(told["trial"])
+        if trial is None or trial.state != "complete":
+            state = "not in the store any more" if trial is None else trial.state
+            raise BadInput(
+                f"{name}: trial {told['trial']} of study {told['study']!r} is {state}; expected a complete one"
+            )
+        return RecordedRun(name, trial_record(record, trial), None, trial.metrics)
+    return RecordedRun(name, record, artifact, metrics)
+
+
+def trial_record(search: RunRecord, trial: TrialRecord) -> RunRecord:
+    """The record of a trial: a training with the trial's parameters."""
+    if search.entry != SEARCH_ENTRY:
+        raise BadInput(f"the record of the trial's search is one of {search.entry}; expected {SEARCH_ENTRY}")
+    training = search.params["training"]
+    params = {**training, "params": {**training["params"], **trial.params}, "any_value": True, "tensorboard": False}
+    return replace(search, entry=TRAIN_ENTRY, params=params)
+
+
+def data_problems(store: ArtifactStore, record: RunRecord) -> Iterator[str]:
+    """What of a record's input artifacts is not what it was."""
+    for role, artifacts in record.artifacts().items():
+        for artifact in artifacts:
+            kept = kept_version(artifact.uri, artifact.fingerprint)
+            try:
+                uri = artifact.uri if store.manifest(artifact.uri).fingerprint == artifact.fingerprint else kept
+                if not store.exists(uri):
+                    yield f"input {role!r}: another {artifact.kind} is stored at {artifact.uri} now"
+                elif (damage := store.damage(uri, store.manifest(uri))) is not None:
+                    yield f"input {role!r}: {damage}"
+            except BadInput as error:
+                if not store.exists(kept):
+                    yield f"input {role!r}: {error}"
+
+
+def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[str, ...]:
+    """Writes a record's user code to a folder.
+
+    Returns:
+        The folders of user code, in their order.
+
+    Raises:
+        BadInput: it was not kept, or is damaged.
+    """
+    if record.code_left_out:
+        raise BadInput(f"of the run's code, {', '.join(record.code_left_out[:5])} was too large to be kept")
+    for name, content in read_code(store, record).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    paths = [folder / str(number) for number in range(record.code_paths)]
+    for path in paths:
+        path.mkdir(exist_ok=True)
+    return tuple(map(str, paths))
+
+
+def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
+    """The step of a run, which writes to a place of its own in the store, and tells MLflow nothing.
+
+    Args:
+        hook: The connection.
+        run: The run.
+        code: Folder to unpack the user code to; for an incomplete record the one that has it.
+
+    Raises:
+        BadInput: a secret is not known, or the code is not what it was.
+    """
+    record, store = run.record, hook.store
+    code_paths = (str(code),) if run.lacking else unpack_code(store, record, code)
+    params = _with_secrets(record)
+    for name in FILE_PARAMS:
+        if isinstance(given := params.get(name), str) and Path(given).is_absolute():
+            params[name] = str(code / SCRIPT_PLACE / Path(given).name)
+    label = re.sub(r"\W+", "-", run.name)[-40:].strip("-")
+    producer = Producer(REPRODUCED, f"{label}-{datetime.now(UTC):%Y%m%dT%H%M%S}", record.step)
+    output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
+    spec = StepSpec(
+        step=record.step,
+        entry=record.entry,
+        params=params,
+        inputs=record.artifacts(),
+        output=output,
+        producer=producer,
+        code_paths=code_paths,
+        services={"tracking_uri": ""},
+    )
+    if not run.lacking and user_code_fingerprint(spec) != record.code:
+        raise BadInput(
+            f"the code kept with the run is not what the run used (fingerprint {record.code}); it was changed"
+        )
+    return spec
+
+
+def run_again(hook: RuntimeHook, spec: StepSpec, on_line: Callable[[Line], None]) -> StepResult:
+    """Runs the step, never from the cache.
+
+    Raises:
+        HopsError: it failed.
+    """
+    try:
+        return hook.run(spec, cache=False, on_line=on_line)
+    except KeyboardInterrupt:
+        hook.kill()
+        raise
+
+
+def compare_models(hook: RuntimeHook, recorded: Artifact, reproduced: Artifact, record: RunRecord) -> dict[str, Any]:
+    """What :func:`airflow_hops.runtime.reproduce.compare.run` says of two models."""
+    inputs = {"recorded": (recorded,), "reproduced": (reproduced,), "examples": record.artifacts().get("examples", ())}
+    spec = StepSpec("compare", _COMPARE, inputs=inputs)
+    value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
+    return value
+
+
+def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = hook.run(
+        StepSpec("look-up", _LOOKUP, params=params), cache=False, on_line=lambda line: None
+    ).value
+    return found
+
+
+def _address(store: ArtifactStore, name: str) -> str:
+    if "://" in name:
+        return name.rstrip("/")
+    if Path(name).is_absolute():
+        return Path(name).as_uri()
+    return store.uri(*name.strip("/").split("/"))
+
+
+def _with_secrets(record: RunRecord) -> dict[str, Any]:
+    """The parameters, and the secrets among them: variables of the training's environment come from that of this."""
+    params = dict(record.params)
+    missing = []
+    for path in record.secrets:
+        place, _, variable = path.rpartition("/")
+        if place == "env" and variable in os.environ:
+            params["env"] = {**params["env"], variable: os.environ[variable]}
+        else:
+            missing.append(path)
+    if missing:
+        raise BadInput(
+            f"the record has no secrets, and the run was given {', '.join(missing)}; set those of 'env' as variables "
+            "of this environment; others cannot be given"
+        )
+    return params
+
+
+def _no_record(name: str, artifact: Artifact | None) -> str:
+    what = "nothing but MLflow's entries" if artifact is None else f"its {artifact.kind} artifact {artifact.uri}"
+    return (
+        f"{name}: the store has no record of this run (an older version of this package made it, or it was removed): "
+        f"its code, its environment and the options of its step are not known; what there is: {what}. Give "
+        "--incomplete to train again with the parameters of its training.json, and the present code and environment"
+    )
+
+
+def _from_training(store: ArtifactStore, name: str, model: Artifact) -> RecordedRun:
+    """What a training without a record wrote of itself.
+
+    Raises:
+        BadInput: it is no training of a function.
+    """
+    uri = f"{model.uri}/training.json"
+    try:
+        told = store.read_json(uri)
+        train = {"script" if told["train"].endswith((".py", ".ipynb")) else "train": told["train"]}
+        options = {option: told[option] for option in ("params", "seed", "deterministic", "strategy")}
+    except (FileNotFoundError, LookupError, TypeError, AttributeError) as error:
+        raise BadInput(f"{uri}: not what a training writes ({error!r}); {name} cannot be run again") from error
+    manifest = store.manifest(model.uri)
+    record = RunRecord(
+        dag_id=manifest.producer.dag_id,
+        step=manifest.producer.task_id,
+        entry=TRAIN_ENTRY,
+        params={**train, **options, "np": told["ranks"]},
+        inputs={
+            role: [store.manifest(a.uri).reference(a.uri).to_dict() | {"fingerprint": a.fingerprint} for a in given]
+            for role, given in manifest.inputs.items()
+        },
+        parts=manifest.cache_key_parts,
+        package_version="",
+        python=str(told.get("versions", {}).get("python", "")),
+        packages={},
+        started=now(),
+        output_kind=model.kind,
+    )
+    lacking = ("code", "environment", "options of the step other than params, seed, deterministic, strategy and ranks")
+    return RecordedRun(name, record, model, manifest.metrics, lacking)

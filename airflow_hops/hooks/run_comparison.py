@@ -1,0 +1,169 @@
+"""Compares a run with its reproduction: what went in, and what came out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import airflow_hops
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.run_record import RunRecord
+from airflow_hops.hooks.code import package_fingerprint
+from airflow_hops.hooks.locked_environment import changed_packages
+from airflow_hops.overlays import packages_of, python_version
+from airflow_hops.store import ArtifactStore
+
+Verdict = Literal["same", "within tolerance", "differs", "not compared"]
+OF_TIME = frozenset({"seconds", "examples_per_second", "scaling_efficiency"})
+"""Metrics of how long something took."""
+
+_NAMED_PACKAGES = 5
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A line of the comparison.
+
+    Attributes:
+        what: What is compared.
+        recorded: What it was.
+        reproduced: What it is now.
+        verdict: Whether they are the same.
+        is_result: Whether it counts for the result, rather than explaining it.
+    """
+
+    what: str
+    recorded: str
+    reproduced: str
+    verdict: Verdict
+    is_result: bool = True
+
+
+def compare_environments(record: RunRecord, runtime: Path) -> Iterator[Compared]:
+    """The libraries, Python and this package, as recorded and as in the environment that is used.
+
+    Args:
+        record: Of the run.
+        runtime: Folder of the environment.
+    """
+    changed = changed_packages(record.packages, packages_of(runtime)) if record.packages else {}
+    names = list(changed)[:_NAMED_PACKAGES]
+    more = f" and {len(changed) - len(names)} more" if len(changed) > len(names) else ""
+    before, after = (", ".join(f"{name} {changed[name][side] or '-'}" for name in names) + more for side in (0, 1))
+    count = f"{len(record.packages)} packages"
+    if not record.packages:
+        yield Compared("libraries", "not recorded", str(runtime), "not compared", is_result=False)
+    else:
+        yield Compared("libraries", before or count, after or count, _verdict(not changed), is_result=False)
+    python = python_version(runtime)
+    yield Compared("Python", record.python, python, _verdict(python == record.python), is_result=False)
+    same = record.parts.get("code") == package_fingerprint()
+    version = airflow_hops.__version__
+    now = version if same or version != record.package_version else f"{version}, other code"
+    yield Compared("airflow-hops", record.package_version or "?", now, _verdict(same), is_result=False)
+
+
+def compare_metrics(before: Mapping[str, float], after: Mapping[str, float], tolerance: float) -> Iterator[Compared]:
+    """The metrics, less those of time.
+
+    Args:
+        before: Of the run.
+        after: Of its reproduction.
+        tolerance: How much they may differ: of numbers beyond 1 as a share, of others absolutely.
+    """
+    for name in sorted((before.keys() | after.keys()) - OF_TIME):
+        one, other = before.get(name), after.get(name)
+        if one is None or other is None:
+            before_it, after_it = ("none" if each is None else f"{each:.8g}" for each in (one, other))
+            yield Compared(f"metric {name}", before_it, after_it, "differs")
+        else:
+            yield Compared(f"metric {name}", f"{one:.8g}", f"{other:.8g}", _close(one, other, tolerance))
+
+
+def compare_curves(store: ArtifactStore, recorded: Artifact, reproduced: Artifact, tolerance: float) -> list[Compared]:
+    """The metrics of each epoch, by their largest difference; nothing where there are none."""
+    try:
+        one, other = (store.read_json(f"{uri}/training.json")["epochs"] for uri in (recorded.uri, reproduced.uri))
+        if not one and not other:
+            return []
+        if len(one) != len(other):
+            return [Compared("curves", f"{len(one)} epochs", f"{len(other)} epochs", "differs")]
+        names = {name for epoch in one for name in epoch} - {"seconds"}
+        pairs = [(a[n], b.get(n, math.nan)) for a, b in zip(one, other, strict=True) for n in names & a.keys()]
+    except (FileNotFoundError, BadInput, LookupError, TypeError, AttributeError):
+        return []
+    verdicts = {_close(float(a), float(b), tolerance) for a, b in pairs}
+    largest = max((abs(float(a) - float(b)) for a, b in pairs), default=0.0)
+    worst: Verdict = next((v for v in ("differs", "within tolerance") if v in verdicts), "same")  # type: ignore[assignment]
+    text = f"{len(one)} epochs, {len(names)} metrics"
+    return [Compared("curves", text, f"largest difference {largest:.3g}" if largest else text, worst)]
+
+
+def compare_found(found: Mapping[str, Any], tolerance: float) -> Iterator[Compared]:
+    """The weights and predictions of two models, as :mod:`airflow_hops.runtime.reproduce.compare` says.
+
+    Weights that are not identical are no verdict, since equal models can have different ones: predictions decide.
+    """
+    weights, predictions = found["weights"], found["predictions"]
+    count = f"{weights['tensors']} tensors" if "tensors" in weights else "its files"
+    difference = weights.get("difference")
+    text = "identical bits" if weights["identical"] else "other bits"
+    if difference:
+        text = f"largest difference {difference:.3g}"
+    decides = weights["identical"] or (predictions is not None and "difference" not in predictions)
+    yield Compared("weights", count, text, _verdict(weights["identical"]), is_result=decides)
+    if predictions is None:
+        return
+    if "difference" not in predictions:
+        yield Compared("predictions", "", predictions["why"], "not compared", is_result=False)
+        return
+    largest, rows = predictions["difference"], f"{predictions['rows']:,} rows of the eval split"
+    yield Compared("predictions", rows, f"largest difference {largest:.3g}", _close(0.0, largest, tolerance))
+
+
+def compare_notebooks(store: ArtifactStore, recorded: Artifact, reproduced: Artifact) -> Iterator[Compared]:
+    """The outputs of the cells of two executed notebooks, and the values that these left."""
+    one, other = (_outputs(store, artifact) for artifact in (recorded, reproduced))
+    differing = [place for place, (a, b) in enumerate(zip(one, other, strict=False), start=1) if a != b]
+    said = (
+        f"{len(differing)} differ, the first is code cell {differing[0]}" if differing else f"{len(other)} code cells"
+    )
+    same = not differing and len(one) == len(other)
+    yield Compared("outputs of cells", f"{len(one)} code cells", said, _verdict(same))
+    left, left_now = (artifact.properties.get("result") for artifact in (recorded, reproduced))
+    if (left, left_now) != (None, None):
+        yield Compared("result", json.dumps(left)[:60], json.dumps(left_now)[:60], _verdict(left == left_now))
+
+
+def compare_values(before: Mapping[str, float], value: Any, tolerance: float) -> Iterator[Compared]:
+    """What a training function returned instead of a model: its metrics, or a number where it has a single one."""
+    if isinstance(value, int | float) and len(before) == 1:
+        value = {next(iter(before)): value}
+    if isinstance(value, Mapping):
+        value = value.get("metrics", value)
+        after = {name: float(v) for name, v in value.items() if isinstance(v, int | float) and name in before}
+        yield from compare_metrics(before, after, tolerance)
+    else:
+        yield Compared("value", "not kept", json.dumps(value)[:60], "not compared", is_result=False)
+
+
+def _outputs(store: ArtifactStore, notebook: Artifact) -> list[Any]:
+    cells = store.read_json(f"{notebook.uri}/notebook.ipynb")["cells"]
+    outputs = [cell.get("outputs", []) for cell in cells if cell.get("cell_type") == "code"]
+    return [
+        [{k: v for k, v in each.items() if k not in ("execution_count", "metadata")} for each in o] for o in outputs
+    ]
+
+
+def _close(one: float, other: float, tolerance: float) -> Verdict:
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return "same"
+    return "within tolerance" if abs(one - other) <= tolerance * max(1.0, abs(one)) else "differs"
+
+
+def _verdict(same: bool) -> Verdict:
+    return "same" if same else "differs"

@@ -1,0 +1,85 @@
+"""Keeps what a run was given, so that ``airflow hops reproduce`` can run it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
+
+import airflow_hops
+from airflow_hops.contract.artifacts import HopsError, cache_key
+from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.contract.run_record import RunRecord, is_recorded
+from airflow_hops.contract.times import now
+from airflow_hops.hooks.code import user_code
+from airflow_hops.overlays import packages_of, python_version
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.run_records import has_record, write_record
+
+
+def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | None:
+    """Writes the record of a step that is about to begin, unless it is there already.
+
+    Args:
+        store: The artifact store.
+        runtime: Folder of the environment that the step runs in.
+        spec: The step, complete.
+
+    Returns:
+        Why there is none, or why it lacks the code; None where all is well.
+    """
+    if not is_recorded(spec):
+        return None
+    dag_id, key = spec.producer.dag_id, cache_key(spec.cache_key_parts)
+    try:
+        if has_record(store, dag_id, key):
+            return None
+        params, secrets = without_secrets(spec.params)
+        record = RunRecord(
+            dag_id=dag_id,
+            step=spec.step,
+            entry=spec.entry,
+            params=params,
+            secrets=secrets,
+            inputs={role: [artifact.to_dict() for artifact in given] for role, given in spec.inputs.items()},
+            output_kind=spec.output.kind if spec.output else None,
+            parts=spec.cache_key_parts,
+            package_version=airflow_hops.__version__,
+            python=python_version(runtime),
+            packages=packages_of(runtime),
+            code_paths=len(spec.code_paths),
+            started=now(),
+        )
+        code = user_code(spec)
+        if code.fingerprint != spec.cache_key_parts["user code"]:
+            # A notebook whose imports cannot be told, or a file that has been changed this moment.
+            write_record(store, key, record, None)
+            return "its code cannot be kept with it: it cannot be told what it imports, or it is being changed"
+        record = replace(record, code=code.fingerprint, code_left_out=code.left_out)
+        write_record(store, key, record, code)
+    except (OSError, HopsError) as error:
+        return f"it cannot be reproduced later: {error}"
+    left = f"{len(code.left_out)} files of its code, such as {code.left_out[0]}" if code.left_out else ""
+    return f"too large to be kept with it: {left}" if left else None
+
+
+def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Parameters less what Airflow would mask in a log, which is ``None`` instead; and the paths of that."""
+    secrets: list[str] = []
+    masked = redact(dict(params))
+
+    def compare(value: Any, shown: Any, path: str) -> Any:
+        if isinstance(value, Mapping) and isinstance(shown, Mapping):
+            return {name: compare(item, shown.get(name), f"{path}/{name}") for name, item in value.items()}
+        if isinstance(value, list | tuple) and isinstance(shown, list | tuple):
+            pairs = zip(value, shown, strict=True)
+            return [compare(item, other, f"{path}/{place}") for place, (item, other) in enumerate(pairs)]
+        if value == shown or (isinstance(value, float) and value != value):
+            return value
+        secrets.append(path.removeprefix("/"))
+        return None
+
+    return compare(params, masked, ""), tuple(secrets)

@@ -1,0 +1,51 @@
+"""Finds what MLflow knows of a run, or of a registered version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.runtime.search.tracking import STUDY_TAG, TRIAL_TAG
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.tracking.client import mlflow_errors, open_tracking
+from airflow_hops.runtime.tracking.registry import ModelRegistry
+from airflow_hops.runtime.tracking.training_run import RECORD_TAG
+
+
+def run(context: StepContext, *, run_id: str | None = None, model: str = "", version: int = 0) -> dict[str, Any]:
+    """The step: looks a run up by its id, or a version of a model by its number.
+
+    Returns:
+        ``model`` (URI of its artifact, or None); of a run also ``dag_id``, ``record`` (the key of its record, or None),
+        ``metrics``; of a trial ``study``, ``trial`` (its number), ``task`` (as studies name it), and the search's
+        ``record``.
+
+    Raises:
+        BadInput: MLflow has no such run, or no such version.
+    """
+    from mlflow.exceptions import MlflowException
+
+    uri = context.spec.services.get("tracking_uri", "")
+    if run_id is None:
+        return {"model": ModelRegistry(uri, model).model_of(version)[0]}
+    if not uri:
+        raise BadInput("MLflow's tracking URI is empty; set it in the connection's field 'tracking_uri'")
+    client = open_tracking(uri)
+    with mlflow_errors(client):
+        try:
+            found = client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
+            raise BadInput(f"MLflow at {uri} has no run {run_id}") from error
+        tags = dict(found.data.tags)
+        if "hops.dag_id" not in tags:
+            raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
+        told = {"dag_id": tags["hops.dag_id"], "metrics": dict(found.data.metrics), "model": tags.get("hops.model")}
+        if TRIAL_TAG not in tags:
+            return {**told, "record": tags.get(RECORD_TAG)}
+        parent = dict(client.get_run(tags["mlflow.parentRunId"]).data.tags)
+    index = parent.get("hops.map_index")
+    task = tags["hops.task_id"] if index is None or "@" in tags["hops.task_id"] else f"{tags['hops.task_id']}@{index}"
+    trial = {"study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG]), "task": task}
+    return {**told, **trial, "record": parent.get(RECORD_TAG)}
