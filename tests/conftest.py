@@ -67,7 +67,6 @@ GROUPS = {
 LONG = (
     "demo",
     "rollouts",
-    "tests/test_fashion_mnist.py",
     "tests/test_tutorial.py",
     "demo ends",
     "api",
@@ -102,9 +101,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(modules.get(module, module)))
     places = {group: place for place, group in enumerate(LONG)}
 
-    def place(item: pytest.Item) -> tuple[int, bool]:
-        group = item.get_closest_marker("xdist_group").args[0]
-        return places.get(group, len(places)), item.get_closest_marker("last") is not None
+    def place(item: pytest.Item) -> tuple[int, int]:
+        group, last = item.get_closest_marker("xdist_group").args[0], item.get_closest_marker("last")
+        return places.get(group, len(places)), last.args[0] if last else 0
 
     items.sort(key=place)
 

@@ -144,14 +144,27 @@ def some_flights(flights_raw: Path, tmp_path_factory: pytest.TempPathFactory, py
     return folder
 
 
+def minimum_accuracy(config: pytest.Config) -> float:
+    """The accuracy that is expected of so many pictures of clothes (``--pictures-every``)."""
+    return 0.88 if config.getoption("pictures_every") == 1 else 0.75
+
+
 @pytest.fixture(scope="session")
-def shown_demo(tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_flights: Path) -> Iterator[ShownDemo]:
+def shown_demo(
+    tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_flights: Path, pytestconfig: pytest.Config
+) -> Iterator[ShownDemo]:
     """The demo, from its start until it waits for Ctrl-C with the web UI up; it stays so for the tests of the pages."""
     home = tmp_path_factory.mktemp("demo")
     process = subprocess.Popen(
         [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)],
         cwd=REPOSITORY,
-        env=demo_environment(HOPS_DEMO_EXIT="0", FLIGHTS_DATA=str(some_flights)),
+        env=demo_environment(
+            HOPS_DEMO_EXIT="0",
+            FLIGHTS_DATA=str(some_flights),
+            # For the pipeline of pictures, which those who test it fill.
+            HOPS_FASHION_MNIST=str(home / "pictures"),
+            HOPS_FASHION_MINIMUM=str(minimum_accuracy(pytestconfig)),
+        ),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

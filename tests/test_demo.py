@@ -111,7 +111,7 @@ def test_a_second_showing_keeps_what_its_cache_refers_to_and_forgets_what_served
 
 
 @of_the_shown
-@pytest.mark.last
+@pytest.mark.last(2)
 def test_a_failing_stage_fails_the_demo_with_the_task_s_log(shown_demo, some_flights):
     (some_flights / "weather.csv").write_text("origin,temp\nEWR,39\n")
     shown_demo.go_on()
@@ -122,7 +122,7 @@ def test_a_failing_stage_fails_the_demo_with_the_task_s_log(shown_demo, some_fli
 
 
 @of_the_shown
-@pytest.mark.last
+@pytest.mark.last(3)
 def test_ctrl_c_stops_all_that_the_demo_has_started(shown_demo):
     assert len(processes_below(shown_demo.home)) > 3
     shown_demo.stop()

@@ -1,8 +1,9 @@
-"""``make demo-images``, run as a user runs it: from Debian's files to a served classifier of what it never saw."""
+"""The demo of pictures, by the services of the other: from Debian's files to a served classifier of unseen ones."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import os
@@ -15,8 +16,13 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
+from rich.console import Console
+from shown_demo import ShownDemo, minimum_accuracy
 
-TIMEOUT_S = 500
+from demo.airflow_api import AirflowApi
+from demo.services import Stack
+from demo.showing import tell
+
 SCRIPTS = str(REPOSITORY / "scripts")
 
 
@@ -44,43 +50,37 @@ def every_nth(source: Path, target: Path, nth: int) -> int:
 
 @pytest.fixture(scope="module")
 def some_images(
-    tmp_path_factory: pytest.TempPathFactory, fashion_images: Path, pytestconfig: pytest.Config
+    shown_demo: ShownDemo, fashion_images: Path, pytestconfig: pytest.Config
 ) -> tuple[Path, dict[str, int]]:
     """Folder of the files with every n-th picture (``--pictures-every``), and how many there are by file."""
-    folder, nth = tmp_path_factory.mktemp("pictures"), pytestconfig.getoption("pictures_every")
+    folder, nth = Path(shown_demo.airflow_settings()["HOPS_FASHION_MNIST"]), pytestconfig.getoption("pictures_every")
+    folder.mkdir()
     return folder, {path.name: every_nth(path, folder / path.name, nth) for path in fashion_images.glob("*-ubyte.gz")}
 
 
 @pytest.fixture(scope="module")
 def minimum(pytestconfig: pytest.Config) -> float:
     """The accuracy that is expected of so many pictures."""
-    return 0.88 if pytestconfig.getoption("pictures_every") == 1 else 0.75
+    return minimum_accuracy(pytestconfig)
 
 
 @pytest.fixture(scope="module")
-def shown(
-    tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_images: tuple[Path, Any], minimum: float
-) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """The demo, shown once; its folder and what it printed."""
-    home = tmp_path_factory.mktemp("demo-images")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    answer = subprocess.run(
-        [sys.executable, "-m", "demo.images", "--home", str(home), "--runtime", str(runtime)],
-        cwd=REPOSITORY,
-        env={
-            **kept,
-            "HOPS_DEMO_EXIT": "1",
-            "HOPS_FASHION_MNIST": str(some_images[0]),
-            "HOPS_FASHION_MINIMUM": str(minimum),
-        },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    print(answer.stdout[-20000:], answer.stderr[-5000:])
-    assert answer.returncode == 0
-    return home, answer
+def shown(shown_demo: ShownDemo, runtime: Path, some_images: tuple[Path, Any]) -> tuple[Path, str]:
+    """The images' demo, shown once by the services of the other; its folder and what it printed."""
+    from demo.images import perform
+
+    home, said = shown_demo.home, io.StringIO()
+    stack = Stack(home, runtime, REPOSITORY / "dags")
+    stack.rest_port = json.loads((stack.serving / "ready.json").read_text())["rest_api_port"]
+    console = Console(file=said, width=140)
+    shown_demo.go_on()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOPS_FASHION_MNIST", str(some_images[0]))
+        patch.syspath_prepend(str(REPOSITORY / "dags"))
+        api = AirflowApi(shown_demo.airflow_settings()["AIRFLOW__API__BASE_URL"])
+        tell(perform(stack, api, console), console, home, verbose=False, seconds=0)
+    print(said.getvalue())
+    return home, said.getvalue()
 
 
 def manifest(home: Path, task_id: str) -> dict[str, Any]:
@@ -89,7 +89,8 @@ def manifest(home: Path, task_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.runtime
-@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.last(1)
 def test_two_ranks_learn_to_name_pictures_that_they_never_saw(shown: Any, some_images: Any, minimum: float) -> None:
     home, _ = shown
     images, model, evaluation = (manifest(home, task_id) for task_id in ("images", "train", "evaluate"))
@@ -105,10 +106,11 @@ def test_two_ranks_learn_to_name_pictures_that_they_never_saw(shown: Any, some_i
 
 
 @pytest.mark.runtime
-@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.last(1)
 def test_the_server_names_pictures_that_come_as_png(shown: Any, minimum: float) -> None:
-    home, answer = shown
-    found = re.search(r"(\d+) of 1000 pictures were answered with their class", answer.stdout)
+    home, said = shown
+    found = re.search(r"(\d+) of 1000 pictures were answered with their class", said)
     assert found is not None and int(found[1]) >= 1000 * minimum - 10
     record = json.loads((home / "store" / "_models" / "fashion.json").read_text())
     assert record["champion"]["fingerprint"] == manifest(home, "train")["fingerprint"]
@@ -116,9 +118,10 @@ def test_the_server_names_pictures_that_come_as_png(shown: Any, minimum: float) 
         assert title in (home / "fashion_mnist.txt").read_text()
 
 
-def test_where_the_files_are_missing_the_error_says_how_to_get_them(tmp_path: Path) -> None:
+def test_where_the_files_are_missing_the_demo_says_how_to_get_them(tmp_path: Path) -> None:
     answer = subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / "fashion_images.py")],
+        [sys.executable, "-m", "demo.images"],
+        cwd=REPOSITORY,
         env={**os.environ, "HOPS_FASHION_MNIST": str(tmp_path)},
         capture_output=True,
         text=True,
