@@ -45,6 +45,7 @@ MARKERS = {
     "browser": ("browser",),
     "processes": ("server",),
     "programs": ("airflow", "server"),
+    "real_airflow": ("airflow", "server"),
     "shown_demo": ("airflow", "server"),
     "site": ("airflow", "browser", "server"),
     "spark_launcher": ("spark",),
@@ -315,6 +316,17 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
             return dag.test(run_conf=dict(conf))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def real_airflow(
+    processes: Any, shared_run_step: Any, tracking_uri: str, runtime: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """An Airflow for the tests of what outlives a part of it."""
+    from real_airflow import start_airflow
+
+    with start_airflow(tmp_path_factory.mktemp("airflow"), runtime, processes, shared_run_step, tracking_uri) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -3,98 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import signal
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
-from served_models import ConnectedServer, Pipeline
+from real_airflow import RealAirflow
+from served_models import Pipeline
 from waiting import wait_for
 
 from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.operators.rollout import APPROVE
-from demo.services import Stack, free_port
 
 pytestmark = pytest.mark.runtime
-TESTS = Path(__file__).parent
-
-
 _POLL_S = 1.0
 """Seconds between questions to Airflow's API: an answer costs it some hundredths of a second of work."""
-
-
-def command_of(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return " ".join(process.cmdline())
-    return ""
-
-
-class Airflow(Stack):
-    """Airflow alone, with the model server and the store that the tests share."""
-
-    server: ConnectedServer
-    store_uri: str
-    tracking_uri: str
-    port = 0
-
-    def airflow_environment(self, port: int) -> dict[str, str]:
-        self.port = port
-        extra = {"store": self.store_uri, "runtime": str(self.runtime), "tracking_uri": self.tracking_uri}
-        services = {name: value for name, value in self.server.services.items() if name.startswith("serving_")}
-        host, grpc_port = services.pop("serving_host"), int(services.pop("serving_port"))
-        connection = {"conn_type": "hops", "host": host, "port": grpc_port, "extra": {**extra, **services}}
-        return {
-            **super().airflow_environment(port),
-            "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
-            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
-            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "4",
-            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
-            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
-            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
-            "PYTHONPATH": str(TESTS.parent),
-        }
-
-    def kill_and_start(self, component: str) -> None:
-        """Kills a component of Airflow with all its processes, and starts another."""
-        (airflow,) = (service for service in self.services if service.name == "Airflow")
-        found = [
-            process
-            for process in psutil.Process(airflow.process.pid).children(recursive=True)
-            if component in command_of(process)
-        ]
-        assert found, f"no process of the {component}"
-        for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                children = process.children(recursive=True)
-                for each in (process, *children):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        each.kill()
-        environment = {
-            **self.airflow_environment(self.port),
-            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": f"{free_port()}",
-        }
-        self._launch(component, [sys.executable, "-m", "airflow", component], environment)
-
-
-@pytest.fixture
-def airflow(pipeline: Pipeline, runtime: Path, tmp_path: Path) -> Iterator[Any]:
-    home = tmp_path / "stack"
-    (home / "logs").mkdir(parents=True)
-    (home / "dags").mkdir()
-    shutil.copy(TESTS / "dags" / "rollout.py", home / "dags")
-    stack = Airflow(home, runtime, home / "dags")
-    stack.server, stack.store_uri, stack.tracking_uri = pipeline.server, pipeline.store.root, pipeline.tracking_uri
-    with stack:
-        yield stack
 
 
 def canary(pipeline: Pipeline) -> Artifact:
@@ -104,12 +30,14 @@ def canary(pipeline: Pipeline) -> Artifact:
     return deployment
 
 
+@pytest.mark.last(1)
 def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_all_the_traffic(
-    airflow: Airflow, pipeline: Pipeline, tmp_path: Path
+    real_airflow: RealAirflow, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    deferred, waiting = pipeline, replace(pipeline, name=f"{pipeline.name}-2")
+    deferred = replace(pipeline, runner=real_airflow.runner)
+    waiting = replace(deferred, name=f"{pipeline.name}-2")
     deployments = {"rollout_deferred": canary(deferred), "rollout_waiting": canary(waiting)}
-    api = airflow._start_airflow()
+    api = real_airflow.api
     runs, pids = {}, {dag_id: tmp_path / dag_id for dag_id in deployments}
     for dag_id, deployment in deployments.items():
         api.wait_for_dag(dag_id)
@@ -131,9 +59,9 @@ def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_al
 
     (worker,) = pids["rollout_waiting"].read_text().split()
     os.kill(int(worker), signal.SIGKILL)
-    airflow.kill_and_start("triggerer")
+    real_airflow.kill_and_start("triggerer")
     wait_for(lambda: len(pids["rollout_waiting"].read_text().split()) == 2, "the retry", 120)
-    airflow.kill_and_start("scheduler")
+    real_airflow.kill_and_start("scheduler")
     for model in (deferred, waiting):
         assert model.server.traffic(model.name) == {1: 75, 2: 25}, "nothing was decided"
         assert model.server.ask(model.name, 120) == 0

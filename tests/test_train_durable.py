@@ -5,43 +5,25 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from real_airflow import RealAirflow
 from waiting import is_gone
 from waiting import wait_for as wait_seconds_for
 
 from airflow_hops.jobs import Job
 from airflow_hops.processes.locks import lock_holder
 from airflow_hops.store import ArtifactStore
-from demo.services import Stack
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
 DAG_ID, TASK_ID = "train_durable", "train"
 wait_for = functools.partial(wait_seconds_for, timeout_s=300.0, poll_s=0.2)
-
-
-class Airflow(Stack):
-    """Airflow alone, with the store that the tests share."""
-
-    store_uri: str
-
-    def airflow_environment(self, port: int) -> dict[str, str]:
-        connection = {"conn_type": "hops", "extra": {"store": self.store_uri, "runtime": str(self.runtime)}}
-        return {
-            **super().airflow_environment(port),
-            "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
-            "AIRFLOW__HOPS__WARM_START": "False",
-            "AIRFLOW__HOPS__ORPHAN_TIMEOUT": "180",
-            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
-            "PYTHONPATH": str(self.home / "package"),
-        }
 
 
 @dataclass
@@ -84,40 +66,29 @@ class Training:
 
 
 @pytest.fixture(scope="module")
-def start(shared_run_step: Any, warm_launcher: Any, runtime: Path, tmp_path_factory: Any) -> Iterator[Any]:
-    """Starts DAG runs in an Airflow of this module's own."""
-    examples = shared_run_step(
+def start(real_airflow: RealAirflow, warm_launcher: Any) -> Callable[[str], Training]:
+    """Starts DAG runs."""
+    examples = real_airflow.runner(
         "transformed_examples:write",
         params={"rows": {"train": [300], "eval": [100]}},
         kind="transformed_examples",
         code_paths=(str(TESTS / "steps"),),
         launcher=warm_launcher,
     )
-    home = tmp_path_factory.mktemp("airflow")
-    (home / "logs").mkdir()
-    (home / "dags").mkdir()
-    # A copy: an edit of the sources meanwhile would make another training of the retry's.
-    shutil.copytree(TESTS.parent / "airflow_hops", home / "package" / "airflow_hops")
-    shutil.copytree(TESTS.parent / "requirements", home / "package" / "requirements")
-    for name in ("train_durable.py", "train_durable_model.py"):
-        shutil.copy(TESTS / "dags" / name, home / "dags")
-    stack = Airflow(home, runtime, home / "dags")
-    stack.store_uri = shared_run_step.store.root
-    with stack:
-        api = stack._start_airflow()
-        api.wait_for_dag(DAG_ID)
+    api, home = real_airflow.api, real_airflow.home
+    api.wait_for_dag(DAG_ID)
 
-        def start(name: str) -> Training:
-            folder = home / name
-            folder.mkdir()
-            (folder / "allowed").write_text("2")
-            run_id = api.trigger(DAG_ID, {"examples": examples.to_dict(), "folder": str(folder)})
-            training = Training(api, shared_run_step.store, folder, home / "airflow" / "logs", run_id)
-            wait_for(lambda: len(training.ranks) == 2 and "rank 0 has done epoch 2" in training.log(1))
-            wait_for(training.has_checkpoint)
-            return training
+    def start(name: str) -> Training:
+        folder = home / name
+        folder.mkdir()
+        (folder / "allowed").write_text("2")
+        run_id = api.trigger(DAG_ID, {"examples": examples.to_dict(), "folder": str(folder)})
+        training = Training(api, real_airflow.runner.store, folder, home / "airflow" / "logs", run_id)
+        wait_for(lambda: len(training.ranks) == 2 and "rank 0 has done epoch 2" in training.log(1))
+        wait_for(training.has_checkpoint)
+        return training
 
-        yield start
+    return start
 
 
 def test_a_retry_goes_on_with_the_training_of_a_worker_that_was_killed(start):

@@ -1,0 +1,119 @@
+"""An Airflow alone, with the model server and the store that tests share: scheduler, task runner, task state store."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import StepRunner
+from served_models import ConnectedServer, Processes
+
+from airflow_hops.hooks.runtime import warm_socket
+from demo.airflow_api import AirflowApi
+from demo.services import Stack, free_port
+
+TESTS = Path(__file__).parent
+DAGS = ("rollout.py", "train_durable.py", "train_durable_model.py")
+
+
+class RealAirflow(Stack):
+    """Airflow in a process of its own, whose parts can be killed.
+
+    Attributes:
+        server: The model server.
+        runner: Runs steps in its store.
+        tracking_uri: MLflow's database.
+        api: Its REST API.
+    """
+
+    server: ConnectedServer
+    runner: StepRunner
+    tracking_uri: str
+    api: AirflowApi
+    port = 0
+
+    def airflow_environment(self, port: int) -> dict[str, str]:
+        self.port = port
+        store = self.runner.store.root
+        extra = {"store": store, "runtime": str(self.runtime), "tracking_uri": self.tracking_uri}
+        services = {name: value for name, value in self.server.services.items() if name.startswith("serving_")}
+        host, grpc_port = services.pop("serving_host"), int(services.pop("serving_port"))
+        connection = {"conn_type": "hops", "host": host, "port": grpc_port, "extra": {**extra, **services}}
+        return {
+            **super().airflow_environment(port),
+            "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
+            "AIRFLOW__HOPS__ORPHAN_TIMEOUT": "180",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "4",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+            "PYTHONPATH": str(self.home / "package"),
+            "TMPDIR": str(self.home / "tmp"),
+        }
+
+    def kill_and_start(self, component: str) -> None:
+        """Kills a component of Airflow with all its processes, and starts another."""
+        (airflow,) = (service for service in self.services if service.name == "Airflow")
+        found = [
+            process
+            for process in psutil.Process(airflow.process.pid).children(recursive=True)
+            if component in command_of(process)
+        ]
+        assert found, f"no process of the {component}"
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                children = process.children(recursive=True)
+                for each in (process, *children):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
+        environment = {
+            **self.airflow_environment(self.port),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": f"{free_port()}",
+        }
+        self._launch(component, [sys.executable, "-m", "airflow", component], environment)
+
+    def use_warm_process(self, path: Path) -> None:
+        """Has steps forked from a process that listens elsewhere."""
+        folder = self.home / "tmp"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(folder))
+            link = warm_socket(self.runtime)
+        link.parent.mkdir(parents=True, mode=0o700)
+        link.symlink_to(path)
+
+
+def command_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+@contextlib.contextmanager
+def start_airflow(
+    home: Path, runtime: Path, processes: Processes, runner: StepRunner, tracking_uri: str
+) -> Iterator[RealAirflow]:
+    """Starts it in an empty folder."""
+    for folder in ("logs", "dags", "tmp"):
+        (home / folder).mkdir()
+    # A copy: an edit of the sources meanwhile would make another training of a retry's.
+    for folder in ("airflow_hops", "requirements"):
+        shutil.copytree(TESTS.parent / folder, home / "package" / folder)
+    for name in DAGS:
+        shutil.copy(TESTS / "dags" / name, home / "dags")
+    airflow = RealAirflow(home, runtime, home / "dags")
+    airflow.server, airflow.runner, airflow.tracking_uri = processes.server, runner, tracking_uri
+    assert processes.launcher.warm is not None
+    airflow.use_warm_process(processes.launcher.warm.path)
+    with airflow:
+        airflow.api = airflow._start_airflow()
+        yield airflow
