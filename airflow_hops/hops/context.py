@@ -199,12 +199,16 @@ class TrainContext:
     def should_stop(self, every: int = 1) -> bool:
         """Returns whether any rank has asked to stop. Every rank must call it equally often; all get the same answer.
 
+        In a trial of a search, it also returns True once the trial is pruned or stopped: return then within 5 seconds.
+
         Asking the other ranks takes one Horovod cycle and an all-reduce, a few ms. In a loop over steps, pass
         ``every=100``: the calls in between return the last answer.
 
         Args:
             every: Ask the other ranks only once in this many calls.
         """
+        if self._stop_calls == 0:
+            self.on_message("heeds_stop")
         if self._stop_calls % every == 0:
             self._agreed_stop = self.any_rank(self.stop_requested)
         self._stop_calls += 1

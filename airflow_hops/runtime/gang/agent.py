@@ -170,7 +170,7 @@ class _Agent:
         )
         self._left = {placement.rank for placement in placements}
         self._has_output = job["has_output"]
-        self._stacks: list[int] = []
+        self._signals: list[tuple[int, int]] = []
 
     def relay(self) -> None:
         """Sends what comes from the ranks, until all have ended or the supervisor wants them to."""
@@ -179,8 +179,8 @@ class _Agent:
         while self._left:
             if self._ending.is_set():
                 self._crew.end()
-            while self._stacks:
-                self._crew.ask_for_stack(self._stacks.pop())
+            while self._signals:
+                self._crew.signal(*self._signals.pop())
             events = self._crew.events(0 if self._ending.is_set() else _LOOK_S)
             self._send(events)
             if not events and time.monotonic() - said > ALIVE_INTERVAL_S:
@@ -250,8 +250,8 @@ class _Agent:
         try:
             while not self._ending.is_set():
                 message, _ = self._frames.receive(SILENCE_S)
-                if message["type"] == "stack":
-                    self._stacks.append(message["rank"])
+                if message["type"] == "signal":
+                    self._signals.append((message["rank"], message["signal"]))
                 elif message["type"] == "end":
                     self._ending.set()
                     time.sleep(_END_S)

@@ -81,8 +81,8 @@ class Crew(ABC):
         """
 
     @abstractmethod
-    def ask_for_stack(self, rank: int) -> None:
-        """Has a rank write its stack to its output."""
+    def signal(self, rank: int, number: int) -> None:
+        """Signals a rank's process, if it still runs: SIGUSR1 has it write its stack to its output."""
 
     @abstractmethod
     def end(self) -> None:

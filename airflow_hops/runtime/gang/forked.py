@@ -112,10 +112,10 @@ class ForkedCrew(Crew):
             self._selector.close()
         return found
 
-    def ask_for_stack(self, rank: int) -> None:
-        """Signals the rank, whose handler writes its stack."""
+    def signal(self, rank: int, number: int) -> None:
+        """Signals a rank's process, if it still runs."""
         if self._processes[rank].exit_code is None:
-            send_signal(self._processes[rank].pid, signal.SIGUSR1)
+            send_signal(self._processes[rank].pid, number)
 
     def end(self) -> None:
         """Kills the ranks and what they have started."""

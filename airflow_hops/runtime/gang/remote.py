@@ -125,11 +125,11 @@ class RemoteCrew(Crew):
                 if found or time.monotonic() >= deadline:
                     return found
 
-    def ask_for_stack(self, rank: int) -> None:
-        """Has the rank's agent ask it."""
+    def signal(self, rank: int, number: int) -> None:
+        """Has the rank's agent signal it."""
         for agent in self._agents:
             if rank in agent.left:
-                agent.say(type="stack", rank=rank)
+                agent.say(type="signal", rank=rank, signal=number)
 
     def end(self) -> None:
         """Has the agents kill the ranks, and ends the streams; what is left then dies of that."""

@@ -122,9 +122,9 @@ class SparkCrew(Crew):
         """What has come since the last call."""
         return self._crew.events(timeout_s)
 
-    def ask_for_stack(self, rank: int) -> None:
-        """Has a rank write its stack to its output."""
-        self._crew.ask_for_stack(rank)
+    def signal(self, rank: int, number: int) -> None:
+        """Signals a rank's process, if it still runs."""
+        self._crew.signal(rank, number)
 
     def end(self) -> None:
         """Ends the ranks, and then the job."""

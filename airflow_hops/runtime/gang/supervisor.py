@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import signal
 import socket
 import time
 from collections import deque
@@ -240,7 +241,7 @@ class Supervisor:
         asked = [rank for rank in self.ranks if not rank.ended]
         for rank in asked:
             rank.stack = []
-            self._crew.ask_for_stack(rank.placement.rank)
+            self._crew.signal(rank.placement.rank, signal.SIGUSR1)
         began = time.monotonic()
         while time.monotonic() - began < (_STACK_S if all(rank.stack for rank in asked) else _NO_STACK_S):
             self._take_in(POLL_S)

@@ -87,10 +87,13 @@ class TrialProcesses:
         self._lines[given.number] = _Line(ours)
         self._selector.register(ours, selectors.EVENT_READ, given.number)
 
+    def stop(self, number: int) -> None:
+        """Tells a trial to end; one whose function does not heed that is ended."""
+        self._signal(number, signal.SIGTERM)
+
     def end(self, number: int) -> None:
         """Kills a trial with all of its ranks; its ``ended`` comes soon."""
-        with contextlib.suppress(OSError):
-            self._commands.send(json.dumps({"end": number}).encode())
+        self._signal(number, signal.SIGKILL)
 
     def events(self, timeout_s: float) -> Iterator[TrialEvent]:
         """What has come from trials; waits for the first for at most so many seconds.
@@ -123,6 +126,10 @@ class TrialProcesses:
             os.close(line.descriptor)
         self._lines.clear()
         self._selector.close()
+
+    def _signal(self, number: int, signal_number: int) -> None:
+        with contextlib.suppress(OSError):
+            self._commands.send(json.dumps({"end": number, "signal": signal_number}).encode())
 
     def _read(self, number: int) -> Iterator[TrialEvent]:
         if (line := self._lines.get(number)) is None:
@@ -167,9 +174,8 @@ class _TrialServer:
             return False
         told = json.loads(message)
         if "end" in told:
-            for pid, number in self._numbers.items():
-                if number == told["end"]:
-                    _kill(pid)
+            for pid in [pid for pid, number in self._numbers.items() if number == told["end"]]:
+                _kill(pid) if told["signal"] == signal.SIGKILL else send_signal(pid, told["signal"])
             return True
         given = Assignment(**told["start"])
         (descriptor,) = descriptors

@@ -24,7 +24,8 @@ class RunningTrial:
         series: The first metric's value by step.
         curves: All that it has reported, by step.
         metrics: The last finite value of each metric.
-        ending: The state that it was ended with, and why; None if nobody ended it.
+        ending: The state that it was told to end with, and why; None if nobody told it.
+        kill_at: When it is killed if it has not ended by then, on the monotonic clock; None if it is not to be.
         result: The summary of its training.
         error: The message that its training failed with.
         heard: Whether it has reported since the record was written.
@@ -37,6 +38,7 @@ class RunningTrial:
     curves: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     ending: tuple[TrialState, str] | None = None
+    kill_at: float | None = None
     result: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
     heard: bool = False
@@ -62,9 +64,9 @@ class RunningTrial:
         Returns:
             Its state; why it is not complete; and its finite metrics by name, if it is.
         """
+        if self.ending is not None:
+            return *self.ending, {}
         if self.result is None:
-            if self.ending is not None:
-                return *self.ending, {}
             reason = f"its process was ended by {describe_exit(code)}" if self.error is None else self.error["message"]
             return "failed", reason, {}
         metrics = {**self.metrics, **metrics_of(self.result), **_returned(self.result["value"], names[0])}

@@ -26,6 +26,7 @@ from airflow_hops.store.studies import StudyFolder
 _WAIT_S = 0.5
 _SAVE_S = 1.0
 _STOP_S = 2.0
+_GRACE_S = 5.0
 _IMPORTANCE_S = 30.0
 _REASON_CHARACTERS = 2000
 
@@ -37,6 +38,10 @@ class Trials(Protocol):
 
     def start(self, given: Assignment) -> None:
         """Starts a trial."""
+        ...
+
+    def stop(self, number: int) -> None:
+        """Tells a trial to end, in the time that it needs to save what it has."""
         ...
 
     def end(self, number: int) -> None:
@@ -244,8 +249,8 @@ class Search:
     def _end(self, number: int, state: TrialState, reason: str) -> None:
         running = self._running[number]
         if running.ending is None and running.result is None:
-            running.ending = (state, reason)
-            self._trials.end(number)
+            running.ending, running.kill_at = (state, reason), time.monotonic() + _GRACE_S
+            self._trials.stop(number)
 
     def _finish(self, number: int, code: int) -> None:
         """Takes what came of a trial, whose process has ended."""
@@ -303,6 +308,10 @@ class Search:
     def _look(self) -> None:
         """What is done every second or so: the record is written, requests to stop are answered."""
         at = time.monotonic()
+        for number, running in self._running.items():
+            if running.kill_at is not None and at > running.kill_at:
+                running.kill_at = None
+                self._trials.end(number)
         if at - self._looked > _STOP_S:
             self._looked = at
             self._answer_stops()

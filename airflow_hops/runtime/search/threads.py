@@ -5,11 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from airflow_hops.contract.artifacts import HopsError
-from airflow_hops.runtime.gang import Channel, Crew, Event, Placement, RankLauncher, Work
+from airflow_hops.runtime.gang import Channel
+from airflow_hops.runtime.search.endable import Ending
 from airflow_hops.runtime.search.processes import TrialEvent
 from airflow_hops.runtime.search.trial import Assignment, TrialWork
 
@@ -26,16 +26,16 @@ class TrialThreads:
     def __init__(self, work: TrialWork) -> None:
         self._work = work
         self._events: queue.SimpleQueue[TrialEvent] = queue.SimpleQueue()
-        self._threads: dict[int, tuple[threading.Thread, threading.Event]] = {}
+        self._threads: dict[int, tuple[threading.Thread, Ending]] = {}
 
     def start(self, given: Assignment) -> None:
         """Starts a trial."""
-        ending = threading.Event()
+        ending = Ending()
         channel = _QueueChannel(given.number, self._events)
 
         def train() -> None:
             try:
-                self._work.train(given, channel, through=lambda launcher: EndableRanks(launcher, ending))
+                self._work.train(given, channel, ending)
             finally:
                 self._events.put(TrialEvent(given.number, "ended", 0))
 
@@ -43,10 +43,16 @@ class TrialThreads:
         self._threads[given.number] = (thread, ending)
         thread.start()
 
+    def stop(self, number: int) -> None:
+        """Tells a trial to end; one whose function does not heed that is ended."""
+        if number in self._threads:
+            self._threads[number][1].asked = True
+
     def end(self, number: int) -> None:
         """Ends a trial with all of its ranks; its ``ended`` comes soon."""
+        self.stop(number)
         if number in self._threads:
-            self._threads[number][1].set()
+            self._threads[number][1].heeded = False
 
     def events(self, timeout_s: float) -> Iterator[TrialEvent]:
         """What has come from trials; waits for the first for at most so many seconds."""
@@ -61,48 +67,10 @@ class TrialThreads:
     def close(self) -> None:
         """Ends all trials."""
         deadline = time.monotonic() + _END_S
-        for _, ending in self._threads.values():
-            ending.set()
+        for number in self._threads:
+            self.end(number)
         for thread, _ in self._threads.values():
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-class EndableRanks:
-    """Ranks that another thread may end.
-
-    Args:
-        launcher: What starts them.
-        ending: Set when they are to end.
-    """
-
-    def __init__(self, launcher: RankLauncher, ending: threading.Event) -> None:
-        self._launcher, self._ending = launcher, ending
-
-    def place(self, np: int) -> list[Placement]:
-        """Finds a slot for each rank."""
-        return self._launcher.place(np)
-
-    def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
-        """Starts the ranks."""
-        return _EndableCrew(self._launcher.start(placements, work, environment), self._ending)
-
-
-class _EndableCrew(Crew):
-    def __init__(self, crew: Crew, ending: threading.Event) -> None:
-        super().__init__(crew.placements)
-        self._crew, self._ending = crew, ending
-
-    def events(self, timeout_s: float) -> list[Event]:
-        if self._ending.is_set():
-            self._ending.clear()  # what the ranks said last is still taken in
-            raise HopsError("the search has ended the trial")
-        return self._crew.events(timeout_s)
-
-    def ask_for_stack(self, rank: int) -> None:
-        self._crew.ask_for_stack(rank)
-
-    def end(self) -> None:
-        self._crew.end()
 
 
 class _QueueChannel(Channel):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.processes.forks import take_streams
 from airflow_hops.processes.temporary_folders import temporary_folder
-from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, RankJob, RankLauncher, run_gang
+from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, RankJob, run_gang
+from airflow_hops.runtime.search.endable import EndableRanks, Ending
 from airflow_hops.runtime.search.slots import Slot
 from airflow_hops.runtime.train import Training, train_model
 from airflow_hops.runtime.train.program import Program
@@ -51,25 +53,25 @@ class TrialWork:
     def __init__(self, training: Training, slots: Sequence[Slot]) -> None:
         self._training, self._slots = training, slots
 
-    def train(
-        self, given: Assignment, channel: Channel, *, through: Callable[[RankLauncher], RankLauncher] = lambda own: own
-    ) -> None:
+    def train(self, given: Assignment, channel: Channel, ending: Ending) -> None:
         """Trains, and says on the channel what the ranks report, then the ``result`` or the ``error``.
 
         Args:
             given: The trial.
             channel: To the search.
-            through: What its ranks are started through.
+            ending: Whether it is to end.
         """
         base = self._training
         options = replace(base.options, params={**base.options.params, **given.params}, np=given.np)
         launcher = base.launcher if given.slot is None else self._slots[given.slot].launcher
-        training = replace(base, options=options, output=Path(given.output), launcher=through(launcher))
+        training = replace(base, options=options, output=Path(given.output), launcher=EndableRanks(launcher, ending))
 
         def hear(rank: int, message: Mapping[str, Any]) -> None:
             if message["type"] in ("report", "progress"):
                 step = message["step"] if message["type"] == "report" else message["epoch"]
                 channel.send("report", step=step, metrics=reported(message))
+            elif message["type"] == "heeds_stop":
+                ending.heeded = True
 
         try:
             channel.send("result", value=train_model(training, on_message=hear))
@@ -86,13 +88,14 @@ class TrialWork:
             given: The trial.
             descriptor: Write end of a pipe to the search.
         """
-        output = Path(given.output)
+        ending, output = Ending(), Path(given.output)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(ending, "asked", True))
         output.mkdir(parents=True)
         log = os.open(output / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         take_streams(os.open(os.devnull, os.O_RDONLY), log, log)
         if given.slot is not None and self._slots[given.slot].cores:
             os.sched_setaffinity(0, self._slots[given.slot].cores)
-        self.train(given, Channel(descriptor))
+        self.train(given, Channel(descriptor), ending)
 
 
 def reported(message: Mapping[str, Any]) -> dict[str, float]:

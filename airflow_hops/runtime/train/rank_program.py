@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,6 +92,7 @@ def train_rank(
     context = _make_context(given, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
     if torch_member is not None:
         context.ask_ranks = torch_member.any_rank
+    signal.signal(signal.SIGUSR2, lambda *_: context.request_stop())
     channel.send("started")
     start_up = time.monotonic() - began
     channel.alive(f"the beginning of {code.name}")

@@ -68,6 +68,15 @@ def test_a_pruned_trial_ends_within_seconds_and_is_no_failure(searches: Searches
     assert pruned.seconds is not None and pruned.seconds < 5 and time.monotonic() - began < 60
 
 
+def test_a_trial_that_looks_whether_it_should_stop_ends_by_itself(searches: Searches, notes: Path) -> None:
+    given: dict[str, Any] = {"sampler": "grid", "trials": None, "pruner": "median", "params": {"notes": str(notes)}}
+    searches("heeding", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 9.5]}, **given)
+    *_, heeding, deaf = searches.trials()
+    assert (heeding.state, heeding.values, deaf.state) == ("pruned", [], "pruned")
+    assert noted(notes) == [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]
+    assert heeding.seconds is not None and deaf.seconds is not None and heeding.seconds < 5 < deaf.seconds < 10
+
+
 def stop_when_running(study: StudyFolder, number: int, what: int | None, by: str) -> threading.Thread:
     """Asks to stop a trial, or the search, as soon as a trial runs."""
 
