@@ -16,6 +16,8 @@ from airflow_hops.cli import search
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.studies import StudyFolder
 
+FAILURE = "ValueError: loss is nan at step 12; expected a finite number"
+
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactStore:
@@ -65,6 +67,7 @@ def test_a_study_is_told_in_words_or_whole(hops: Any, running: StudyFolder) -> N
     assert "\nImportance: lr 71%, units 20%" in out
     assert "\nRunning: trial 28 for" in out and "eval_auc" in out.partition("Running")[2]
     assert "\nFailed: trial 12: ValueError: loss is nan" in out
+    assert out.endswith(f"The last lines of trial 25:\nTraceback (most recent call last):\n  …\n{FAILURE}\n")
     told = json.loads(hops("search", "churn", "weekly", "--output", "json")[1])
     assert (told["pareto"], len(told["all_trials"])) == (_front(told), 20)
 

@@ -126,7 +126,10 @@ def test_the_record_of_a_study_is_read_as_it_was_written(tmp_path: Path) -> None
     assert [trial.to_dict() for trial in folder.trials()] == [trial.to_dict() for trial in trials]
     assert study_names(store, "flights", "search@1") == ["manual__2026-11-22T10_00_00+00_00"]
     assert searching_tasks(store, "flights") == ["search@1"]
-    folder.write_trials([*lines[:TRIALS_A_FILE], "broken"], [TRIALS_A_FILE])
+    folder.write_trials([lines[0], lines[1], lines[1], *lines[3:]], [2])
+    with pytest.raises(BadInput, match=r"trials-000\.jsonl: line 3 is trial 1, expected 2"):
+        folder.trials()
+    folder.write_trials([*lines[:TRIALS_A_FILE], "broken"], range(TRIALS_A_FILE + 1))
     with pytest.raises(BadInput, match=r"trials-001\.jsonl"):
         folder.trials()
 

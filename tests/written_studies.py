@@ -77,6 +77,9 @@ def write_study(store: ArtifactStore, dag_id: str, name: str, trials: int, **fie
     )
     folder = study_folder(store, dag_id, record.task_id, name)
     folder.write(record)
+    for each in made:
+        if each.state == "failed":
+            folder.write_log(each.number, f"Traceback (most recent call last):\n  …\n{each.reason}")
     folder.write_trials([json.dumps(each.to_dict()) for each in made], range(trials))
     return folder
 

@@ -31,6 +31,7 @@ from airflow_hops.store.studies import StudyFolder, recorded_studies
 _POLL_S = 2.0
 _FAILURES = 5
 """How many failures are shown with their reasons, the newest."""
+_LOG_LINES = 20
 _BAR_COLUMNS = 50
 
 
@@ -123,9 +124,9 @@ def _show(folder: StudyFolder, record: StudyRecord, output: str) -> None:
         return
     console = Console()
     if console.is_terminal and output == "table":
-        console.print(_picture(record, trials))
+        console.print(_picture(record, trials), Text("\n".join(_log_lines(folder, trials))))
     else:
-        print("\n".join(_lines(record, trials)))
+        print("\n".join([*_lines(record, trials), *_log_lines(folder, trials)]))
 
 
 def _follow(folder: StudyFolder) -> None:
@@ -191,6 +192,13 @@ def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
     if record.error:
         found.append(f"Error: {record.error}")
     return found
+
+
+def _log_lines(folder: StudyFolder, trials: list[TrialRecord]) -> list[str]:
+    """The last lines of the log of the last trial that has failed."""
+    number = max((trial.number for trial in trials if trial.state == "failed"), default=None)
+    text = None if number is None else folder.log(number)
+    return [f"The last lines of trial {number}:", *text.splitlines()[-_LOG_LINES:]] if text else []
 
 
 def _progress(record: StudyRecord) -> str:

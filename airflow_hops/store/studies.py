@@ -1,8 +1,8 @@
 """Studies of hyperparameter searches in the store: ``<store>/_state/studies/<dag>/<task>/<study>/``.
 
 ``study.json`` is the study; ``trials-000.jsonl`` and so on have a line for each trial, :data:`TRIALS_A_FILE` a file, by
-number; ``stop/<number>.json`` or ``stop/all.json`` asks the search to end a trial, or itself; ``best/`` is the model of
-the best trial so far; ``owner.json`` says who works on it (:mod:`airflow_hops.store.study_owner`).
+number; ``logs/<number>.txt`` has the last lines of a failed trial; ``stop/<number>.json`` or ``stop/all.json`` asks the
+search to end a trial, or itself; ``best/`` is the model of the best trial so far; ``owner.json`` says who works on it (:mod:`airflow_hops.store.study_owner`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_hops.contract.times import now
 from airflow_hops.store.artifact_store import ArtifactStore
 
 TRIALS_A_FILE = 500
-_STUDY, _ALL = "study.json", "all"
+_STUDY, _LOGS, _ALL = "study.json", "logs", "all"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,14 @@ class StudyFolder:
             BadInput: a file is damaged.
         """
         names = [each for each in self.store.names(self.uri) if each.startswith("trials-") and each.endswith(".jsonl")]
-        return sorted((trial for name in names for trial in self._read(name)), key=lambda trial: trial.number)
+        trials = [trial for name in sorted(names) for trial in self._read(name)]
+        for expected, trial in enumerate(trials):
+            if trial.number != expected:
+                raise BadInput(
+                    f"{self.uri}/{_file_of(expected)}: line {expected % TRIALS_A_FILE + 1} is trial {trial.number}, "
+                    f"expected {expected}: a line for each trial, by number; restore it, or remove the study"
+                )
+        return trials
 
     def trial(self, number: int) -> TrialRecord | None:
         """One trial; None if there is none of that number.
@@ -93,8 +100,21 @@ class StudyFolder:
             held = lines[file * TRIALS_A_FILE : (file + 1) * TRIALS_A_FILE]
             self.store.write_text(f"{self.uri}/{_file_of(file * TRIALS_A_FILE)}", "".join(f"{line}\n" for line in held))
 
+    def write_log(self, number: int, text: str) -> None:
+        """Keeps the last lines of a trial's log."""
+        self.store.write_text(f"{self.uri}/{_LOGS}/{number}.txt", text)
+
+    def log(self, number: int) -> str | None:
+        """The last lines of a failed trial's log; None where none were kept."""
+        try:
+            return self.store.read_text(f"{self.uri}/{_LOGS}/{number}.txt", errors="replace")
+        except FileNotFoundError:
+            return None
+
     def clear(self) -> None:
         """Removes the study and its trials."""
+        for name in self.store.names(f"{self.uri}/{_LOGS}"):
+            self.store.remove_text(f"{self.uri}/{_LOGS}/{name}")
         for name in self.store.names(self.uri):
             if name == _STUDY or name.startswith("trials-"):
                 self.store.remove_text(f"{self.uri}/{name}")

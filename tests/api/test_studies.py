@@ -30,9 +30,7 @@ def studies(api: Api) -> Iterator[dict[str, StudyFolder]]:
     for folder in written.values():
         for trial in folder.stop_requests():
             folder.clear_stop(trial)
-        for name in api.store.names(folder.uri):
-            if name != "stop":
-                api.store.remove_text(f"{folder.uri}/{name}")
+        folder.clear()
 
 
 def test_studies_are_listed_the_newest_first(api: Api, studies: Any) -> None:
@@ -84,8 +82,7 @@ def test_the_state_of_the_task_that_searches_is_told(api: Api) -> None:
         )
         assert folder.stop_requests() == {}
     finally:
-        for name in api.store.names(folder.uri):
-            api.store.remove_text(f"{folder.uri}/{name}")
+        folder.clear()
 
 
 def test_intermediate_values_are_of_the_best_the_running_and_the_newest_trials(api: Api, studies: Any) -> None:
@@ -108,6 +105,13 @@ def test_who_asked_to_stop_is_told(api: Api, studies: Any) -> None:
     study = api.get(ONE, "viewer", params=params).json()
     asked = {each["trial"]: each["by"] for each in study["stop_requests"]}
     assert (study["may_stop"], asked) == (False, {29: "admin", None: "admin"})
+
+
+def test_a_failed_trial_has_the_last_lines_of_its_log(api: Api, studies: Any) -> None:
+    answer = api.get(f"{ONE}/log", params={"study": "done", "trial": 12}).json()
+    assert answer["text"] == f"Traceback (most recent call last):\n  …\n{answer['reason']}"
+    assert api.get(f"{ONE}/log", params={"study": "done", "trial": 3}).json() == {"number": 3, "reason": "", "text": None}
+    assert api.get(f"{ONE}/log", params={"study": "done", "trial": 30}).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -136,8 +140,7 @@ def test_a_study_of_several_files_is_read_whole(api: Api) -> None:
         answer = api.get(ONE, params={"study": "large"})
         assert answer.json()["columns"]["number"] == list(range(1_100))
     finally:
-        for name in api.store.names(folder.uri):
-            api.store.remove_text(f"{folder.uri}/{name}")
+        folder.clear()
 
 
 def test_a_damaged_record_is_named(api: Api, studies: Any) -> None:

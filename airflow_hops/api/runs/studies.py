@@ -133,6 +133,15 @@ class TrialCurves(Model):
     """How many more trials have some."""
 
 
+class TrialLog(Model):
+    """What is known of a trial that has failed."""
+
+    number: int
+    reason: str
+    text: str | None
+    """The last lines of its log; null where none were kept."""
+
+
 class StopBody(Model):
     """What is to be stopped."""
 
@@ -235,6 +244,20 @@ def list_trial_curves(found: OneStudy) -> TrialCurves:
         ],
         left_out=len(trials) - len(shown),
     )
+
+
+@router.get("/{task_id}/{map_index}/log")
+def get_trial_log(found: OneStudy, trial: Annotated[int, Query(ge=0, lt=2**31, description="Its number")]) -> TrialLog:
+    """The last lines of the log of a trial that has failed.
+
+    Raises:
+        HTTPException: 404, there is no such trial.
+    """
+    with reaching(found.folder.store):
+        known, text = found.folder.trial(trial), found.folder.log(trial)
+    if known is None:
+        raise HTTPException(404, f"study {found.record.name!r} has no trial {trial}")
+    return TrialLog(number=trial, reason=known.reason, text=text)
 
 
 @router.post("/{task_id}/{map_index}/stop", dependencies=[TRIGGERS_RUNS])

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+LOG_FOLLOWS = "The last lines of its log:"
 _LINE_CHARACTERS = 500
 
 
@@ -39,7 +40,7 @@ def quote_log(lines: Sequence[str]) -> str:
     """The last lines of a rank's log, for an error; long ones are cut in the middle."""
     if not lines:
         return "Its log is empty."
-    return "The last lines of its log:\n" + "\n".join(f"  {_shorten(line)}" for line in lines)
+    return f"{LOG_FOLLOWS}\n" + "\n".join(f"  {_shorten(line)}" for line in lines)
 
 
 def _shorten(line: str) -> str:

@@ -15,12 +15,13 @@ from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.search import SearchOptions, TrialRecord
 from airflow_hops.contract.search.study import StudyState, TrialState
 from airflow_hops.contract.times import now
+from airflow_hops.runtime.gang.failures import LOG_FOLLOWS
 from airflow_hops.runtime.search.ledger import Ledger, thinned, trial_key
 from airflow_hops.runtime.search.optuna_study import OptunaStudy, Proposal
 from airflow_hops.runtime.search.processes import TrialEvent
 from airflow_hops.runtime.search.running import RunningTrial, described
 from airflow_hops.runtime.search.tracking import StudyRuns
-from airflow_hops.runtime.search.trial import Assignment
+from airflow_hops.runtime.search.trial import Assignment, last_lines
 from airflow_hops.store.studies import StudyFolder
 
 _WAIT_S = 0.5
@@ -262,7 +263,7 @@ class Search:
             state=state,
             values=values or (),
             metrics=metrics,
-            reason=reason[:_REASON_CHARACTERS],
+            reason=reason.partition(LOG_FOLLOWS)[0].strip()[:_REASON_CHARACTERS],
             intermediate=thinned(sorted(running.series.items())),
             ended=now(),
             seconds=round(time.monotonic() - running.began, 3),
@@ -272,6 +273,8 @@ class Search:
         )
         del self._running[number]
         self._has_news = True
+        if state == "failed":
+            self._keep_log(number, running.output)
         if self._ledger.put(trial):
             assert running.result is not None
             self.keep(trial, running.output, running.result)
@@ -282,11 +285,17 @@ class Search:
         shutil.rmtree(running.output, ignore_errors=True)
         self._say(trial)
         if state == "failed":
-            self._count_failure(trial, running)
+            self._count_failure(trial, running, reason)
 
-    def _count_failure(self, trial: TrialRecord, running: RunningTrial) -> None:
+    def _keep_log(self, number: int, output: Path) -> None:
+        try:
+            self._folder.write_log(number, last_lines(output))
+        except (OSError, HopsError) as error:
+            log.warning("the log of trial %d cannot be kept: %s", number, error)
+
+    def _count_failure(self, trial: TrialRecord, running: RunningTrial, reason: str) -> None:
         retryable = running.error is None or bool(running.error.get("retryable", True))
-        self._failure = (f"trial {trial.number}: {trial.reason}", retryable)
+        self._failure = (f"trial {trial.number}: {reason}", retryable)
         own = self._ledger.own
         is_first = not any(each.state in ("complete", "pruned") for each in own)
         if running.lacks_metric and is_first:

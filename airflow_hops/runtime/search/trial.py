@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.contract.protocol import parse_line
 from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.processes.forks import take_streams
 from airflow_hops.processes.temporary_folders import temporary_folder
@@ -21,6 +22,7 @@ from airflow_hops.runtime.train import Training, train_model
 from airflow_hops.runtime.train.program import Program
 
 LOG_NAME = "trial.log"
+_LOG_BYTES = 16_384
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,21 @@ class TrialWork:
         if given.slot is not None and self._slots[given.slot].cores:
             os.sched_setaffinity(0, self._slots[given.slot].cores)
         self.train(given, Channel(descriptor), ending)
+
+
+def last_lines(output: Path) -> str:
+    """The last lines of a trial's log: of its process, or, where it was a thread, of its ranks.
+
+    Args:
+        output: Folder that the trial has written to.
+    """
+    files = [output / LOG_NAME] if (output / LOG_NAME).exists() else sorted((output / "logs").glob("rank-*.log"))
+    found = []
+    for file in files:
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - _LOG_BYTES // len(files)))
+            found += [parse_line(line).text for line in stream.read().decode(errors="replace").split("\n")]
+    return "\n".join(found).strip("\n")
 
 
 def reported(message: Mapping[str, Any]) -> dict[str, float]:

@@ -117,7 +117,9 @@ def test_a_trial_that_fails_is_a_failed_trial_with_its_reason(searches: Searches
     assert [trial.state for trial in searches.trials()] == ["complete", "failed", "failed", "failed"]
     assert searches.trials()[0].metrics.keys().isdisjoint({"ratio", "count"})
     reasons = [trial.reason for trial in searches.trials()]
-    assert "ValueError: x is 1" in reasons[1] and "SIGKILL" in reasons[2]
+    assert "ValueError: x is 1" in reasons[1] and "SIGKILL" in reasons[2] and "Traceback" not in reasons[1]
+    logs = [searches.study().log(number) for number in range(4)]
+    assert logs[0] is None and logs[1] is not None and 'raise ValueError("x is 1")\nValueError: x is 1' in logs[1]
     assert reasons[3] == "metric 'loss' is nan, expected a finite number"
     with pytest.raises(HopsError, match="2 trials failed, more than max_failures=1 allows; the last of them, trial 2"):
         searches("failing", {"x": [6, 1, 2]}, sampler="grid", trials=None, parallel=2, run_id="two", max_failures=1)

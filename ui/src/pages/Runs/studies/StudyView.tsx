@@ -34,7 +34,7 @@ export function StudyView({ dagId, study }: { dagId: string; study: Pick<Study, 
         size="xs"
         variant="ghost"
         alignSelf="flex-start"
-        onClick={() => change({ study: null, brush: null, axis: null, state: null }, { push: true })}
+        onClick={() => change({ study: null, brush: null, axis: null, state: null, trial: null }, { push: true })}
       >
         <LuArrowLeft />
         All studies

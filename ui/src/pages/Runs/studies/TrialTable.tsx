@@ -11,6 +11,7 @@ import { useQuery, useQueryList } from "src/hooks/useQueryState";
 import { passes, useBrushes } from "src/pages/Runs/brushes";
 import { asNumber, type Names } from "src/pages/Runs/figures";
 import { StopButton } from "src/pages/Runs/studies/StopButton";
+import { TrialLog } from "src/pages/Runs/studies/TrialLog";
 import type { StudyDetail, Trial } from "src/pages/Runs/studies/trials";
 
 const MOST_PARAMS = 6;
@@ -32,9 +33,14 @@ export function TrialTable(props: {
     [trials, states, brushes],
   );
   const open = useCallback((run: string) => change({ run }, { push: true }), [change]);
-  const columns = useMemo(() => columnsOf(dagId, study, names, onStop, open), [dagId, study, names, onStop, open]);
+  const openLog = useCallback((trial: number) => change({ trial: String(trial) }, { push: true }), [change]);
+  const columns = useMemo(
+    () => columnsOf(dagId, study, names, onStop, open, openLog),
+    [dagId, study, names, onStop, open, openLog],
+  );
   const opened = query.get("run");
-  return (
+  const logOf = Number.parseInt(query.get("trial") ?? "", 10);
+  const table = (
     <DataTable
       label="Trials"
       name="trials"
@@ -61,6 +67,12 @@ export function TrialTable(props: {
       }
     />
   );
+  return (
+    <>
+      {table}
+      {logOf >= 0 && <TrialLog dagId={dagId} study={study} trial={logOf} onClose={() => change({ trial: null })} />}
+    </>
+  );
 }
 
 function columnsOf(
@@ -69,6 +81,7 @@ function columnsOf(
   names: Names,
   onStop: () => void,
   onOpen: (run: string) => void,
+  onLog: (trial: number) => void,
 ): Column<Trial>[] {
   const front = new Set(study.pareto);
   return [
@@ -139,7 +152,27 @@ function columnsOf(
       label: "Reason",
       width: 320,
       value: ({ reason }) => reason || null,
-      render: (trial) => <Box title={said(trial)}>{said(trial)}</Box>,
+      render: (trial) => (
+        <HStack gap={2}>
+          <Box title={said(trial)} truncate>
+            {said(trial)}
+          </Box>
+          {trial.state === "failed" && (
+            <Link
+              as="button"
+              color="fg.info"
+              flexShrink={0}
+              aria-label={`Log of trial ${trial.number}`}
+              onClick={(event) => {
+                event.stopPropagation();
+                onLog(trial.number);
+              }}
+            >
+              Log
+            </Link>
+          )}
+        </HStack>
+      ),
     },
     {
       key: "run",
