@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,17 +179,16 @@ def test_a_stop_is_asked_for_and_answered(tmp_path: Path) -> None:
 def test_one_search_at_a_time_has_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = study_folder(ArtifactStore(str(tmp_path)), "flights", "search", "shared")
     one, two, again = StudyOwner(folder, "one"), StudyOwner(folder, "two"), StudyOwner(folder, "one")
-    one.claim()
     monkeypatch.setattr(study_owner, "_LOOK_S", 0.01)
-    monkeypatch.setattr(study_owner, "_BEAT_S", 0.0)
-    alive = threading.Timer(0.2, one.check)
-    alive.start()
+    monkeypatch.setattr(study_owner, "_BEAT_S", 0.05)
+    one.claim()
     with pytest.raises(StudyTaken, match="run 'one' works on this study"):
         two.claim()
     again.claim()
     with pytest.raises(StudyTaken):
         one.check()
     one.release()
+    again._released.set()  # its process is gone
     monkeypatch.setattr(study_owner, "_DEAD_S", 0.05)
     two.claim()
     with pytest.raises(StudyTaken, match="run 'two'"):

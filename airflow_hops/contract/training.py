@@ -45,6 +45,7 @@ class TrainingOptions(StepOptions):
         tolerance: Maximum difference between the exported and the trained estimator.
         fall_back: Whether to store a scikit-learn estimator without an ONNX converter with skops.
         any_value: Whether a function may return any JSON value instead of a model, as shipped ones may.
+        export: Whether the model is written; of one that is not, the training's summary has an empty description.
     """
 
     train: str | None = None
@@ -66,6 +67,7 @@ class TrainingOptions(StepOptions):
     tolerance: float = 1e-3
     fall_back: bool = False
     any_value: bool = False
+    export: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "script_args", tuple(self.script_args))  # JSON has lists

@@ -113,8 +113,9 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         return {**self.search, "training": self.training(context), "reuse": super()._cache_enabled()}
 
     def _cache_enabled(self) -> bool:
-        """Not where runs share a study: each adds trials to it, also to one with the same inputs."""
-        return self.search["study"] is None and super()._cache_enabled()
+        """Not where runs share a study, to which each adds trials, nor where no key knows what data the code reads."""
+        knows_data = self.cache is True or any(self.step_inputs().values())
+        return knows_data and self.search["study"] is None and super()._cache_enabled()
 
     def training_options(self) -> dict[str, Any]:
         """The ranks of a trial, and how its model is exported."""

@@ -2,7 +2,8 @@
 
 ``study.json`` is the study; ``trials-000.jsonl`` and so on have a line for each trial, :data:`TRIALS_A_FILE` a file, by
 number; ``logs/<number>.txt`` has the last lines of a failed trial; ``stop/<number>.json`` or ``stop/all.json`` asks the
-search to end a trial, or itself; ``best/`` is the model of the best trial so far; ``owner.json`` says who works on it (:mod:`airflow_hops.store.study_owner`).
+search to end a trial, or itself; ``best/`` is the model of the best trial so far; ``owner.json`` says who works on it
+(:mod:`airflow_hops.store.study_owner`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import gc
 import json
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,6 +22,7 @@ from airflow_hops.contract.times import now
 from airflow_hops.store.artifact_store import ArtifactStore
 
 TRIALS_A_FILE = 500
+_READERS = 16
 _STUDY, _LOGS, _ALL = "study.json", "logs", "all"
 
 
@@ -184,17 +187,22 @@ def searching_tasks(store: ArtifactStore, dag_id: str) -> list[str]:
 def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[StudyFolder, StudyRecord]], list[BadInput]]:
     """All studies of a DAG, in no order, and what is wrong with those whose records are damaged."""
     found, damaged = [], []
-    for task in searching_tasks(store, dag_id):
-        for name in study_names(store, dag_id, task):
-            folder = study_folder(store, dag_id, task, name)
-            try:
-                record = folder.read()
-            except BadInput as error:
-                damaged.append(error)
-                continue
-            # Names are made safe for file systems: those of two DAGs may be one folder.
-            if record is not None and record.dag_id == dag_id:
-                found.append((folder, record))
+
+    def read(folder: StudyFolder) -> None:
+        try:
+            record = folder.read()
+        except BadInput as error:
+            damaged.append(error)
+            return
+        # Names are made safe for file systems: those of two DAGs may be one folder.
+        if record is not None and record.dag_id == dag_id:
+            found.append((folder, record))
+
+    # One after the other, a remote store's answers take seconds.
+    with ThreadPoolExecutor(1 if store.is_local else _READERS) as pool:
+        tasks = searching_tasks(store, dag_id)
+        names = zip(tasks, pool.map(lambda task: study_names(store, dag_id, task), tasks), strict=True)
+        list(pool.map(read, [study_folder(store, dag_id, task, name) for task, own in names for name in own]))
     return found, damaged
 
 

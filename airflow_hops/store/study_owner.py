@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
@@ -34,6 +36,7 @@ class StudyOwner:
     def __init__(self, folder: StudyFolder, run_id: str) -> None:
         self._store, self._uri, self._run_id = folder.store, f"{folder.uri}/owner.json", run_id
         self._token, self._said = uuid.uuid4().hex, 0.0
+        self._released = threading.Event()
 
     def claim(self) -> None:
         """Takes the study. An earlier job of the same run gives it up; one of another run has it as long as it lives.
@@ -59,6 +62,7 @@ class StudyOwner:
                 break
             time.sleep(_LOOK_S)
         log.debug("%s: claimed by run %s", self._uri, self._run_id)
+        threading.Thread(target=self._beat, name="study", daemon=True).start()
 
     def check(self) -> None:
         """Says that this one is alive.
@@ -74,9 +78,16 @@ class StudyOwner:
 
     def release(self) -> None:
         """Gives the study up."""
+        self._released.set()
         other = self._read()
         if other is not None and other["token"] == self._token:
             self._store.remove_text(self._uri)
+
+    def _beat(self) -> None:
+        """What the thread does, whatever the search itself waits for: a model's upload, the winner's training."""
+        while not self._released.wait(_BEAT_S):
+            with suppress(OSError, HopsError):  # the search hears of it when it saves its record
+                self.check()
 
     def _taken(self, other: dict[str, Any]) -> StudyTaken:
         return StudyTaken(

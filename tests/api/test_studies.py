@@ -110,7 +110,11 @@ def test_who_asked_to_stop_is_told(api: Api, studies: Any) -> None:
 def test_a_failed_trial_has_the_last_lines_of_its_log(api: Api, studies: Any) -> None:
     answer = api.get(f"{ONE}/log", params={"study": "done", "trial": 12}).json()
     assert answer["text"] == f"Traceback (most recent call last):\n  …\n{answer['reason']}"
-    assert api.get(f"{ONE}/log", params={"study": "done", "trial": 3}).json() == {"number": 3, "reason": "", "text": None}
+    assert api.get(f"{ONE}/log", params={"study": "done", "trial": 3}).json() == {
+        "number": 3,
+        "reason": "",
+        "text": None,
+    }
     assert api.get(f"{ONE}/log", params={"study": "done", "trial": 30}).status_code == 404
 
 

@@ -136,6 +136,11 @@ class SearchOptions(StepOptions):
         return found
 
     @property
+    def trials_share(self) -> float:
+        """The share of the trials in all of the work: training the winner anew counts as one more."""
+        return self.wanted / (self.wanted + self.refit)
+
+    @property
     def wanted(self) -> int:
         """How many trials are to be made."""
         points = math.prod(map(len, self.grid().values())) if self.sampler == "grid" else None

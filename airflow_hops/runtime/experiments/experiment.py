@@ -7,6 +7,9 @@ import hashlib
 import json
 import logging
 import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -155,7 +158,7 @@ def run_experiment(experiment: Experiment) -> Outcome:
     record = new_record(
         folder, experiment.called, experiment.name, experiment.description, options.parallel * ranks, gpus, study.name
     )
-    with temporary_folder("step", "experiment") as scratch, _running(user):
+    with temporary_folder("step", "experiment") as scratch, _running(user), _raised_when_asked_to_end():
         trained = TrainingOptions(**options.training)
         slots = divide(launcher, options.parallel, ranks)
         trials = TrialProcesses(TrialWork(Training(trained, None, scratch, launcher=launcher), slots))
@@ -214,6 +217,19 @@ def _running(user: UserFunction) -> Iterator[None]:
         yield
     finally:
         running.pop()
+
+
+@contextlib.contextmanager
+def _raised_when_asked_to_end() -> Iterator[None]:
+    """Code of the ``with`` block's ``except`` and ``finally`` runs, too, when the step is asked to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("the step was asked to end"))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _launcher(options: SearchOptions) -> LocalRanks:

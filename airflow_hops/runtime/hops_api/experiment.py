@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.search.space import IntUniform, Uniform, is_number
-from airflow_hops.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER
+from airflow_hops.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE
 from airflow_hops.hops.devices import get_num_gpus
 from airflow_hops.runtime.experiments import Experiment, run_experiment
 from airflow_hops.runtime.gang import LocalRanks
@@ -101,12 +101,8 @@ def grid_search(
         train_fn: The function; it returns a number, or a dict of them.
         args_dict: A list of values for each argument.
         direction: ``max`` or ``min``.
-        name: Of the experiment.
-        local_logdir: As for :func:`launch`.
-        versioned_resources: Files to keep with the experiment.
-        description: Of the experiment.
         optimization_key: Which entry of a dict that the function returns is optimized.
-        spark: A ``SparkSession``.
+        name, local_logdir, versioned_resources, description, spark: As for :func:`launch`.
 
     Raises:
         BadInput: an argument cannot be used, or the function returns no number.
@@ -146,12 +142,8 @@ def random_search(
         boundary_dict: Lower and upper bound of each argument, both included; of integers integers are drawn.
         direction: ``max`` or ``min``.
         samples: How many calls.
-        name: Of the experiment.
-        local_logdir: As for :func:`launch`.
-        versioned_resources: Files to keep with the experiment.
-        description: Of the experiment.
         optimization_key: Which entry of a dict that the function returns is optimized.
-        spark: A ``SparkSession``.
+        name, local_logdir, versioned_resources, description, spark: As for :func:`launch`.
 
     Raises:
         BadInput: an argument cannot be used, or the function returns no number.
@@ -196,12 +188,8 @@ def differential_evolution(
         population: Number of members, 4 or more.
         mutation: Factor of the difference of two members.
         crossover: Share of the arguments that come from the mutant.
-        name: Of the experiment.
-        local_logdir: As for :func:`launch`.
-        versioned_resources: Files to keep with the experiment.
-        description: Of the experiment.
         optimization_key: Which entry of a dict that the function returns is optimized.
-        spark: A ``SparkSession``.
+        name, local_logdir, versioned_resources, description, spark: As for :func:`launch`.
 
     Raises:
         BadInput: an argument cannot be used, or the function returns no number.
@@ -241,54 +229,30 @@ def _distributed(called: str, strategy: str) -> Callable[..., Found]:
         spark: Any = None,
     ) -> Found:
         kept = _kept(name, versioned_resources, description, spark)
-        servers = {"parameter_servers": 1} if strategy == PARAMETER_SERVER else {}
-        ranks = kept.pop("executors") or LocalRanks().slots
-        training = {"strategy": strategy, "np": ranks, **servers}
+        training: dict[str, Any] = {"strategy": strategy, "np": 1}
+        if strategy != SINGLE:
+            training["np"] = kept.pop("executors") or LocalRanks().slots
+        elif get_num_gpus() > 1:
+            log.warning("mirrored() trains on one GPU of the %d; take collective_all_reduce() for all", get_num_gpus())
+        if strategy == PARAMETER_SERVER:
+            training["parameter_servers"] = 1
         outcome = run_experiment(Experiment(train_fn, called, training=training, **kept))
         return outcome.path, outcome.returned
 
     run.__name__ = run.__qualname__ = called
     run.__doc__ = (
-        f"Trains on several processes with the strategy ``{strategy}``: each calls ``train_fn()``, or, of a parameter "
-        "server's, the chief; what rank 0 returns counts. Arguments and result are those of :func:`launch`."
+        f"Trains with the strategy ``{strategy}``, on several processes unless it is ``{SINGLE}``: each calls "
+        "``train_fn()``, or, of a parameter server's, the chief; what rank 0 returns counts. Arguments and result are "
+        "those of :func:`launch`."
     )
     return run
 
 
 allreduce = _distributed("allreduce", HOROVOD)
 horovod = _distributed("horovod", HOROVOD)
+mirrored = _distributed("mirrored", SINGLE)
 collective_all_reduce = _distributed("collective_all_reduce", MULTI_WORKER_MIRRORED)
 parameter_server = _distributed("parameter_server", PARAMETER_SERVER)
-
-
-@_spark_may_be_first
-def mirrored(
-    train_fn: Callable[..., Any],
-    name: str = "no-name",
-    local_logdir: bool = False,
-    versioned_resources: Sequence[str] | None = None,
-    description: str | None = None,
-    *,
-    spark: Any = None,
-) -> Found:
-    """Calls a function once, in one process with one GPU; for several, :func:`collective_all_reduce`.
-
-    Args:
-        train_fn: The function.
-        name: Of the experiment.
-        local_logdir: As for :func:`launch`.
-        versioned_resources: Files to keep with the experiment.
-        description: Of the experiment.
-        spark: A ``SparkSession``.
-
-    Raises:
-        BadInput: the function wants arguments.
-        HopsError: it failed.
-    """
-    if get_num_gpus() > 1:
-        log.warning("mirrored() trains on one GPU of the %d; take collective_all_reduce() for all", get_num_gpus())
-    outcome = run_experiment(Experiment(train_fn, "mirrored", **_kept(name, versioned_resources, description, spark)))
-    return outcome.path, outcome.returned
 
 
 def _best(search: Experiment) -> Best:

@@ -6,14 +6,17 @@ name.
 
 from __future__ import annotations
 
+import functools
 import getpass
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.experiments.project import Project
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _MODES = ("r", "w", "a", "rt", "wt", "at", "rb", "wb", "ab")
 
 
@@ -23,7 +26,7 @@ class FileSystem:
     def __init__(self) -> None:
         self._project = Project.current()
 
-    def open_file(self, path: str, flags: str = "r", **_: Any) -> IO[Any]:
+    def open_file(self, /, path: str, flags: str = "r", **_: Any) -> IO[Any]:
         """Opens a file; of bytes, as pydoop does, unless the flags end in ``t``.
 
         Args:
@@ -73,7 +76,8 @@ class FileSystem:
         return self._addresses(files.glob(self._project.path(pattern)))
 
     def _addresses(self, found: Iterable[str]) -> list[str]:
-        return sorted(self._project.files.unstrip_protocol(each).removeprefix("file://") for each in found)
+        above = self._project.files._strip_protocol(self._project.root)
+        return sorted(f"{self._project.root}{each.removeprefix(above)}" for each in found)
 
     def create_directory(self, path: str) -> None:
         """Makes a folder, with those above it."""
@@ -138,57 +142,26 @@ def project_user() -> str:
     return f"{project_name()}__{getpass.getuser()}"
 
 
-def open_file(path: str, flags: str = "r") -> IO[Any]:
-    """Opens a file: :meth:`FileSystem.open_file`."""
-    return get_fs().open_file(path, flags)
+def _function(method: Callable[Concatenate[FileSystem, _P], _R]) -> Callable[_P, _R]:
+    """A method of the file system as a function."""
+
+    @functools.wraps(method)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return method(get_fs(), *args, **kwargs)
+
+    return call
 
 
-def exists(path: str) -> bool:
-    """Whether there is a file or folder."""
-    return get_fs().exists(path)
-
-
-def isdir(path: str) -> bool:
-    """Whether there is a folder."""
-    return get_fs().isdir(path)
-
-
-def isfile(path: str) -> bool:
-    """Whether there is a file."""
-    return get_fs().isfile(path)
-
-
-def ls(path: str, recursive: bool = False) -> list[str]:
-    """Addresses of what is in a folder: :meth:`FileSystem.list_directory`."""
-    return get_fs().list_directory(path, recursive)
-
-
-def glob(path: str) -> list[str]:
-    """Addresses that match a shell's pattern, sorted."""
-    return get_fs().glob(path)
-
-
-def mkdir(path: str) -> None:
-    """Makes a folder, with those above it."""
-    get_fs().create_directory(path)
-
-
-def delete(path: str, recursive: bool = False) -> None:
-    """Removes a file or folder: :meth:`FileSystem.delete`."""
-    get_fs().delete(path, recursive)
-
-
-def cp(source: str, target: str) -> None:
-    """Copies a file, or a folder with all in it."""
-    get_fs().copy(source, target)
-
-
-def rename(source: str, target: str) -> None:
-    """Moves a file or folder."""
-    get_fs().rename(source, target)
-
-
-move = rename
+open_file = _function(FileSystem.open_file)
+exists = _function(FileSystem.exists)
+isdir = _function(FileSystem.isdir)
+isfile = _function(FileSystem.isfile)
+ls = _function(FileSystem.list_directory)
+glob = _function(FileSystem.glob)
+mkdir = _function(FileSystem.create_directory)
+delete = _function(FileSystem.delete)
+cp = _function(FileSystem.copy)
+rename = move = _function(FileSystem.rename)
 
 
 def load(path: str) -> bytes:

@@ -7,6 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -145,7 +146,11 @@ class Search:
             self._trials.end(number)
         why = f"{self._stopped_by} stopped the search" if self._stopped_by else f"the search ended: {error}"
         for trial in [trial for trial in self._ledger.trials if trial.state == "running"]:
-            self._ledger.put(replace(trial, state="stopped", reason=why[:_REASON_CHARACTERS], ended=now()))
+            stopped = replace(trial, state="stopped", reason=why[:_REASON_CHARACTERS], ended=now())
+            self._ledger.put(stopped)
+            curves = self._running[trial.number].curves if trial.number in self._running else []
+            with suppress(Exception):  # of the thread's, which are why the search has ended
+                self._runs.log(stopped, curves)
         self._runs.finish(state)
         if state != "failed":
             self._weigh()
@@ -382,4 +387,4 @@ class Search:
         found = "" if best is None else f", best {metric} {best.values[self._options.chosen]:.5g} (#{best.number})"
         others = "".join(f", {counts[state]} {state}" for state in ("pruned", "failed", "stopped") if counts.get(state))
         text = f"{done} of {self._options.wanted} trials{found}, {len(self._running)} running{others}"
-        self.say(done / self._options.wanted, text)
+        self.say(done / self._options.wanted * self._options.trials_share, text)

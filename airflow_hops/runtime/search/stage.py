@@ -36,6 +36,7 @@ from airflow_hops.store.study_owner import StudyOwner
 _BEST = "best"
 _EARLIER_STUDIES = 50
 _LEFT_OUT = ("checkpoints",)
+_NOT_OF_THE_KEY = ("stall_timeout_s", "tensorboard", "export")
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def run(context: StepContext, **options: Any) -> Any:
         HopsError: too many trials failed, or the store was away.
     """
     given = SearchOptions(**options)
-    trained = replace(TrainingOptions(**given.training), any_value=True, tensorboard=False)
+    trained = replace(TrainingOptions(**given.training), any_value=True, tensorboard=False, export=not given.refit)
     launcher = launcher_of(context, trained)
     slots = divide(launcher, given.parallel, Roles.of_training(trained).ranks)
     dimensions = given.dimensions()
@@ -84,7 +85,8 @@ def run(context: StepContext, **options: Any) -> Any:
             search.keep = lambda trial, output, summary: _keep(context, folder, trial, output, summary)
         search.say = context.progress
         winner = search.run()
-        context.progress(1.0, f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}")
+        found = f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}"
+        context.progress(given.trials_share, found)
         artifact, summary = _outcome(context, given, training, data, ledger.study, winner, trials, search.cut_short)
         if search.cut_short is not None:
             log.warning("%s: the step cache does not keep this result", search.cut_short)
@@ -104,7 +106,7 @@ def base_key(parts: Mapping[str, str], training: TrainingOptions, context: StepC
     """The key of code, data and options: what all trials of a search have in common."""
     same = {name: value for name, value in parts.items() if name != "parameters"}
     inputs = {f"data {role}": ",".join(a.fingerprint for a in given) for role, given in context.spec.inputs.items()}
-    how = {name: v for name, v in training.to_dict().items() if name not in ("stall_timeout_s", "tensorboard")}
+    how = {name: v for name, v in training.to_dict().items() if name not in _NOT_OF_THE_KEY}
     return cache_key({**same, **inputs, "training": json.dumps(how, sort_keys=True)})[:16]
 
 
@@ -182,7 +184,9 @@ def _outcome(
         kept = None if options.refit else _kept(context, study, winner)
         if kept is None and (options.refit or winner.has_model):
             np = options.refit_np or np if options.refit else np
-            kept = _train_anew(context, winner, np, trials)
+            text = f"training anew with the parameters of trial {winner.number} on {np} ranks"
+            context.progress(options.trials_share, text)
+            kept = _train_anew(context.scratch / "winner", winner, np, trials)
         if kept is not None:
             shutil.copytree(kept, writer.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
         summary = json.loads((writer.path / "training.json").read_text()) if kept is not None else {}
@@ -203,14 +207,12 @@ def _note_published(ledger: Ledger) -> None:
         log.warning("the winner is published, but the record does not say so: %s", error)
 
 
-def _train_anew(context: StepContext, winner: TrialRecord, np: int, trials: Trials) -> Path:
+def _train_anew(output: Path, winner: TrialRecord, np: int, trials: Trials) -> Path:
     """Trains with the winner's parameters on all of the machine, or of the hosts; the folder of the training.
 
     Raises:
         HopsError: the training failed.
     """
-    output = context.scratch / "winner"
-    context.progress(1.0, f"training anew with the parameters of trial {winner.number} on {np} ranks")
     trials.start(Assignment(winner.number, None, dict(winner.params), np, str(output)))
     error: Mapping[str, Any] = {"message": "its process was ended", "retryable": True}
     while True:

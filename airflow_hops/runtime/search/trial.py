@@ -64,7 +64,10 @@ class TrialWork:
             ending: Whether it is to end.
         """
         base = self._training
-        options = replace(base.options, params={**base.options.params, **given.params}, np=given.np)
+        # A model that cannot be exported is found with the first trial, not when the winner is trained anew.
+        export = base.options.export or given.slot is None or given.number == 0
+        params = {**base.options.params, **given.params}
+        options = replace(base.options, params=params, np=given.np, export=export)
         launcher = base.launcher if given.slot is None else self._slots[given.slot].launcher
         training = replace(base, options=options, output=Path(given.output), launcher=EndableRanks(launcher, ending))
 

@@ -100,7 +100,8 @@ def train_rank(
     training_seconds = time.monotonic() - began - start_up
     model = returned if is_model(returned) else None
     framework = framework_of(returned) if given.strategy in OF_ANY_FRAMEWORK else None
-    if model is None and framework is None:
+    made_model = model is not None or framework is not None
+    if not made_model:
         check_outcome(code, returned, output, context.rank, given)
     checksum = None if model is None else _check(model, given, member)
     if torch_member is not None:
@@ -112,7 +113,9 @@ def train_rank(
         hvd.shutdown()
     export_began = time.monotonic()
     exported = None
-    if framework is not None and context.rank == 0:
+    if not given.export:
+        pass
+    elif framework is not None and context.rank == 0:
         exported = export_estimator(unwrapped(returned), framework, context, given, output)
         checksum = checksum or folder_checksum(output / exported.format)
         for remark in exported.remarks:
@@ -127,8 +130,8 @@ def train_rank(
         "threads": threads,
         **_describe(context),
         "checksum": checksum,
-        "model": None if exported is None else exported.to_dict(),
-        "value": None if model is not None or framework is not None or code.script is not None else returned,
+        "model": exported.to_dict() if exported is not None else {} if made_model and not given.export else None,
+        "value": None if made_model or code.script is not None else returned,
         "start_up_seconds": round(start_up, 3),
         "training_seconds": round(training_seconds, 3),
         "export_seconds": round(time.monotonic() - export_began, 3),
