@@ -102,7 +102,11 @@ def grid_search(
         args_dict: A list of values for each argument.
         direction: ``max`` or ``min``.
         optimization_key: Which entry of a dict that the function returns is optimized.
-        name, local_logdir, versioned_resources, description, spark: As for :func:`launch`.
+        name: Of the experiment.
+        local_logdir: As for :func:`launch`.
+        versioned_resources: Files to keep with the experiment.
+        description: Of the experiment.
+        spark: A ``SparkSession``.
 
     Raises:
         BadInput: an argument cannot be used, or the function returns no number.
@@ -143,7 +147,11 @@ def random_search(
         direction: ``max`` or ``min``.
         samples: How many calls.
         optimization_key: Which entry of a dict that the function returns is optimized.
-        name, local_logdir, versioned_resources, description, spark: As for :func:`launch`.
+        name: Of the experiment.
+        local_logdir: As for :func:`launch`.
+        versioned_resources: Files to keep with the experiment.
+        description: Of the experiment.
+        spark: A ``SparkSession``.
 
     Raises:
         BadInput: an argument cannot be used, or the function returns no number.
@@ -189,7 +197,11 @@ def differential_evolution(
         mutation: Factor of the difference of two members.
         crossover: Share of the arguments that come from the mutant.
         optimization_key: Which entry of a dict that the function returns is optimized.
-        name, local_logdir, versioned_resources, description, spark: As for :func:`launch`.
+        name: Of the experiment.
+        local_logdir: As for :func:`launch`.
+        versioned_resources: Files to keep with the experiment.
+        description: Of the experiment.
+        spark: A ``SparkSession``.
 
     Raises:
         BadInput: an argument cannot be used, or the function returns no number.
