@@ -1,8 +1,7 @@
 """Which learning rate, dropout and noise suit the flights model?
 
 A search of a dozen trials, two at a time; those that fall behind are pruned after an epoch. The best model is evaluated
-like any other, against the model that serves. Steps that ``flights_training`` has done on the same flights are not done
-again.
+like any other, against the model that serves.
 """
 
 from __future__ import annotations

@@ -39,6 +39,22 @@ def test_a_shared_study_is_never_skipped_and_its_trials_are_taken_over_all_the_s
         assert operator.step_params({})["reuse"] is True  # type: ignore[typeddict-item]
 
 
+def test_the_example_evaluates_the_best_of_pruned_trials() -> None:
+    from flights_search import dag
+
+    search = dag.get_task("search")
+    assert isinstance(search, SearchOperator) and search.training_options()["np"] == 1
+    assert (search.search["parallel"], search.search["pruner"]) == (2, "median")
+    assert (search.upstream_task_ids, search.downstream_task_ids) == ({"transform"}, {"evaluate"})
+
+
+def test_a_search_whose_data_no_key_knows_is_not_skipped() -> None:
+    space = {"lr": Uniform(0, 1)}
+    assert not SearchOperator(space=space, **SEARCH)._cache_enabled()
+    assert SearchOperator(space=space, examples="{{ examples }}", **SEARCH)._cache_enabled()
+    assert SearchOperator(space=space, cache=True, **SEARCH)._cache_enabled()
+
+
 def test_two_tasks_search_with_one_function() -> None:
     with DAG("d", schedule=None):
 

@@ -12,6 +12,7 @@ import json
 import random
 import zlib
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -27,7 +28,26 @@ _LENGTH_BYTES = 8
 def seed_rank(seed: int, rank: int) -> None:
     """Seeds all generators of a rank, each rank's differently: ranks should drop out different units."""
     keras.utils.set_random_seed(seed + rank)
-    tf.random.set_global_generator(tf.random.Generator.from_seed(seed + rank))
+    tf.random.set_global_generator(_GeneratorAtFirstUse(seed + rank))
+
+
+class _GeneratorAtFirstUse:
+    """A ``tf.random.Generator`` that is made when it is used: that starts TensorFlow, which others do not need.
+
+    Args:
+        seed: Its seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    @cached_property
+    def _generator(self) -> tf.random.Generator:
+        with tf.init_scope():  # its variable is of no function that is being traced
+            return tf.random.Generator.from_seed(self._seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
 
 
 def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
