@@ -28,9 +28,8 @@ from airflow_hops.runtime.evaluate.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.spark.context import as_spark_failure, start_spark_context_of
 from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.runtime.tracking import ModelRegistry
+from airflow_hops.runtime.tracking.deployed import deployed_model
 from airflow_hops.runtime.transform.batches import plan_tasks
-from airflow_hops.store.model_records import read_record
 
 log = logging.getLogger(__name__)
 _LOOK_S = 1.0
@@ -110,21 +109,7 @@ def _model(context: StepContext, model_name: str | None, version: int | str) -> 
     """The model artifact, and its version where it was deployed."""
     if model_name is None:
         return context.input("model"), None
-    record = read_record(context.store, model_name)
-    if version in ("champion", "challenger"):
-        role = record.champion if version == "champion" else record.challenger
-        if role is None:
-            raise BadInput(f"model {model_name!r} has no {version}")
-        return role.model, role.version
-    if isinstance(version, bool) or not str(version).isdigit():
-        raise BadInput(f"version is {version!r}; expected 'champion', 'challenger' or a version's number")
-    number = int(version)
-    if (served := record.served(number)) is not None:
-        return served.model, number
-
-    registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
-    uri, fingerprint = registry.model_of(number)
-    return Artifact(uri, "model", fingerprint), number
+    return deployed_model(context.store, context.spec.services, model_name, version)
 
 
 def _splits(folder: Path) -> list[str]:

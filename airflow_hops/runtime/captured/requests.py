@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.data.readers.raw_file import explained
 from airflow_hops.runtime.captured.feedback import read_feedback
 from airflow_hops.serving_api.capture_layout import folder_name, rows_file_pattern
 from airflow_hops.shared_places import capture_path, storage_options_of
@@ -85,6 +87,21 @@ class CapturedRequests:
             return None
         return cls(base_path, model_name, storage_options_of(services, base_path, store))
 
+    @classmethod
+    def expected(cls, services: Mapping[str, str], store: ArtifactStore, model_name: str) -> CapturedRequests:
+        """As :meth:`of`, where there must be some.
+
+        Raises:
+            BadInput: the connection names none.
+        """
+        found = cls.of(services, store, model_name)
+        if found is None:
+            raise BadInput(
+                "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server "
+                "as --capture_base_path"
+            )
+        return found
+
     def names(self, version: int | None = None) -> list[str]:
         """Names of the files of rows, oldest first; none where nothing was captured yet.
 
@@ -124,6 +141,21 @@ class CapturedRequests:
             log.info("%d captured files, %.1f MB, copied from %s", len(copies), size / 1e6, self._url)
         return copies
 
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[Any]:
+        """A file of rows as a ``pyarrow.parquet.ParquetFile``, of which only what is asked for is read.
+
+        Args:
+            name: One of what :meth:`names` returned.
+
+        Raises:
+            HopsError: the store does not answer, or the file has been removed since.
+            BadInput: it is damaged.
+        """
+        origin = f"{self._url}/{name}"
+        with self._reached(origin), explained(origin), self._fs.open(f"{self._folder}/{name}", "rb") as file:
+            yield pq.ParquetFile(file)
+
     def feedback(self) -> Any:
         """The labels that came later, as :func:`~airflow_hops.runtime.captured.feedback.read_feedback` returns them.
 
@@ -135,11 +167,11 @@ class CapturedRequests:
             return read_feedback(self._url, self._options)
 
     @contextlib.contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _reached(self, origin: str | None = None) -> Iterator[None]:
         """Names the place in what a store's library raises, which may be anything."""
         try:
             yield
         except HopsError:
             raise
         except Exception as error:
-            raise HopsError(f"{self._url}: cannot be read: {type(error).__name__}: {error}") from error
+            raise HopsError(f"{origin or self._url}: cannot be read: {type(error).__name__}: {error}") from error

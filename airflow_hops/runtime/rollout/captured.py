@@ -13,6 +13,7 @@ import numpy as np
 from airflow_hops.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION
 from airflow_hops.runtime.captured.feedback import LABEL, join_feedback
 from airflow_hops.runtime.captured.requests import CapturedRequests
+from airflow_hops.runtime.captured.values import class_numbers, dense_values
 from airflow_hops.runtime.rollout.comparisons import LabelledRows
 
 _CAPTURED_ROWS = 200_000
@@ -93,7 +94,9 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime, scr
         return Captured()
     table = pa.concat_tables(tables, promote=True)
     outputs = {
-        name.removeprefix("output."): _array(table[name].drop_null(), wide=name == f"output.{OUTPUTS[MULTICLASS]}")
+        name.removeprefix("output."): dense_values(
+            table[name].drop_null(), wide=name == f"output.{OUTPUTS[MULTICLASS]}"
+        )
         for name in table.column_names
         if name.startswith("output.")
     }
@@ -146,11 +149,11 @@ def read_labelled(
     for output, name in pairs.items():
         both = pa.table({"prediction": joined[f"output.{output}"], "label": joined[LABEL + name]}).drop_null()
         problem = _PROBLEMS.get(output)
-        predictions, values = _array(both["prediction"], wide=output == OUTPUTS[MULTICLASS]), both["label"]
+        predictions, values = dense_values(both["prediction"], wide=output == OUTPUTS[MULTICLASS]), both["label"]
         if len(predictions) != len(values) or predictions.ndim != (2 if problem == MULTICLASS else 1):
             continue
         if problem in (BINARY, MULTICLASS):
-            numbers = _class_numbers(values.to_pylist(), classes, known)
+            numbers = class_numbers(values.to_pylist(), classes, known)
         elif _is_plain_number(values.type, pa):
             numbers = values.cast(pa.float64()).to_numpy()
         else:
@@ -160,37 +163,6 @@ def read_labelled(
         if both.num_rows:
             found[output] = LabelledRows(predictions[there], numbers[there], problem, int((~there).sum()))
     return found
-
-
-def _class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: Collection[str] | None) -> np.ndarray:
-    """The numbers of classes that are told by name or number; NaN for what is none, or does not count."""
-    numbers = {name: number for number, name in enumerate(classes or ())}
-
-    def number(label: Any) -> float:
-        if isinstance(label, float) and label.is_integer():
-            label = int(label)
-        # A class that is called by a number is meant by it: names come first.
-        found = numbers.get(str(label))
-        if found is None and isinstance(label, int) and label >= 0 and (classes is None or label < len(classes)):
-            found = int(label)
-        if found is None or (known is not None and classes is not None and classes[found] not in known):
-            return np.nan
-        return float(found)
-
-    return np.array([number(label) for label in labels], np.float64)
-
-
-def _array(column: Any, *, wide: bool) -> np.ndarray:
-    """A column's values, flat; where they are wanted wide, and are lists of one length, [rows, width]."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    rows = len(column)
-    wide = wide and pa.types.is_list(column.type) and len(pc.unique(pc.list_value_length(column))) == 1
-    while pa.types.is_list(column.type):
-        column = pc.list_flatten(column)
-    values: np.ndarray = column.to_numpy().astype(float)
-    return values.reshape(rows, -1) if wide else values
 
 
 def _is_plain_number(kind: Any, pa: Any) -> bool:

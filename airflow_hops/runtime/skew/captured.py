@@ -64,12 +64,7 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
         model_name: The served model.
         options: How it is compared.
     """
-    requests = CapturedRequests.of(context.spec.services, context.store, model_name)
-    if requests is None:
-        raise BadInput(
-            "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server as "
-            "--capture_base_path"
-        )
+    requests = CapturedRequests.expected(context.spec.services, context.store, model_name)
     trained = _read_trained(context, model_name, options.split)
     names = requests.names()
     cursor = Cursor(context.store, context.spec.producer)

@@ -1,0 +1,1 @@
+"""Performance of served versions, by labels that came later."""

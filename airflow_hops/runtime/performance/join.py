@@ -1,0 +1,168 @@
+"""Joins captured predictions with their labels, a million rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.performance import LabelCounts, PerformanceOptions
+from airflow_hops.contract.target import MULTICLASS, OUTPUTS, Problem
+from airflow_hops.runtime.captured.requests import CapturedRequests
+from airflow_hops.runtime.captured.values import dense_values
+from airflow_hops.runtime.evaluate.metrics import Array
+from airflow_hops.runtime.performance.labels import Labels, as_time, key_of
+
+_ROWS_AT_ONCE = 1 << 20
+NO_LABEL = -1
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of one version.
+
+    Attributes:
+        time_us: When each was made, or its row's own time; microseconds since the epoch, shape ``[rows]``.
+        outputs: Shape ``[rows]``, or of several classes ``[rows, classes]``; float32.
+        labels: Number of the label's value, or :data:`NO_LABEL`; shape ``[rows]``.
+        delay_us: From ``time_us`` until the label became known; below 0 where that is not known. Shape ``[rows]``.
+    """
+
+    time_us: Array
+    outputs: Array
+    labels: Array
+    delay_us: Array
+
+    def where(self, chosen: Array) -> Predictions:
+        """Those that are chosen, by truth value or number."""
+        return Predictions(*(getattr(self, name)[chosen] for name in ("time_us", "outputs", "labels", "delay_us")))
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What was captured, with labels.
+
+    Attributes:
+        versions: Predictions by version.
+        counts: What became of the labels.
+        files: Number of captured files.
+        other_rows: Captured rows without the model's own output.
+        not_finite: Predictions that are NaN or infinite; left out.
+    """
+
+    versions: Mapping[int, Predictions] = field(default_factory=dict)
+    counts: LabelCounts = field(default_factory=LabelCounts)
+    files: int = 0
+    other_rows: int = 0
+    not_finite: int = 0
+
+
+def join_labels(requests: CapturedRequests, labels: Labels, options: PerformanceOptions, problem: Problem) -> Joined:
+    """Joins all captured predictions with their labels.
+
+    Memory holds the labels' keys, a million captured rows, and some 24 bytes of each prediction (of several classes
+    four more for each class).
+
+    Args:
+        requests: What was captured.
+        labels: The labels.
+        options: By which columns, and which input is a row's own time.
+        problem: What the model predicts, which tells its output.
+
+    Raises:
+        BadInput: captured rows lack a key, or the model's output.
+        HopsError: the store does not answer.
+    """
+    parts: dict[int, list[Predictions]] = {}
+    matched = np.zeros(len(labels.keys), bool)
+    names = requests.names()
+    other_rows = not_finite = 0
+    for table in _tables(requests, names, options, OUTPUTS[problem]):
+        version, rows = table
+        if isinstance(rows, int):
+            other_rows += rows
+            continue
+        found = pc.index_in(rows["key"].combine_chunks(), value_set=labels.keys)
+        index = found.fill_null(NO_LABEL).to_numpy()
+        matched[index[index >= 0]] = True
+        predictions = _predictions(rows, index, labels, wide=problem == MULTICLASS)
+        finite = np.asarray(np.isfinite(predictions.outputs).all(axis=tuple(range(1, predictions.outputs.ndim))))
+        not_finite += int((~finite).sum())
+        parts.setdefault(version, []).append(predictions if finite.all() else predictions.where(finite))
+    if other_rows and not parts:
+        raise BadInput(
+            f"none of the {other_rows} captured rows has an output {OUTPUTS[problem]!r}; the server must capture what "
+            "it answers (--capture_mode=all), and the model must be served by its own signature"
+        )
+    joined = int(matched.sum())
+    counts = replace(labels.counts, joined=joined, unknown=len(matched) - joined)
+    versions = {version: _concatenated(parts[version], version) for version in sorted(parts)}
+    return Joined(versions, counts, len(names), other_rows, not_finite)
+
+
+def _tables(
+    requests: CapturedRequests, names: Sequence[str], options: PerformanceOptions, output: str
+) -> Iterator[tuple[int, Any]]:
+    """Rows of a version, up to a million or a file; their mere number where they lack the output."""
+    pending: dict[int, list[Any]] = {}
+    for name in names:
+        version, rows = _read(requests, name, options, f"output.{output}")
+        if isinstance(rows, int):
+            yield version, rows
+            continue
+        pending.setdefault(version, []).append(rows)
+        if sum(table.num_rows for table in pending[version]) >= _ROWS_AT_ONCE:
+            yield version, pa.concat_tables(pending.pop(version))
+    for version, tables in pending.items():
+        yield version, pa.concat_tables(tables)
+
+
+def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, output: str) -> tuple[int, Any]:
+    with requests.open(name) as file:
+        schema = file.schema_arrow
+        if output not in schema.names or not file.metadata.num_rows:
+            return -1, file.metadata.num_rows
+        captured = [key if key in ("request_id", "row") else f"input.{key}" for key in options.keys]
+        time = "captured_at" if options.time_feature is None else f"input.{options.time_feature}"
+        for column in (*captured, time):
+            if column not in schema.names:
+                raise BadInput(
+                    f"captured file {name}: there is no column {column!r}; keys and time_feature are inputs of the "
+                    f"model: {', '.join(each.removeprefix('input.') for each in schema.names if 'input.' in each)}"
+                )
+        table = file.read(columns=list(dict.fromkeys([*captured, time, output, "version"])))
+    if len(versions := pc.unique(table["version"])) > 1:
+        raise BadInput(f"captured file {name}: it has rows of the versions {versions.to_pylist()}; expected one")
+    where = f"captured file {name}"
+    key = key_of([table[column] for column in captured], where)
+    rows = pa.table({"key": key, "time": as_time(table[time], where).cast(pa.int64()), "output": table[output]})
+    return versions[0].as_py(), rows
+
+
+def _predictions(rows: Any, index: Array, labels: Labels, *, wide: bool) -> Predictions:
+    time_us = rows["time"].to_numpy()
+    has_label = index >= 0
+    values = np.full(len(index), NO_LABEL, np.int32)
+    values[has_label] = labels.codes[index[has_label]]
+    delay_us = np.full(len(index), -1, np.int64)
+    if labels.known_us is not None:
+        delay_us[has_label] = labels.known_us[index[has_label]] - time_us[has_label]
+    outputs = dense_values(rows["output"], wide=wide).astype(np.float32)
+    if len(outputs) != len(index) or outputs.ndim != (2 if wide else 1):
+        raise BadInput(
+            f"captured predictions have {outputs.size} values in {len(index)} rows; expected as many in each"
+        )
+    return Predictions(time_us, outputs, values, delay_us)
+
+
+def _concatenated(parts: Sequence[Predictions], version: int) -> Predictions:
+    shapes = {part.outputs.shape[1:] for part in parts}
+    if len(shapes) > 1:
+        raise BadInput(f"version {version} was captured with outputs of the shapes {sorted(shapes)}; expected one")
+    names = ("time_us", "outputs", "labels", "delay_us")
+    return Predictions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

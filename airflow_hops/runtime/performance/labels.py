@@ -1,0 +1,205 @@
+"""Labels that came later: read from the server's feedback, an artifact or files, and made one for each prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.performance import REQUEST_KEYS, LabelCounts, PerformanceOptions
+from airflow_hops.contract.sources import Source
+from airflow_hops.runtime.captured.feedback import LABEL
+from airflow_hops.runtime.captured.requests import CapturedRequests
+from airflow_hops.runtime.evaluate.metrics import Array
+from airflow_hops.runtime.ingest import Window, ingest_table
+from airflow_hops.runtime.step.context import StepContext
+
+_LABEL, _KNOWN_AT = "label", "known_at"
+_ROW = "row"
+_US = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """One label for each prediction that has any.
+
+    Attributes:
+        keys: What identifies the predictions, an Arrow array of binary, each once.
+        codes: Of each key, the number of its value; shape ``[keys]``, int32.
+        values: The distinct values.
+        known_us: When each became known, microseconds since the epoch, shape ``[keys]``; None if that is not known.
+        counts: What became of the labels so far.
+    """
+
+    keys: Any
+    codes: Array
+    values: tuple[Any, ...]
+    known_us: Array | None
+    counts: LabelCounts
+
+
+def read_labels(context: StepContext, options: PerformanceOptions, requests: CapturedRequests, label: str) -> Any:
+    """Reads the labels, wherever they are.
+
+    Args:
+        context: The step's context; the input ``labels`` is an artifact with the labels.
+        options: Where they are, and which columns count.
+        requests: The captured requests, with the feedback that the server was sent.
+        label: Name of the label's column.
+
+    Returns:
+        An Arrow table of the keys, ``label``, and ``known_at`` where that is known.
+
+    Raises:
+        BadInput: there is no such table, or column.
+        HopsError: a store does not answer.
+    """
+    if options.source is not None:
+        source = Source.from_value("labels", options.source)
+        if options.label_time is not None:
+            source = replace(source, time_column=options.label_time)
+        folder = context.scratch / "labels"
+        ingest_table("labels", source, Window(None, None), folder)
+        return _read_files(sorted(folder.glob("*.parquet")), options, label, source.uri)
+    if context.has_input("labels"):
+        artifact, folder = context.input("labels"), context.local("labels")
+        tables = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
+        chosen = [options.table] if options.table is not None else tables
+        if len(chosen) != 1 or chosen[0] not in tables:
+            raise BadInput(f"table is {options.table!r}; {artifact.uri} has {', '.join(tables) or 'none'}: name one")
+        return _read_files(sorted((folder / chosen[0]).glob("*.parquet")), options, label, artifact.uri)
+    feedback = requests.feedback()
+    names = [name.removeprefix(LABEL) for name in feedback.column_names if name.startswith(LABEL)]
+    chosen_name = names[0] if len(names) == 1 and options.label is None else label
+    if names and chosen_name not in names:
+        raise BadInput(
+            f"no label of the feedback is called {label!r}; there are {', '.join(map(repr, names))}: set label to one"
+        )
+    column = feedback[LABEL + chosen_name] if names else pa.array([], pa.float64())
+    columns = {key: _column(feedback, key, "the feedback") for key in options.keys}
+    return pa.table({**columns, _LABEL: column, _KNOWN_AT: feedback["at"]})
+
+
+def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> Any:
+    present = pq.read_schema(paths[0]).names
+    # As in feedback, a label without the number of a row is of the request's first.
+    absent = [_ROW] if tuple(options.keys) == REQUEST_KEYS and _ROW not in present else []
+    wanted = [*(key for key in options.keys if key not in absent), label]
+    wanted += [] if options.label_time is None else [options.label_time]
+    for name in wanted:
+        if name not in present:
+            raise BadInput(f"{where}: there is no column {name!r}; the columns are {', '.join(present)}")
+    table = pa.concat_tables([pq.read_table(path, columns=list(dict.fromkeys(wanted))) for path in paths])
+    columns = {key: _column(table, key, where) for key in options.keys if key not in absent}
+    columns |= {name: pa.array(np.zeros(table.num_rows, np.int32)) for name in absent}
+    if options.label_time is None:
+        return pa.table({**columns, _LABEL: table[label]})
+    return pa.table({**columns, _LABEL: table[label], _KNOWN_AT: as_time(table[options.label_time], where)})
+
+
+def _column(table: Any, name: str, where: str) -> Any:
+    if name not in table.column_names:
+        raise BadInput(f"{where}: there is no column {name!r}; the columns are {', '.join(table.column_names)}")
+    return table[name]
+
+
+def as_time(column: Any, where: str) -> Any:
+    """A column of times, or of seconds since the epoch, as microseconds in UTC.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if pa.types.is_integer(column.type):
+        return pc.multiply(column.cast(pa.int64()), 1_000_000).cast(_US)
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        return column.cast(pa.timestamp("us")).cast(_US) if column.type != _US else column
+    raise BadInput(f"{where}: the time is {column.type}; expected a timestamp, or integers of seconds since the epoch")
+
+
+def key_of(columns: Sequence[Any], where: str) -> Any:
+    """What identifies rows: one binary value of several columns; a time counts by its seconds.
+
+    Args:
+        columns: Arrow columns of integers, strings or times.
+        where: For messages.
+
+    Raises:
+        BadInput: a column is of another type.
+    """
+    texts = []
+    for column in columns:
+        kind = column.type
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            column = column.cast(pa.timestamp("us")).cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+        elif not (pa.types.is_integer(kind) or pa.types.is_binary(kind) or pa.types.is_string(kind)):
+            raise BadInput(f"{where}: a key is of the type {kind}; expected integers, strings or times")
+        texts.append(column.cast(pa.string()) if pa.types.is_integer(column.type) else column)
+    key = pc.binary_join_element_wise(*(text.cast(pa.binary()) for text in texts), b"\x1f")
+    return key.combine_chunks() if isinstance(key, pa.ChunkedArray) else key
+
+
+def one_for_each(table: Any, keys: Sequence[str], until: datetime | None) -> Labels:
+    """Makes of all labels one for each prediction: of several, the one that became known last.
+
+    Args:
+        table: What :func:`read_labels` returned.
+        keys: The columns that identify a prediction.
+        until: Labels that became known later are left out; also those from after now.
+    """
+    key, value = key_of([table[name] for name in keys], "the labels"), table[_LABEL]
+    # A label that is null, or NaN, is not known yet.
+    there = pc.and_(pc.is_valid(key), pc.invert(pc.is_null(value.combine_chunks(), nan_is_null=True)))
+    known = table[_KNOWN_AT].cast(pa.int64()).to_numpy() if _KNOWN_AT in table.column_names else None
+    kept = there.to_numpy(zero_copy_only=False)
+    future = 0
+    if known is not None:
+        now = datetime.now(UTC)
+        late = known > (min(until, now) if until is not None else now).timestamp() * 1e6
+        future = int((late & kept).sum())
+        kept &= ~late
+    chosen = pa.array(kept)
+    encoded = key.filter(chosen).dictionary_encode()
+    values = value.combine_chunks().filter(chosen).dictionary_encode()
+    counts = LabelCounts(given=len(encoded), future=future)
+    keys_of, codes = encoded.indices.to_numpy(), values.indices.to_numpy()
+    known = known[kept] if known is not None else None
+    distinct = encoded.dictionary
+    if len(distinct) < len(encoded):
+        of_each, latest, counts = _latest(keys_of, codes, known, counts)
+        distinct, codes = distinct.take(pa.array(of_each)), codes[latest]
+        known = known[latest] if known is not None else None
+    return Labels(distinct, codes.astype(np.int32), tuple(values.dictionary.to_pylist()), known, counts)
+
+
+def _latest(keys: Array, values: Array, known: Array | None, counts: LabelCounts) -> tuple[Array, Array, LabelCounts]:
+    """The key numbers whose latest labels agree, and the row of one of those; the others are contradictory."""
+    at = known if known is not None else np.zeros(len(keys), np.int64)
+    order = np.lexsort((at, keys))
+    keys, values, at = keys[order], values[order], at[order]
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    sizes = np.diff(np.concatenate([starts, [len(keys)]]))
+    ends = starts + sizes - 1
+    is_latest = at == np.repeat(at[ends], sizes)
+    agree = _spread(np.where(is_latest, values, np.repeat(values[ends], sizes)), starts) == 0
+    differ = _spread(values, starts) > 0
+    pairs = len(np.unique(keys.astype(np.int64) << 32 | values))
+    counts = replace(
+        counts,
+        repeated=len(keys) - pairs,
+        corrected=int((differ & agree).sum()),
+        contradictory=int((~agree).sum()),
+    )
+    return keys[starts][agree], order[ends[agree]], counts
+
+
+def _spread(values: Array, starts: Array) -> Array:
+    """Greatest less smallest value of each group."""
+    return np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)

@@ -1,0 +1,98 @@
+"""What is wrong with the labels, or could not be done, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+from airflow_hops.contract.performance import PerformanceOptions, PerformanceReport, VersionPerformance
+from airflow_hops.contract.target import REGRESSION
+from airflow_hops.runtime.performance.join import Joined
+from airflow_hops.runtime.performance.versions import Version
+
+_COMPLETE = 0.9
+"""Share of labelled rows from which a measurement can contradict an estimate."""
+_MOST_UNKNOWN = 0.5
+
+
+def notes_of(
+    report: PerformanceReport, joined: Joined, versions: Mapping[int, Version], options: PerformanceOptions
+) -> list[str]:
+    """What people should know of a report before they trust it.
+
+    Args:
+        report: The report.
+        joined: What was captured.
+        versions: The versions in it.
+        options: What was asked for.
+    """
+    return [
+        *_of_labels(report),
+        *_of_rows(joined),
+        *_of_stopped_labels(report),
+        *(version.why for version in versions.values() if version.why),
+        *(note for each in report.versions for note in _of_version(each, report, options)),
+    ]
+
+
+def _of_labels(report: PerformanceReport) -> Iterator[str]:
+    counts = report.labels
+    if not counts.given:
+        yield "No label has come: nothing is measured"
+    elif counts.unknown > _MOST_UNKNOWN * (counts.joined + counts.unknown):
+        yield (
+            f"{counts.unknown} of {counts.joined + counts.unknown} labels are of no captured prediction: captured "
+            "files are gone, only a sample is captured, or keys differ from those of the requests"
+        )
+    if counts.contradictory:
+        yield (
+            f"{counts.contradictory} predictions have labels that contradict each other and became known at the same "
+            "time; they count as unlabelled"
+        )
+    if counts.future:
+        yield f"{counts.future} labels became known after the time of the report, or in the future; they are left out"
+    if counts.invalid:
+        yield f"{counts.invalid} labels are not what the model predicts, and are left out"
+
+
+def _of_rows(joined: Joined) -> Iterator[str]:
+    if joined.other_rows:
+        yield f"{joined.other_rows} captured rows lack the model's prediction (another signature or API); left out"
+    if joined.not_finite:
+        yield f"{joined.not_finite} predictions are NaN or infinite; left out"
+
+
+def _of_stopped_labels(report: PerformanceReport) -> Iterator[str]:
+    """Labels that came, and come no more: none in periods that are older than nearly all labels take."""
+    labelled = [each.end for each in report.periods if each.labelled]
+    if not labelled or report.delay_s is None:
+        return
+    last = max(datetime.fromisoformat(end) for end in labelled)
+    due = datetime.fromisoformat(report.as_of) - timedelta(seconds=report.delay_s[1])
+    missed = [each for each in report.periods if datetime.fromisoformat(each.start) >= last]
+    overdue = sum(each.rows for each in missed if datetime.fromisoformat(each.end) <= due)
+    if overdue:
+        yield (
+            f"Labels have stopped: none of {overdue} predictions from {last.isoformat()} to {due.isoformat()} has one, "
+            f"and 95% of labels come within {report.delay_s[1] / 3600:.3g} hours"
+        )
+
+
+def _of_version(each: VersionPerformance, report: PerformanceReport, options: PerformanceOptions) -> Iterator[str]:
+    if report.labels.given and not each.figures:
+        yield (
+            f"Version {each.version} is not measured: {each.measured} labelled predictions are old enough, "
+            f"{options.min_rows} needed"
+        )
+    if options.estimates and report.problem == REGRESSION:
+        yield f"Version {each.version} has no estimates: they need probabilities, which a regression does not give"
+    if each.labelled < _COMPLETE * each.rows:
+        return
+    for name, (value, low, high) in each.estimates.items():
+        measured = each.figures.get(name)
+        if measured is not None and name == report.metric and (measured[2] < low or measured[1] > high):
+            yield (
+                f"Estimates of version {each.version} are off: {name} {value:.4g} estimated, {measured[0]:.4g} "
+                "measured. The label depends on the features otherwise than in training (concept drift), or the model "
+                "is no longer calibrated"
+            )

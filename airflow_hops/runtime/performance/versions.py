@@ -1,0 +1,84 @@
+"""What a deployed version predicts, and how well it did on its own held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.performance import Interval
+from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.contract.splits import TRAIN
+from airflow_hops.contract.target import REGRESSION
+from airflow_hops.data.raw_features import example_files
+from airflow_hops.runtime.evaluate.class_names import CANDIDATE, class_names
+from airflow_hops.runtime.evaluate.judging import METRICS, Judge
+from airflow_hops.runtime.evaluate.scoring import ServedModel, score
+from airflow_hops.runtime.loaded_models import model_folder
+from airflow_hops.runtime.performance.figures import Estimator, measure
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.tracking.deployed import deployed_model
+
+
+@dataclass(frozen=True)
+class Version:
+    """A deployed version.
+
+    Attributes:
+        judge: Its problem and classes.
+        baseline: The metrics on its held-out rows; empty if these are gone.
+        estimator: Calibrated on the same rows; None of a regression, or if they are gone.
+        why: Why there is no baseline; empty if there is one.
+    """
+
+    judge: Judge
+    baseline: Mapping[str, Interval] = field(default_factory=dict)
+    estimator: Estimator | None = None
+    why: str = ""
+
+
+def find_version(context: StepContext, model_name: str, number: int, known: ModelProperties) -> Version:
+    """A version, with the baseline that its model and its examples give.
+
+    Args:
+        context: The step's context; service ``tracking_uri`` finds versions that serve no more.
+        model_name: Model name.
+        number: The version.
+        known: Properties of the champion, for a version of which nothing is known.
+    """
+    of = known
+    try:
+        model, _ = deployed_model(context.store, context.spec.services, model_name, number)
+        of = ModelProperties.of(context.store.manifest(model.uri))
+        return _with_baseline(context, model, of)
+    except BadInput as error:
+        target = of.target
+        judge = Judge(target.problem, METRICS[target.problem].metric, target.classes)
+        return Version(judge, why=f"version {number} has no baseline and no estimates: {error}")
+
+
+def _with_baseline(context: StepContext, model: Artifact, of: ModelProperties) -> Version:
+    examples = _examples(context, model, of)
+    properties = ExamplesProperties.of(context.store.manifest(examples.uri))
+    split = next((name for name in properties.splits if name != TRAIN), None)
+    if split is None:
+        raise BadInput(f"{examples.uri} has no held-out split")
+    served = ServedModel(model_folder(context.store, model))
+    target = properties.target
+    names = class_names({CANDIDATE: served}, {CANDIDATE: of}, target)
+    files = example_files(context.store.local(examples), split)
+    scored = score({CANDIDATE: served}, files, target.label, classes=names.count, split=split)
+    rows = names.align(scored, f"split {split!r}")
+    judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
+    outputs = rows.predictions[CANDIDATE]
+    estimator = None if served.problem == REGRESSION else Estimator.fit(rows.labels, outputs)
+    return Version(judge, measure(judge, rows.labels, outputs), estimator)
+
+
+def _examples(context: StepContext, model: Artifact, of: ModelProperties) -> Artifact:
+    """The raw examples that a model was trained on: those of its statistics, or its own input."""
+    for uri in (of.statistics, model.uri):
+        for examples in context.store.manifest(uri).inputs.get("examples", ()) if uri else ():
+            if examples.kind == "examples":
+                return examples
+    raise BadInput(f"{model.uri}: the manifests name no examples that it was trained on")
