@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.serving.capture.record import CapturedCall
+from airflow_hops.serving.capture.parts import labels_table
+from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.monitoring.stats import RequestKind
 from airflow_hops.serving_api import tensors
+from airflow_hops.serving_api.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.store import ArtifactStore
 from tests import flights_examples
@@ -43,23 +47,35 @@ class CaptureFolder:
 
     def add(self, frame: pd.DataFrame, *, version: int = 3) -> Path:
         """Captures the rows of a frame as one request: missing numbers are NaN, missing strings empty."""
+        inputs = {name: _as_served(frame[name]) for name in INPUTS if name in frame}
+        return self.answer(inputs, {"probability": np.zeros(len(frame), np.float32)}, version=version)
+
+    def answer(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], *, version: int = 3, at_us: int | None = None
+    ) -> Path:
+        """Captures a request, called ``request-<number of the file>``, with the answer to it."""
         request, response = PredictRequest(), PredictResponse()
-        for name in (name for name in INPUTS if name in frame):
-            tensors.fill_proto(request.inputs[name], _as_served(frame[name]))
-        tensors.fill_proto(response.outputs["probability"], np.zeros(len(frame), np.float32))
-        at_us = 1_700_000_000_000_000 + self._files * 60_000_000
+        for message, arrays in ((request.inputs, inputs), (response.outputs, outputs)):
+            for name, values in arrays.items():
+                tensors.fill_proto(message[name], values)
         call = CapturedCall(
             kind=RequestKind("flights", version, "Predict", "GRPC"),
             request_id=f"request-{self._files}",
-            at_us=at_us,
+            at_us=1_700_000_000_000_000 + self._files * 60_000_000 if at_us is None else at_us,
             latency_ms=2.0,
-            rows=len(frame),
+            rows=len(next(iter(outputs.values()))),
             request=request.SerializeToString(),
             response=response.SerializeToString(),
         )
         tables = CallTables()
         tables.add(call)
         return self.write(tables.groups[0].to_table(), version)
+
+    def label(self, labels: Sequence[CapturedLabel]) -> None:
+        """Keeps labels as the server does that was told them."""
+        folder = self.path / "flights" / FEEDBACK_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(labels_table(list(labels)), folder / f"20231114T2214{len(list(folder.iterdir())):02d}.parquet")
 
     def write(self, table: pa.Table, version: int = 3) -> Path:
         self._files += 1

@@ -29,7 +29,7 @@ class PerformanceOptions(StepOptions):
         model_name: The served model.
         source: Fields of the :class:`~airflow_hops.contract.sources.Source` of the labels, or None.
         table: Of labels that are an artifact: the table of a snapshot, or the split of examples; None for the only one.
-        label: Name of the label's column; None for the model's.
+        label_column: Name of the label's column; None for the model's.
         keys: Columns of the labels that together identify a prediction: ``request_id``, ``row``, or the model's inputs.
         label_time: Column of the labels that says when each became known; None if there is none.
         time_feature: The model's input that holds the row's own time, seconds since the epoch; None for the time of
@@ -49,7 +49,7 @@ class PerformanceOptions(StepOptions):
     model_name: str
     source: Mapping[str, Any] | None = None
     table: str | None = None
-    label: str | None = None
+    label_column: str | None = None
     keys: Sequence[str] = REQUEST_KEYS
     label_time: str | None = None
     time_feature: str | None = None

@@ -12,6 +12,7 @@ from airflow_hops.operators.import_model import ImportModelOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.notebook import NotebookOperator
+from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.rollout import RolloutOperator
@@ -42,6 +43,7 @@ __all__ = [
     "IntUniform",
     "LogUniform",
     "NotebookOperator",
+    "PerformanceOperator",
     "PrepareImagesOperator",
     "PrepareOperator",
     "PromoteModelOperator",

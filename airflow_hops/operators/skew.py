@@ -141,12 +141,22 @@ class SkewOperator(HopsOperator):
             BadInput: the model was never deployed, and no DAG deploys it.
         """
         if self.model_name is not None:
-            record = find_record(hook.store, self.model_name)
-            if record is None:
-                _check_some_dag_deploys(hook.store, self.model_name)
-            if record is None or record.champion is None:
-                raise skipped(context["ti"], f"no version of model {self.model_name!r} serves yet")
+            skip_until_served(hook.store, self.model_name, context)
         return super().run_step(hook, context)
+
+
+def skip_until_served(store: ArtifactStore, model_name: str, context: Context) -> None:
+    """Skips the task while no version of a model serves.
+
+    Raises:
+        AirflowSkipException: no version serves yet.
+        BadInput: the model was never deployed, and no DAG deploys it.
+    """
+    record = find_record(store, model_name)
+    if record is None:
+        _check_some_dag_deploys(store, model_name)
+    if record is None or record.champion is None:
+        raise skipped(context["ti"], f"no version of model {model_name!r} serves yet")
 
 
 def _check_some_dag_deploys(store: ArtifactStore, model_name: str) -> None:

@@ -78,10 +78,11 @@ def read_labels(context: StepContext, options: PerformanceOptions, requests: Cap
         return _read_files(sorted((folder / chosen[0]).glob("*.parquet")), options, label, artifact.uri)
     feedback = requests.feedback()
     names = [name.removeprefix(LABEL) for name in feedback.column_names if name.startswith(LABEL)]
-    chosen_name = names[0] if len(names) == 1 and options.label is None else label
+    chosen_name = names[0] if len(names) == 1 and options.label_column is None else label
     if names and chosen_name not in names:
         raise BadInput(
-            f"no label of the feedback is called {label!r}; there are {', '.join(map(repr, names))}: set label to one"
+            f"no label of the feedback is called {label!r}; there are {', '.join(map(repr, names))}: set label_column "
+            "to one"
         )
     column = feedback[LABEL + chosen_name] if names else pa.array([], pa.float64())
     columns = {key: _column(feedback, key, "the feedback") for key in options.keys}

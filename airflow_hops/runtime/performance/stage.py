@@ -56,7 +56,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     known = ModelProperties.of(champion.model)
     target = known.target
     requests = CapturedRequests.expected(context.spec.services, context.store, given.model_name)
-    name = given.label or target.label
+    name = given.label_column or target.label
     labels = one_for_each(read_labels(context, given, requests, name), given.keys, given.as_of_time)
     joined = join_labels(requests, labels, given, target.problem)
     as_of_us, window = _window(joined, given)
@@ -93,7 +93,7 @@ def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int,
     earliest = min(int(each.time_us.min()) for each in joined.versions.values())
     newest = max(int(each.time_us.max()) for each in joined.versions.values())
     as_of = options.as_of_time
-    as_of_us = newest + 1 if as_of is None else int(as_of.timestamp() * _US)
+    as_of_us = (newest // _US + 1) * _US if as_of is None else int(as_of.timestamp() * _US)
     start_us = earliest if options.window_s is None else as_of_us - int(options.window_s * _US)
     window = {}
     for number, each in joined.versions.items():

@@ -1,0 +1,137 @@
+"""The performance of served models, measured with labels that came later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import XComArg
+
+from airflow_hops.contract.performance import REQUEST_KEYS, PerformanceOptions
+from airflow_hops.contract.protocol import StepResult
+from airflow_hops.contract.sources import Source
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.skew import skip_until_served
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PerformanceOperator(HopsOperator):
+    """Measures what captured predictions of a model were worth, with labels that came later.
+
+    Each version has its metrics with 95% intervals, by period and over the window, how complete the labels are, and by
+    how much it is worse than on the held-out split of its training. Metrics of classifiers are also estimated from
+    calibrated probabilities, without labels, and marked as estimates. While no version serves, the task is skipped; it
+    fails if nothing was captured in the window. What is wrong with the labels stands in the property ``notes``.
+
+    The artifact ``performance`` holds ``performance.json``.
+
+    Example::
+
+        PerformanceOperator(
+            task_id="performance", model_name="flights", time_feature="scheduled_at", window=timedelta(days=28),
+            labels=Source("s3://raw/arrivals/*.parquet"), keys=["flight", "scheduled_at"], label_time="arrived_at",
+        )
+
+    Args:
+        model_name: The served model. (templated)
+        labels: The labels: a :class:`~airflow_hops.contract.sources.Source`, its URI or its fields; or the output of
+            ``IngestOperator`` or ``PrepareOperator``. None for feedback that was sent to the model server. (templated)
+        table: The table of the snapshot, or the split of the examples, if there are several. (templated)
+        label_column: Column of the label; None for the model's label.
+        keys: Columns of the labels that together identify a prediction: ``request_id`` and ``row``, or inputs of the
+            model. Without a column ``row``, labels by request id are of the request's first row.
+        label_time: Column that says when a label became known, a timestamp or seconds since the epoch: of several
+            labels the last counts, and delays are known. Feedback has its own.
+        time_feature: The model's input that holds the row's time, in seconds since the epoch, by which predictions
+            have their age and their period; None for the time of the request.
+        as_of: The time to look back from, ISO 8601; later predictions and labels are left out. None for that of the
+            newest prediction. (templated)
+        window: How far to look back; None for everything that was captured.
+        period: Length of the periods that are measured one by one.
+        label_delay: Age below which predictions are not measured, as labels that come early may not be typical.
+        ages: Ages by which the completeness of labels is reported.
+        min_rows: Labelled predictions that metrics need.
+        estimates: Whether to estimate metrics without labels.
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.runtime.performance.stage:run"
+    output_kind = "performance"
+    operator_extra_links = (ModelsLink(), LineageLink())
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "labels", "table", "as_of")
+    cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        labels: Any = None,
+        table: str | None = None,
+        label_column: str | None = None,
+        keys: Sequence[str] = REQUEST_KEYS,
+        label_time: str | None = None,
+        time_feature: str | None = None,
+        as_of: str | None = None,
+        window: timedelta | None = None,
+        period: timedelta = timedelta(days=1),
+        label_delay: timedelta = timedelta(0),
+        ages: Sequence[timedelta] = (timedelta(days=1), timedelta(days=7), timedelta(days=30)),
+        min_rows: int = 100,
+        estimates: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        # An output of another task is an artifact or an address: which, is known once there is one.
+        given = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
+        self.labels = labels if given else Source.from_value("labels", labels).to_dict()
+        self.model_name = model_name
+        self.table = table
+        self.label_column = label_column
+        self.keys = keys
+        self.label_time = label_time
+        self.time_feature = time_feature
+        self.as_of = as_of
+        self.window = window
+        self.period = period
+        self.label_delay = label_delay
+        self.ages = ages
+        self.min_rows = min_rows
+        self.estimates = estimates
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """What is measured, and how."""
+        is_source = self.labels is not None and not _is_artifact(self.labels)
+        return PerformanceOptions(
+            model_name=self.model_name,
+            source=Source.from_value("labels", self.labels).to_dict() if is_source else None,
+            table=self.table,
+            label_column=self.label_column,
+            keys=tuple(self.keys),
+            label_time=self.label_time,
+            time_feature=self.time_feature,
+            as_of=self.as_of,
+            window_s=None if self.window is None else self.window.total_seconds(),
+            period_s=self.period.total_seconds(),
+            label_delay_s=self.label_delay.total_seconds(),
+            ages_s=tuple(age.total_seconds() for age in self.ages),
+            min_rows=self.min_rows,
+            estimates=self.estimates,
+        ).to_dict()
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """The labels, where they are an artifact."""
+        return {"labels": self.labels if _is_artifact(self.labels) else None}
+
+    def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
+        """Skips while no version of the model serves yet; otherwise runs the step."""
+        skip_until_served(hook.store, self.model_name, context)
+        return super().run_step(hook, context)
+
+
+def _is_artifact(value: Any) -> bool:
+    return isinstance(value, Mapping) and "kind" in value

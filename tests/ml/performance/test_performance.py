@@ -1,0 +1,298 @@
+"""What served predictions were worth, once their labels have come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from captured_flights import CaptureFolder
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.performance import PerformanceOptions, PerformanceReport
+from airflow_hops.contract.target import MULTICLASS
+from airflow_hops.runtime.evaluate.judging import Judge
+from airflow_hops.runtime.performance import stage
+from airflow_hops.runtime.performance.figures import Estimator, measure
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.serving.capture.record import CapturedLabel
+from airflow_hops.store import ArtifactStore
+from tests import flights_examples
+
+DAY = 86_400
+START = 1_364_774_400  # 2013-04-01
+ROWS, DAYS = 400, 10
+KEYS = ["flight", "scheduled_at"]
+TARGET = {"label": "late", "problem": "binary"}
+
+
+def true_probability(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def drawn(rows: int, seed: int, *, turned: bool = False) -> pd.DataFrame:
+    """Rows whose label has the probability that the model says; turned, the opposite one."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=rows).astype(np.float32)
+    p = true_probability(-x if turned else x)
+    return pd.DataFrame({"x": x, "late": (random.random(rows) < p).astype(np.int64)})
+
+
+def _write_model(context: StepContext) -> Artifact:
+    """A model artifact that says the true probability."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def serve(x: Any) -> Any:
+        return {"probability": tf.sigmoid(x)}
+
+    module = tf.Module()
+    module.serve = serve
+    with context.output() as writer:
+        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": serve})
+        return writer.commit(properties={**TARGET, "signature": "serving_default"})
+
+
+@pytest.fixture(scope="module")
+def deployed(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> ArtifactStore:
+    """A store with a champion, version 3, that is right about the probabilities of its training."""
+    splits = {"train": drawn(10, 1), "eval": drawn(4000, 2)}
+    examples = flights_examples.write_examples(shared_store, splits, run_id="performance", key=None, time=None)
+    model = run_shared_stage(_write_model, kind="model", inputs={"examples": examples})
+    champion = {
+        "version": 3, "model": model.to_dict(), "statistics": None, "schema": None, "fingerprint": model.fingerprint,
+        "serving_path": "/models/late/3", "since": "2013-04-01T00:00:00+00:00",
+    }  # fmt: skip
+    record = {"champion": champion, "challenger": None, "history": []}
+    for name in ("flights", "unasked"):
+        shared_store.write_text(shared_store.uri("_models", f"{name}.json"), json.dumps(record))
+    return shared_store
+
+
+class Served:
+    """Ten days of requests, one a day, with the labels to come."""
+
+    def __init__(self, folder: Path, run: Callable[..., Any], *, turned_from: int = DAYS) -> None:
+        self.captured, self._run = CaptureFolder(folder / "captured"), run
+        self.files, days = [], []
+        for day in range(DAYS):
+            rows = drawn(ROWS, 10 + day, turned=day >= turned_from)
+            rows["scheduled_at"] = START + day * DAY + np.arange(ROWS)
+            rows["flight"] = [f"AA{number}" for number in range(ROWS)]
+            rows["request_id"], rows["row"] = f"request-{day}", np.arange(ROWS)
+            rows["known_at"] = rows["scheduled_at"] + DAY // 2
+            inputs = {
+                "x": rows["x"].to_numpy(),
+                "scheduled_at": rows["scheduled_at"].to_numpy(np.int64),
+                "flight": np.array([name.encode() for name in rows["flight"]], object),
+            }
+            outputs = {"probability": true_probability(rows["x"].to_numpy())}
+            at_us = (START + day * DAY) * 1_000_000
+            self.files.append(self.captured.answer(inputs, outputs, version=3 + day // 8, at_us=at_us))
+            days.append(rows)
+        self.rows = pd.concat(days, ignore_index=True)
+
+    def measured(self, labels: pd.DataFrame | None = None, **options: Any) -> PerformanceReport:
+        """Runs the stage with labels from a file; None for the server's feedback."""
+        if labels is not None:
+            path = self.captured.path.parent / "labels.parquet"
+            pq.write_table(pa.Table.from_pandas(labels, preserve_index=False), path)
+            options = {"source": {"uri": str(path)}, "keys": KEYS, "label_time": "known_at", **options}
+            options = {"time_feature": "scheduled_at", **options}
+        artifact, found = self._run({"serving_capture_path": str(self.captured.path)}, options)
+        report = PerformanceReport.from_dict(found)
+        assert artifact.properties == report.properties.to_dict()
+        return report
+
+
+@pytest.fixture
+def serve(tmp_path: Path, run_shared_stage: Callable[..., Any], deployed: ArtifactStore) -> Callable[..., Served]:
+    def run(services: Any, options: Any) -> tuple[Artifact, Any]:
+        options = {"model_name": "flights", **options}
+        artifact = run_shared_stage(stage.run, kind="performance", services=services, **options)
+        return artifact, json.loads((deployed.local(artifact) / "performance.json").read_text())
+
+    return lambda **how: Served(tmp_path, run, **how)
+
+
+def test_predictions_are_measured_by_version_and_period_beside_their_training_and_estimates(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve()
+    report = served.measured(served.rows, window_s=5 * DAY, period_s=2 * DAY)
+    assert (report.problem, report.metric, report.label) == ("binary", "auc", "late")
+    assert report.as_of == "2013-04-10T00:06:40+00:00"
+    whole = served.rows[served.rows["scheduled_at"] >= START + 9 * DAY + ROWS - 5 * DAY]
+    third, fourth = report.versions
+    assert (third.version, third.rows, third.labelled) == (3, 3 * ROWS, 3 * ROWS)
+    assert (fourth.version, fourth.rows, fourth.labelled, fourth.baseline) == (4, 2 * ROWS, 2 * ROWS, {})
+    # A period is aligned to the epoch, not to the window.
+    assert [(each.version, each.start[:10], each.rows) for each in report.periods] == [
+        (3, "2013-04-05", ROWS), (3, "2013-04-07", 2 * ROWS), (4, "2013-04-09", 2 * ROWS),
+    ]  # fmt: skip
+    mine = whole[whole["scheduled_at"] < START + 8 * DAY]
+    right = ((mine["x"] >= 0) == (mine["late"] == 1)).mean()
+    value, low, high = third.figures["accuracy"]
+    assert value == pytest.approx(right) and low < value < high and high - low == pytest.approx(0.05, abs=0.01)
+    # Nothing has changed: what is measured, estimated and known from training agrees.
+    assert third.baseline is not None and third.drop is not None
+    for name, (drop, low, high) in third.drop.items():
+        assert low < 0 < high and abs(drop) < 0.06, name
+        estimated, measured = third.estimates[name], third.figures[name]
+        assert estimated[1] < measured[0] < estimated[2] and measured[1] < estimated[0] < measured[2], name
+    assert report.delay_s == (DAY / 2, DAY / 2)
+    (why,) = [note for note in report.notes if "version 4" in note]
+    assert "has no baseline and no estimates" in why
+    assert served.measured(served.rows, estimates=False).versions[0].estimates == {}
+
+
+def test_estimates_do_not_see_concept_drift_and_measurements_say_so(serve: Callable[..., Served]) -> None:
+    served = serve(turned_from=4)
+    report = served.measured(served.rows, as_of="2013-04-08T00:00:00", window_s=3 * DAY)
+    (third,) = report.versions
+    assert third.figures["auc"][0] < 0.35 < 0.65 < third.estimates["auc"][0]
+    assert third.drop is not None and third.drop["auc"][1] > 0.3
+    assert any("Estimates of version 3 are off: auc" in note for note in report.notes)
+
+
+def test_labels_that_have_not_come_are_told_by_the_age_of_predictions(serve: Callable[..., Served]) -> None:
+    served = serve()
+    came = served.rows["scheduled_at"] < START + 6 * DAY
+    labels = served.rows[came | (served.rows.index % 2 == 0)]
+    report = served.measured(labels, as_of="2013-04-09T00:00:00Z", ages_s=(DAY, 3 * DAY))
+    # Of the last two days every other label has come; a row of midnight is older than a day.
+    assert [(each.from_s, each.to_s, each.rows, each.labelled) for each in report.ages] == [
+        (0, DAY, ROWS - 1, ROWS // 2 - 1), (DAY, 3 * DAY, 2 * ROWS, ROWS * 3 // 2),
+        (3 * DAY, None, 5 * ROWS + 1, 5 * ROWS + 1),
+    ]  # fmt: skip
+    (third,) = report.versions
+    assert third.measured == third.labelled == 7 * ROWS
+    waited = served.measured(labels, as_of="2013-04-09T00:00:00Z", label_delay_s=2.5 * DAY).versions[0]
+    assert (waited.labelled, waited.measured) == (third.labelled, 6 * ROWS)
+    # What was not known then is not used, as if it had been looked at then.
+    before = served.measured(served.rows, as_of="2013-04-05T00:00:00Z")
+    assert before.labels.future == 6 * ROWS
+    assert before.versions[0].rows == before.versions[0].labelled == 4 * ROWS
+
+
+def test_labels_that_stop_coming_are_noticed(serve: Callable[..., Served]) -> None:
+    served = serve()
+    report = served.measured(served.rows[served.rows["scheduled_at"] < START + 5 * DAY])
+    (note,) = [note for note in report.notes if note.startswith("Labels have stopped")]
+    assert f"none of {3 * ROWS} predictions from 2013-04-06T00:00:00+00:00" in note
+    assert "95% of labels come within 12 hours" in note
+    none = served.measured()
+    assert none.notes[0] == "No label has come: nothing is measured"
+    assert none.versions[0].figures == {} and none.versions[0].estimates["auc"][0] > 0.65
+
+
+def test_of_several_labels_the_last_counts_and_contradictions_are_told(serve: Callable[..., Served]) -> None:
+    served = serve()
+    turned = served.rows.assign(late=1 - served.rows["late"])
+    corrected, contradicted, repeated = turned.iloc[:7], turned.iloc[10:15], served.rows.iloc[20:23]
+    unknown = served.rows.iloc[30:34].assign(flight="nobody's")
+    future = served.rows.iloc[40:42].assign(known_at=int(datetime(2999, 1, 1, tzinfo=UTC).timestamp()))
+    given = [
+        corrected.assign(known_at=corrected["known_at"] + 1), contradicted, repeated, unknown, future,
+        served.rows.assign(late=served.rows["late"].where(served.rows.index != 50, 7)),
+    ]  # fmt: skip
+    report = served.measured(pd.concat(given))
+    counts = report.labels
+    assert (counts.given, counts.future, counts.unknown) == (DAYS * ROWS + 19, 2, 4)
+    assert (counts.corrected, counts.contradictory, counts.repeated, counts.invalid) == (7, 5, 3, 1)
+    assert counts.joined == DAYS * ROWS - 5
+    assert sum(each.labelled for each in report.versions) == DAYS * ROWS - 6
+    expected = pd.concat([turned.iloc[:7], served.rows.iloc[7:]]).drop(index=[*range(10, 15), 50])
+    mine = expected[expected["scheduled_at"] < START + 8 * DAY]
+    right = ((mine["x"] >= 0) == (mine["late"] == 1)).mean()
+    assert report.versions[0].figures["accuracy"][0] == pytest.approx(right)
+    said = " ".join(report.notes)
+    assert "5 predictions have labels that contradict each other" in said
+    assert "2 labels became known after" in said and "1 labels are not what the model predicts" in said
+
+
+def test_feedback_and_tables_by_request_say_the_same(serve: Callable[..., Served], deployed: ArtifactStore) -> None:
+    served = serve()
+    rows = served.rows.iloc[: 2 * ROWS]
+    us = 1_000_000
+    served.captured.label(
+        CapturedLabel("flights", of.request_id, of.row, {"late": of.late}, of.known_at * us, of.known_at * us)
+        for of in rows.itertuples()
+    )
+    by_feedback = served.measured()
+    by_table = served.measured(rows, keys=["request_id", "row"], time_feature=None)
+    assert by_feedback.versions == by_table.versions and by_feedback.delay_s == by_table.delay_s is not None
+    assert by_feedback.versions[0].labelled == 2 * ROWS
+    with pytest.raises(
+        BadInput, match="no label of the feedback is called 'later'; there are 'late': set label_column"
+    ):
+        served.measured(label_column="later")
+    # Without the number of a row, a label is of the request's first.
+    first = served.measured(rows.drop(columns="row"), keys=["request_id", "row"], time_feature=None)
+    assert (first.labels.corrected, first.labels.joined) == (2, 2)
+
+
+def test_half_of_the_captured_files_gone_or_no_rows_are_said(serve: Callable[..., Served], tmp_path: Path) -> None:
+    served = serve()
+    with pytest.raises(BadInput, match=r"is from 2013-12-31.* the captured ones are from 2013-04-01T00:00:00"):
+        served.measured(served.rows, as_of="2014-01-01", window_s=DAY)
+    with pytest.raises(BadInput, match="no request of model 'unasked' was captured yet"):
+        served.measured(served.rows, model_name="unasked")
+    with pytest.raises(
+        BadInput, match=r"no column 'input\.gate'; keys and time_feature are inputs of the model: flight, "
+    ):
+        served.measured(served.rows.assign(gate=1), keys=["gate"])
+    with pytest.raises(BadInput, match=r"there is no column 'tail'; the columns are x, late"):
+        served.measured(served.rows, label_column="tail")
+    with pytest.raises(BadInput, match="label 'flight': none of 3200 labels is usable, such as 'AA"):
+        served.measured(served.rows, label_column="flight")
+    for file in served.files[2:9]:
+        file.unlink()
+    report = served.measured(served.rows)
+    assert report.labels.unknown == 7 * ROWS
+    assert f"{7 * ROWS} of {DAYS * ROWS} labels are of no captured prediction: captured files are gone" in " ".join(
+        report.notes
+    )
+    served.files[0].write_bytes(served.files[0].read_bytes()[:-100])
+    with pytest.raises(HopsError, match=f"{served.files[0].name}: cannot be read: .* the file is damaged"):
+        served.measured(served.rows)
+
+
+def test_options_are_checked() -> None:
+    for options, words in (
+        ({"window_s": 0}, "window is 0 seconds; expected more than 0"),
+        ({"label_delay_s": -1}, "label_delay is -1 seconds"),
+        ({"keys": ()}, r"keys is \(\)"),
+        ({"ages_s": (2, 1)}, "ages is .* expected ascending"),
+        ({"as_of": "soon"}, "as_of is 'soon'; expected a time in ISO 8601"),
+        ({"source": {"url": "x"}}, "has no field 'url'"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            PerformanceOptions("flights", **options)
+
+
+def test_metrics_of_several_classes_are_measured_with_intervals_and_estimated() -> None:
+    random = np.random.default_rng(3)
+    probabilities = random.dirichlet([1, 1, 1], 16_000)
+    labels = (random.random((16_000, 1)) >= probabilities.cumsum(axis=1)[:, :-1]).sum(axis=1)
+    # A model that is too sure of itself: what it says must be calibrated first.
+    said = probabilities**3 / (probabilities**3).sum(axis=1, keepdims=True)
+    judge = Judge(MULTICLASS, "log_loss", ("a", "b", "c"))
+    estimator = Estimator.fit(labels[:8000], said[:8000])
+    assert estimator is not None and Estimator.fit(labels[:8000] * 0, said[:8000]) is None
+    measured, estimated = measure(judge, labels[8000:], said[8000:]), estimator.estimate(judge, said[8000:])
+    assert set(measured) == set(estimated) == {
+        "log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "brier",
+    }  # fmt: skip
+    for name, (value, low, high) in measured.items():
+        assert low < value < high, name
+        assert abs(estimated[name][0] - value) < (0.04 if name == "log_loss" else 0.02), name
+    sure = said[8000:].max(axis=1).mean()
+    assert sure - measured["accuracy"][0] > 0.08 > 4 * abs(estimated["accuracy"][0] - measured["accuracy"][0])

@@ -1,0 +1,33 @@
+"""What the operator of the performance stage tells its step."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.performance import PerformanceOptions
+from airflow_hops.contract.sources import Source
+from airflow_hops.operators import PerformanceOperator
+
+
+def test_labels_are_files_an_artifact_or_the_servers_feedback() -> None:
+    artifact = {"uri": "file:///store/labels/snapshot", "kind": "snapshot", "fingerprint": "0" * 64}
+
+    def told(labels: Any, **arguments: Any) -> tuple[PerformanceOptions, Any]:
+        operator = PerformanceOperator(task_id="performance", model_name="flights", labels=labels, **arguments)
+        return PerformanceOptions(**operator.step_params({})), operator.step_inputs()["labels"]
+
+    for labels in ("s3://raw/labels.csv", Source("s3://raw/labels.csv"), {"uri": "s3://raw/labels.csv"}):
+        options, given = told(labels, window=timedelta(days=14), ages=[timedelta(hours=6)])
+        assert options.source is not None and options.source["uri"] == "s3://raw/labels.csv" and given is None
+        assert (options.window_s, options.period_s, list(options.ages_s)) == (14 * 86_400, 86_400, [6 * 3600])
+    assert told(None)[0].source is None and told(None)[1] is None
+    options, given = told(artifact, table="arrivals")
+    assert options.source is None and given == artifact and options.table == "arrivals"
+    with pytest.raises(BadInput, match=r"sources\['labels'\] has no field 'url'"):
+        told({"url": "s3://raw"})
+    with pytest.raises(BadInput, match="period is 0 seconds; expected more than 0"):
+        told(None, period=timedelta(0))
