@@ -204,7 +204,7 @@ class Window:
 
 @dataclass
 class Windows:
-    """The windows of one kind: of a user at a site, in a time zone, of a size.
+    """The windows of one kind: of a user at a site, in a time zone.
 
     Attributes:
         context: What they share; Airflow's own 7 MB are fetched once.
@@ -218,7 +218,7 @@ class Windows:
 
 
 @pytest.fixture(scope="package")
-def windows(browser: Browser) -> dict[tuple[Any, ...], Windows]:
+def windows(browser: Browser) -> dict[tuple[str, ...], Windows]:
     """The browser's windows by their kind."""
     return {}
 
@@ -237,7 +237,7 @@ def open_page(
     tmp_path: Path,
     site: Site,
     browser: Browser,
-    windows: dict[tuple[Any, ...], Windows],
+    windows: dict[tuple[str, ...], Windows],
 ) -> Iterator[OpenPage]:
     """Shows a page: ``open_page("plugin/hops", theme="dark", user="viewer")``, by a link or, at first, by loading it.
 
@@ -260,20 +260,20 @@ def open_page(
         height: int = 1000,
         own: bool | str = False,
     ) -> Page:
-        key = (site.url, user, zone, width, height)
+        key = (site.url, user, zone)
         if key not in windows:
-            context = browser.new_context(viewport={"width": width, "height": height}, timezone_id=zone)
+            context = browser.new_context(timezone_id=zone)
             context.set_default_timeout(TIMEOUT_MS)
             windows[key] = Windows(context, site.token(user))
         kind, url = windows[key], f"{site.url}/{path}"
         kind.context.add_cookies([{"name": "_token", "value": kind.token, "url": site.url}])
-        if kind.left and not own:
-            window = kind.left.pop()
-            window.begin(problems_expected=problems_expected)
+        is_new = not kind.left or bool(own)
+        window = Window(kind.context.new_page()) if is_new else kind.left.pop()
+        window.begin(problems_expected=problems_expected)
+        window.page.set_viewport_size({"width": width, "height": height})
+        if not is_new:
             window.follow(url, theme)
         else:
-            window = Window(kind.context.new_page())
-            window.begin(problems_expected=problems_expected)
             window.load(url, theme, own if isinstance(own, str) else "")
         opened.append((window, None if own else kind, site.url))
         return window.page
