@@ -166,9 +166,10 @@ def test_superseded_canary_ends_its_rollout_without_touching_its_successor(pipel
     wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 80, 3: 20}, "the successor's share")
 
 
-@pytest.mark.parametrize(
-    ("params", "services", "message"),
-    [
+def test_bad_settings_are_named_and_change_nothing(pipeline: Pipeline, subtests: pytest.Subtests) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    deployment = pipeline.deploy(pipeline.model("second"))
+    cases: list[tuple[dict[str, Any], dict[str, str], str]] = [
         ({"on_timeout": "promote"}, {}, "on_timeout is 'promote'; expected 'roll_back' or 'leave'"),
         ({"min_requests": 0}, {}, "min_requests is 0; expected 1 or more"),
         ({"bake_time_s": 60.0, "timeout_s": 30.0}, {}, "timeout is 30 s, bake_time 60 s"),
@@ -177,18 +178,14 @@ def test_superseded_canary_ends_its_rollout_without_touching_its_successor(pipel
         ({"steps": [50, 5, 100]}, {}, "steps is [50, 5, 100]"),
         ({"bake_time_s": [1.0, 2.0, 3.0]}, {}, "one duration for all of the 2 steps, or one for each"),
         ({}, {"serving_rest_port": ""}, "set the field 'serving_rest_port'"),
-    ],
-)
-def test_bad_settings_are_named_and_change_nothing(
-    pipeline: Pipeline, params: dict[str, Any], services: dict[str, str], message: str
-) -> None:
-    pipeline.deploy(pipeline.model("first"))
-    deployment = pipeline.deploy(pipeline.model("second"), services=services)
-    with pytest.raises(StepFailed) as caught:
-        pipeline.rollout(deployment, services=services, **params)
-    assert message in str(caught.value)
-    assert not caught.value.retryable
-    assert not pipeline.store.exists(pipeline.runner.last_uri)
+    ]
+    for params, services, message in cases:
+        with subtests.test(message):
+            with pytest.raises(StepFailed) as caught:
+                pipeline.rollout(deployment, services=services, **params)
+            assert message in str(caught.value)
+            assert not caught.value.retryable
+            assert not pipeline.store.exists(pipeline.runner.last_uri)
     assert pipeline.events() == [("deployed", 1), ("canary", 2)]
 
 
