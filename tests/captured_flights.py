@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.serving.capture.parts import labels_table
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.monitoring.stats import RequestKind
@@ -73,6 +72,8 @@ class CaptureFolder:
 
     def label(self, labels: Sequence[CapturedLabel]) -> None:
         """Keeps labels as the server does that was told them."""
+        from airflow_hops.serving.capture.parts import labels_table  # which the Airflow side cannot import
+
         folder = self.path / "flights" / FEEDBACK_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(labels_table(list(labels)), folder / f"20231114T2214{len(list(folder.iterdir())):02d}.parquet")
