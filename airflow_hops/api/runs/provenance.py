@@ -37,7 +37,7 @@ class RunData(Model):
     role: str
     uri: str
     fingerprint: str
-    window: tuple[str | None, str | None] | None
+    window: list[str | None] | None
     rows: dict[str, int]
     """By split or table."""
     made_by: DataProducer | None

@@ -190,5 +190,7 @@ def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
 
 def environment_lock() -> str:
     """The libraries of this environment, as ``pip freeze`` would write them."""
-    found = {f"{each.metadata['Name']}=={each.version}" for each in distributions() if each.metadata["Name"]}
+    # Setuptools puts the packages that it carries on the path; they are not installed.
+    own = [each for each in distributions() if "_vendor" not in Path(str(each.locate_file(""))).parts]
+    found = {f"{each.metadata['Name']}=={each.version}" for each in own if each.metadata["Name"]}
     return "\n".join(sorted(found, key=str.lower)) + "\n"

@@ -1,11 +1,15 @@
 import { Box, Table, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
 import { AppLink } from "src/components/AppLink";
 import { Breakable } from "src/components/Breakable";
+import { ErrorAlert } from "src/components/ErrorAlert";
 import { Toggle } from "src/components/Toggle";
 import { formatDuration, formatNumber } from "src/format";
 import { useQueryFlag } from "src/hooks/useQueryState";
 import { durationOf, isLoss, labelOf, type Names, type Run } from "src/pages/Runs/figures";
-import { runsPath } from "src/routes";
+import { dataRows, libraryRows, type Provenance, statisticsOf } from "src/pages/Runs/provenance";
+import { useProvenance } from "src/pages/Runs/useProvenance";
+import { dataPath, runsPath } from "src/routes";
 
 interface Line {
   name: string;
@@ -14,7 +18,7 @@ interface Line {
   best: number[];
 }
 
-/** Parameters and metrics of some runs side by side; of metrics the best is bold. */
+/** Parameters, metrics, data and libraries of some runs side by side; of metrics the best is bold. */
 export function Differences({ dagId, runs, names }: { dagId: string; runs: readonly Run[]; names: Names }) {
   const [everything, setEverything] = useQueryFlag("all");
   const keep = ({ values }: Line) => values.some((value) => value !== null) && (everything || new Set(values).size > 1);
@@ -22,11 +26,19 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
     .map((name) => ({ name, values: runs.map((run) => run.params[name] ?? null), best: [] }))
     .filter(keep);
   const metrics = names.metrics.map((name) => ofMetric(name, runs)).filter(keep);
+  const { found, isPending, error } = useProvenance(dagId, runs);
+  const [data, libraries] = [dataRows(found), libraryRows(found)].map((rows) =>
+    rows.map((row) => ({ ...row, best: [] })).filter(keep),
+  );
+  const statistics = statisticsOf(found);
   const times = [{ name: "duration", values: runs.map((run) => formatDuration(durationOf(run))), best: [] }].filter(
     keep,
   );
+  const unknown = (isKnown: (each: Provenance) => boolean) =>
+    runs.filter((_, place) => !(found[place] && isKnown(found[place]))).map(labelOf);
   return (
     <Box>
+      {error !== null && <ErrorAlert error={error} />}
       <Toggle mb={2} label="Only differences" checked={!everything} onChange={(checked) => setEverything(!checked)} />
       <Box borderWidth={1} borderRadius="md" overflow="auto" maxH="50vh" tabIndex={0}>
         <Table.Root size="sm" stickyHeader aria-label="Differences of the selected runs">
@@ -50,6 +62,28 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
           </Table.Header>
           <Table.Body>
             <Section title="Parameters" lines={params} width={runs.length} />
+            {!isPending && (
+              <>
+                <Section
+                  title="Data"
+                  lines={data ?? []}
+                  width={runs.length}
+                  unknown={unknown(({ data }) => data.length > 0)}
+                >
+                  {statistics.length > 1 && (
+                    <AppLink to={dataPath(dagId, { artifacts: statistics })} marginInlineStart={3}>
+                      Compare the statistics
+                    </AppLink>
+                  )}
+                </Section>
+                <Section
+                  title="Libraries"
+                  lines={libraries ?? []}
+                  width={runs.length}
+                  unknown={unknown(({ packages }) => packages !== null)}
+                />
+              </>
+            )}
             <Section title="Metrics" lines={metrics} width={runs.length} />
             <Section title="Time" lines={times} width={runs.length} />
           </Table.Body>
@@ -71,13 +105,28 @@ function ofMetric(name: string, runs: readonly Run[]): Line {
   };
 }
 
-function Section({ title, lines, width }: { title: string; lines: readonly Line[]; width: number }) {
+function Section({
+  title,
+  lines,
+  width,
+  unknown = [],
+  children,
+}: {
+  title: string;
+  lines: readonly Line[];
+  width: number;
+  /** The runs of which nothing is known. */
+  unknown?: readonly string[];
+  children?: ReactNode;
+}) {
   return (
     <>
       <Table.Row bg="bg.subtle">
         <Table.Cell colSpan={width + 1} py={1} fontSize="xs" fontWeight="semibold" color="fg.muted">
           {title}
-          {lines.length === 0 && ": the same in all runs"}
+          {unknown.length > 0 && `: not known of ${unknown.join(", ")}`}
+          {lines.length === 0 && unknown.length === 0 && ": the same in all runs"}
+          {children}
         </Table.Cell>
       </Table.Row>
       {lines.map(({ name, values, best }) => (

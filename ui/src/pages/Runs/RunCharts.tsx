@@ -1,10 +1,11 @@
-import { Box, HStack, Link, Text } from "@chakra-ui/react";
+import { Box, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { useChartTheme } from "src/components/chart/theme";
 import { Empty } from "src/components/Empty";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingBox } from "src/components/Loading";
 import { useQuery } from "src/hooks/useQueryState";
+import { CodeDifferences } from "src/pages/Runs/CodeDifferences";
 import type { CurveRun } from "src/pages/Runs/CurveChart";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import { Differences } from "src/pages/Runs/Differences";
@@ -33,12 +34,18 @@ export function RunCharts(props: {
       return <ParallelCoordinates runs={all} names={names} />;
     case "scatter":
       return <RunScatter runs={all} names={names} onOpen={open} />;
-    case "differences":
-      return chosen.length < 2 ? (
+    case "differences": {
+      const [first, second, ...more] = chosen;
+      return first === undefined || second === undefined ? (
         <Empty title="Select two or more runs">Tick them in the table below to see where they differ.</Empty>
       ) : (
-        <Differences dagId={dagId} runs={chosen} names={names} />
+        <Stack gap={5}>
+          <Differences dagId={dagId} runs={chosen} names={names} />
+          <CodeDifferences dagId={dagId} runs={[first, second, ...more]} />
+          <RunCurves dagId={dagId} runs={chosen} selected />
+        </Stack>
       );
+    }
     default:
       return <RunCurves dagId={dagId} runs={all} selected={chosen.length > 0} />;
   }
