@@ -28,7 +28,7 @@ export const dataRows = (found: readonly (Provenance | null)[]): Rows =>
       ...(window ? ([[`${role}: window`, window.map(day).join(" to ")]] as [string, string][]) : []),
       ...Object.entries(rows).map(([split, count]): [string, string] => [
         `${role}: rows of ${split}`,
-        formatNumber(count, 15),
+        formatNumber(count),
       ]),
     ],
   );
