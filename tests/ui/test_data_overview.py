@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from ui.conftest import OpenPage, Site
+from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -98,7 +98,7 @@ def test_a_feature_is_opened_and_left_again(open_page: OpenPage) -> None:
     page.keyboard.press("Escape")
     expect(panel).to_have_count(0)
     page.go_back()
-    page.goto(f"{page.url.partition('&')[0]}&feature=carrier&view=cumulative")
+    follow(page, f"{page.url.partition('&')[0]}&feature=carrier&view=cumulative")
     values = page.get_by_role("region", name="Feature carrier").get_by_role("table", name="Values")
     expect(values.get_by_role("row").nth(1)).to_contain_text("UA")
     page.get_by_role("button", name="Next feature").click()

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from ui.conftest import OpenPage, Site
+from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -199,7 +199,7 @@ def test_filters_by_value_and_by_range_leave_those_rows(open_page: OpenPage) -> 
     page.get_by_role("button", name="Remove the filter by late").click()
     expect(page).not_to_have_url(re.compile("late%3D1"))
     # Nothing is left.
-    page.goto(page.url + "&" + urlencode({"filter": "carrier=no such carrier"}))
+    follow(page, page.url + "&" + urlencode({"filter": "carrier=no such carrier"}))
     expect(page.get_by_text("No row matches the filters")).to_be_visible()
 
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from ui import one_dag_auth_manager
-from ui.conftest import OpenPage, Site
+from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -148,5 +148,5 @@ def test_what_another_dag_made_is_a_box_without_a_name(site: Site, open_page: Op
 def test_nothing_made_yet_says_how_to_begin(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/lineage?dag=fashion_mnist")
     expect(page.get_by_text("No artifacts yet")).to_be_visible()
-    page.goto(f"{page.url.split('?')[0]}?dag={DAG}&version=999")
+    follow(page, f"{page.url.split('?')[0]}?dag={DAG}&version=999")
     expect(page.get_by_text("Version 999 was not found")).to_be_visible()

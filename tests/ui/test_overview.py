@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Route, expect
 
-from ui.conftest import OpenPage, Site
+from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -66,7 +66,7 @@ def test_refused_candidates_and_what_waits_for_a_person_are_told(site: Site, ope
 
     page = open_page()
     page.route(re.compile(f"/hops/api/dags/{DAG}/(overview|models/{MODEL})$"), answer)
-    page.goto(f"{site.url}/plugin/hops/overview?dag={DAG}")
+    follow(page, f"{site.url}/plugin/hops/overview?dag={DAG}")
     waits = page.get_by_role("region", name="Waiting for a decision")
     expect(waits).to_contain_text("Assigned to ann.")
     expect(waits).to_contain_text(": the data set as a whole, a, b, c, d, e, f, g, h, i and 402 more.")

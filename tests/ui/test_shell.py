@@ -12,13 +12,12 @@ from playwright.sync_api import Locator, Page, expect
 from waiting import wait_for
 
 from ui.accessibility import COLOURS, grave_violations
-from ui.conftest import OpenPage, Site
+from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
 DAG = "flights_training"
 MONITOR = "flights_monitoring"
-FOLLOW = "url => { history.pushState(null, '', url); dispatchEvent(new PopStateEvent('popstate')) }"
 DRAWN = "canvases => canvases.map(canvas => canvas.toDataURL()).join()"
 BLANK = f"""canvases => ({DRAWN})(canvases.map(({{ width, height }}) =>
   Object.assign(document.createElement("canvas"), {{ width, height }})))"""
@@ -102,7 +101,7 @@ def test_axe_finds_nothing_serious_on_any_page_light_and_dark(site: Site, open_p
     page = open_page("plugin/hops", theme=themes[0])
     found = []
     for path, button in [(path, None) for path in ("plugin/hops", *paths)] + [("plugin/hops", "Skew"), *opened]:
-        page.evaluate(FOLLOW, f"/{path}")
+        follow(page, f"/{path}")
         page.wait_for_timeout(500)  # until the page before is gone
         expect(page.locator("main h1")).to_be_attached()
         expect(page.locator("[aria-busy=true]")).to_have_count(0)

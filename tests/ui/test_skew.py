@@ -13,7 +13,7 @@ import pytest
 import skew_history
 from playwright.sync_api import Locator, Page, expect
 
-from ui.conftest import OpenPage, Site
+from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -101,7 +101,7 @@ def test_a_fault_and_too_few_rows_are_told_in_words(open_page: OpenPage, weeks: 
     page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp&artifact={_artifact(fault)}")
     expect(page.get_by_text("the data looks faulty")).to_be_visible()
     expect(page.get_by_text("The values look like those of the reference in another unit")).to_be_visible()
-    page.goto(f"{page.url.split('?')[0]}?dag={DAG}&feature=temp&artifact={_artifact(few)}")
+    follow(page, f"{page.url.split('?')[0]}?dag={DAG}&feature=temp&artifact={_artifact(few)}")
     expect(page.get_by_text(f"{few['min_rows']:,} are needed")).to_be_visible()
 
 
