@@ -7,6 +7,7 @@ from airflow.plugins_manager import AirflowPlugin
 from airflow_hops.api.frames import OWN_BASE, PAGES, FrameGuard
 from airflow_hops.api.lazy import LazyApp
 from airflow_hops.api.pages import react_apps
+from airflow_hops.contract.retraining import window_end, window_start
 from airflow_hops.contract.web import URL_PREFIX
 
 
@@ -19,3 +20,4 @@ class HopsPlugin(AirflowPlugin):
         {"name": "hops frames", "middleware": FrameGuard, "kwargs": {"paths": PAGES, "policy": OWN_BASE}}
     ]
     react_apps = react_apps()
+    macros = [window_start, window_end]

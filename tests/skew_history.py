@@ -1,6 +1,6 @@
 """A season of comparisons in Airflow's database: one run a week, as a monitoring DAG leaves them.
 
-The comparisons are real (:mod:`skew_windows`); when they ran, and what was decided, is made up. Run in
+The comparisons are real (:mod:`skew_windows`), and so is what a policy decides; when they ran is made up. Run in
 the environment of a site: ``python tests/skew_history.py <runtime's Python> <store> <DAG> <weeks>``.
 """
 
@@ -15,10 +15,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.retraining import (
+    AnyOf,
+    Budget,
+    Decision,
+    Drift,
+    NewRows,
+    RetrainingPolicy,
+    Situation,
+    decide,
+)
+
 SCRIPT = Path(__file__).parent / "skew_windows.py"
 RESULT = "artifact: "
 FIRST = datetime(2026, 7, 6, 6, tzinfo=UTC)
-COOLDOWN = timedelta(weeks=3)
+POLICY = RetrainingPolicy(
+    when=AnyOf(Drift(), NewRows(6000)), cooldown=timedelta(weeks=3), budget=Budget(6, timedelta(days=180))
+)
 
 
 def make_reports(python: str, store: str, dag_id: str, task_id: str, weeks: int) -> list[dict[str, Any]]:
@@ -55,15 +69,12 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
     from sqlalchemy import update
 
-    from airflow_hops.contract.skew import SkewProperties
     from airflow_hops.contract.web import REFUSED_KEY
-    from airflow_hops.operators.retraining import _why_not
 
     dag: Any = SerializedDagModel.get_dag(dag_id)
-    asked: datetime | None = None
+    previous: Decision | None = None
     for week, report in enumerate(reports):
         run_id, at = _run_id(week), FIRST + timedelta(weeks=week)
-        verdict = report["properties"]["verdict"]
         with create_session() as session:
             dag.create_dagrun(
                 run_id=run_id, logical_date=at, data_interval=DataInterval(at, at), run_after=at,
@@ -71,19 +82,10 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
                 start_date=at, session=session,
             )  # fmt: skip
             session.flush()
-            said: Any = {"skew": report["uri"]}
-            if verdict != "drift":
-                why = "pipeline_fault" if verdict == "pipeline_fault" else "verdict"
-                said |= {"why": why, "reason": _why_not(SkewProperties.from_dict(report["properties"]))}
-            elif asked is not None and at - asked < COOLDOWN:
-                said |= {
-                    "why": "cooldown",
-                    "reason": f"already requested at {asked.isoformat()} for the same training data",
-                }
-            else:
-                asked = at
-                said |= {"reason": f"{', '.join(report['properties']['drifted'])} drifted from the training data"}
-            refused = "why" in said
+            previous = decide(POLICY, Situation.of(Artifact.from_dict(report), at), previous)
+            refused = not previous.requested
+            said = {"skew": report["uri"], "reason": previous.reason, **({"why": previous.why} if refused else {})}
+            said |= {name: previous.to_dict()[name] for name in ("at", "findings", "limits")}
             XComModel.set(
                 key=XCOM_RETURN_KEY, value=report, task_id=task_id, dag_id=dag_id, run_id=run_id, session=session
             )

@@ -11,6 +11,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ import pytest
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.operators.ingest import _take_up_requests
+from airflow_hops.store import ArtifactStore
 from airflow_hops.store.source_files import fingerprint_of_sources, list_files
 
 pytestmark = pytest.mark.runtime
@@ -331,29 +334,62 @@ def test_a_source_knows_its_fields() -> None:
         Source("/data/t.xml", format="xml")
 
 
-def test_a_triggering_asset_event_moves_the_end_of_the_window() -> None:
+def triggered_by(*extras: dict[str, Any], run_id: str = "first") -> Any:
+    """The context of a run that asset events with these extras have triggered."""
     from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
     from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
-    from airflow_hops.operators import IngestOperator
-
-    def event(extra: dict[str, Any]) -> Any:
-        return AssetEventDagRunReferenceResult.model_validate(
+    events = [
+        AssetEventDagRunReferenceResult.model_validate(
             {"asset": {"name": "drifted", "uri": "drifted", "extra": {}}, "extra": extra, "source_task_id": None,
              "source_dag_id": None, "source_run_id": None, "source_map_index": None, "source_aliases": [],
              "timestamp": "2013-08-01T00:00:00Z"}
-        )  # fmt: skip
+        )
+        for extra in extras
+    ]  # fmt: skip
+    ti = SimpleNamespace(
+        dag_id="training", run_id=run_id, task_id="ingest", map_index=-1, try_number=1, xcom_push=lambda **_: None
+    )
+    return {"triggering_asset_events": TriggeringAssetEventsAccessor.build(events), "ti": ti}
+
+
+@pytest.mark.parametrize(
+    ("extras", "start", "end"),
+    [
+        ([], "2013-01-01", "2013-04-01"),
+        ([{}, {"window_end": "2013-07-01T00:00:00Z"}], "2013-01-01", "2013-07-01T00:00:00Z"),
+        ([{"window_end": "2013-07-01T12:00:00+00:00"}, {"window_end": "2013-07-01T10:00:00-05:00"}],
+         "2013-01-01", "2013-07-01T10:00:00-05:00"),
+        ([{"window_start": "2013-03-01", "window_end": "2013-07-01"}, {"window_end": "2013-06-01"}],
+         "2013-03-01", "2013-07-01"),
+    ],
+)  # fmt: skip
+def test_a_triggering_asset_event_moves_the_window(extras: list[dict[str, Any]], start: str, end: str) -> None:
+    from jinja2 import Environment
+
+    from airflow_hops.operators import IngestOperator
+    from airflow_hops.plugin import HopsPlugin
 
     operator = IngestOperator(
         task_id="ingest", sources={"t": "/t.csv"}, window_start="2013-01-01", window_end="2013-04-01"
     )
-    for extras, expected in (
-        ([], "2013-04-01"),
-        ([{}, {"window_end": "2013-07-01T00:00:00Z"}], "2013-07-01T00:00:00Z"),
-        ([{"window_end": "2013-07-01T12:00:00+00:00"}, {"window_end": "2013-07-01T10:00:00-05:00"}],
-         "2013-07-01T10:00:00-05:00"),
-    ):  # fmt: skip
-        events = TriggeringAssetEventsAccessor.build(event(extra) for extra in extras)
-        params = operator.step_params({"triggering_asset_events": events})  # type: ignore[typeddict-item]
-        assert params["window_end"] == expected
-        assert params["window_start"] == "2013-01-01"
+    context = triggered_by(*extras)
+    params = operator.step_params(context)
+    assert (params["window_start"], params["window_end"]) == (start, end)
+    macros = {function.__name__: function for function in HopsPlugin.macros}
+    template = Environment().from_string(
+        "{{ window_start(events, '2013-01-01') }} {{ window_end(events, '2013-04-01') }}"
+    )
+    assert template.render(events=context["triggering_asset_events"], **macros) == f"{start} {end}"
+
+
+def test_a_request_is_taken_up_by_one_run(tmp_path: Path) -> None:
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    store, cause = ArtifactStore(str(tmp_path)), {"cause": "c0ffee"}
+    for _ in range(2):  # and by its retry
+        _take_up_requests(store, triggered_by(cause))
+    with pytest.raises(AirflowSkipException, match="has been taken up by run first"):
+        _take_up_requests(store, triggered_by(cause, cause, run_id="second"))
+    for extras in ([cause, {"cause": "decaf"}], [cause, {}], [{}], []):
+        _take_up_requests(store, triggered_by(*extras, run_id="second"))

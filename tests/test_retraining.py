@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import Asset
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.contract.retraining import Decision, RetrainingPolicy, Situation, decide
+from airflow_hops.operators.retraining import NOT_NOW, RETRAIN, RequestRetrainingOperator
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import write_record
+from airflow_hops.store.retraining import DecisionLog, take_up
 
 
-def skew(verdict: str = "drift", fingerprint: str = "training-data-of-version-1") -> dict[str, Any]:
+def skew(
+    verdict: str = "drift", fingerprint: str = "training-data-of-version-1", day: str = "2013-07-01"
+) -> dict[str, Any]:
     return {
         "uri": "file:///store/monitoring/run/skew/skew",
         "kind": "skew",
-        "fingerprint": "s",
+        "fingerprint": f"{verdict} {fingerprint} {day}",
         "properties": {
             "verdict": verdict,
             "drifted": ["temp", "dewp"] if verdict == "drift" else [],
-            "window_end": "2013-07-01T00:00:00+00:00",
+            "window_end": f"{day}T00:00:00+00:00",
             "reference": {
                 "model": "flights",
                 "version": 1,
@@ -40,12 +52,21 @@ class Requests:
     def __init__(self, run_dag: Any, store: ArtifactStore) -> None:
         self._run_dag, self.store = run_dag, store
 
-    def __call__(self, report: Any) -> tuple[str, list[dict[str, Any]]]:
+    def take_up(self) -> None:
+        """Has a run that is over take up the last request."""
+        take_up(self.store, self.causes()[-1], Producer("training", "ended", "ingest"))
+
+    def causes(self) -> list[str]:
+        """What was requested so far, as the newest decision counts it."""
+        log = DecisionLog(self.store, Producer("retraining", "", "request"))
+        return [request.cause for request in log.newest(log.names())[0].decision.requests]
+
+    def __call__(self, report: Any, **conf: str) -> tuple[str, list[dict[str, Any]]]:
         from airflow.models.asset import AssetEvent
         from airflow.utils.session import create_session
         from sqlalchemy import select
 
-        run = self._run_dag("retraining", {"skew": report})
+        run = self._run_dag("retraining", {"skew": report, **conf})
         (task,) = run.get_task_instances()
         with create_session() as session:
             events = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == run.run_id)).all()
@@ -62,14 +83,17 @@ def request_retraining(run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_drift_makes_an_event_with_the_window_and_the_reason(request_retraining: Requests) -> None:
     state, events = request_retraining(skew())
     assert state == "success"
-    assert events == [
-        {
-            "window_end": "2013-07-01T00:00:00+00:00",
-            "drifted": ["temp", "dewp"],
-            "skew": "file:///store/monitoring/run/skew/skew",
-            "reason": "temp, dewp drifted from the training data of version 1",
-        }
-    ]
+    (event,) = events
+    decision = json.loads(request_retraining.store.read_text(event.pop("decision")))
+    assert decision["outcome"] == "requested"
+    assert decision["cause"] == event.pop("cause")
+    assert [each["condition"] for each in decision["findings"]] == ["drift", "any_of"]
+    assert event == {
+        "window_end": "2013-07-01T00:00:00+00:00",
+        "drifted": ["temp", "dewp"],
+        "skew": "file:///store/monitoring/run/skew/skew",
+        "reason": "temp, dewp drifted from the training data of version 1",
+    }
 
 
 @pytest.mark.parametrize("verdict", ["stable", "insufficient", "pipeline_fault"])
@@ -107,21 +131,24 @@ def test_the_same_reference_is_not_asked_for_again_within_the_cooldown(
     request_retraining: Requests, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert request_retraining(skew())[0] == "success"
+    request_retraining.take_up()
     assert request_retraining(skew()) == ("skipped", [])
     output = capfd.readouterr()
-    assert "already requested by run" in output.out + output.err
+    assert "cooldown until 2013-07-01 01:00 (requested at 2013-07-01)" in output.out + output.err
+    assert request_retraining(skew(day="2013-07-02"))[0] == "success"  # by the data's time
     # After a retraining the reference is another one.
-    assert request_retraining(skew(fingerprint="training-data-of-version-2"))[0] == "success"
+    assert request_retraining(skew(day="2013-07-02", fingerprint="training-data-of-version-2"))[0] == "success"
 
 
-def test_the_cooldown_ends(request_retraining: Requests) -> None:
+def test_a_request_is_under_way_until_the_run_that_took_it_up_has_ended(
+    request_retraining: Requests, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert request_retraining(skew())[0] == "success"
-    store = request_retraining.store
-    uri = store.uri("_state", "retraining", "request", "requested.json")
-    asked = json.loads(store.read_text(uri))
-    asked["training-data-of-version-1"]["at"] = "2020-01-01T00:00:00+00:00"
-    store.write_text(uri, json.dumps(asked))
-    assert request_retraining(skew())[0] == "success"
+    assert request_retraining(skew(day="2013-08-01")) == ("skipped", [])
+    output = capfd.readouterr()
+    assert "no run has taken it up yet" in output.out + output.err
+    request_retraining.take_up()
+    assert request_retraining(skew(day="2013-08-01"))[0] == "success"
 
 
 def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +160,79 @@ def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: py
     assert "version 2 of model 'flights' is being rolled out" in output.out + output.err
     write_record(store, "flights", ModelRecord(champion))
     assert request_retraining(skew())[0] == "success"
+
+
+def test_a_request_whose_task_was_killed_before_its_event_is_made_again_once(
+    request_retraining: Requests, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import update
+
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            request_retraining(skew(), dies_when="request")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    (cause,) = request_retraining.causes()
+    # As long as a retry may come, the request is its.
+    assert request_retraining(skew(day="2013-07-02")) == ("skipped", [])
+    assert "is about to request it" in "".join(capfd.readouterr())
+    with create_session() as session:  # as the scheduler does of a task without a heartbeat
+        killed = TaskInstance.dag_id == "retraining", TaskInstance.state == TaskInstanceState.RUNNING
+        session.execute(update(TaskInstance).where(*killed).values(state=TaskInstanceState.FAILED))
+    state, (event,) = request_retraining(skew(day="2013-07-03"))
+    assert (state, event["cause"], event["window_end"]) == ("success", cause, "2013-07-03T00:00:00+00:00")
+    assert request_retraining.causes() == [cause]
+    assert request_retraining(skew(day="2013-07-04")) == ("skipped", [])  # it is under way now
+
+
+def test_a_retry_takes_the_decision_that_its_run_has_recorded(request_retraining: Requests) -> None:
+    operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("asked"))
+    report = Artifact.from_dict(skew())
+
+    def decided(run_id: str, report: Artifact) -> tuple[str, Decision]:
+        ti = SimpleNamespace(
+            dag_id="d", run_id=run_id, task_id="request", map_index=-1, try_number=1,
+            get_task_states=lambda *_, **__: {"first": {"request": "running"}},
+        )  # fmt: skip
+        run = SimpleNamespace(logical_date=datetime.now(UTC))
+        recorded, *_ = operator._decided({"ti": ti, "dag_run": run}, report)  # type: ignore[typeddict-item]
+        return recorded.uri, recorded.decision
+
+    uri, first = decided("first", report)
+    assert first.requested
+    again, retried = decided("first", report)
+    assert (again, retried.to_dict()) == (uri, first.to_dict())
+    assert decided("second", report)[1].why == "in_flight"
+    # Its comparison was made anew, before the event: the request is the same, of what is found now.
+    anew = decided("first", replace(report, fingerprint="anew"))[1]
+    assert (anew.requested, anew.cause, len(anew.requests)) == (True, first.cause, 1)
+
+
+def test_people_are_told_when_drift_begins_of_requests_and_when_they_stop(
+    request_retraining: Requests, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    for day in range(1, 7):
+        request_retraining(skew(day=f"2013-07-0{day}"), told=str(told))
+        request_retraining.take_up()
+    assert told.read_text().splitlines() == ["drift: requested", *["request: requested"] * 3, "stop: rejected"]
+
+
+@pytest.mark.parametrize(("choice", "outcome"), [(RETRAIN, "requested"), (NOT_NOW, "refused")])
+def test_a_person_is_asked_first_where_the_policy_says_so(choice: str, outcome: str) -> None:
+    policy = RetrainingPolicy(ask=True)
+    operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("asked"), policy=policy)
+    operator._answer = {"choice": choice, "by": "Ada", "note": "holidays"}
+    situation = Situation.of(Artifact.from_dict(skew()), datetime.now(UTC))
+    decision = operator._answered({}, decide(policy, situation))  # type: ignore[typeddict-item]
+    assert decision.outcome == outcome
+    assert decision.reason.endswith("; Ada agreed: holidays" if choice == RETRAIN else "; Ada refused: holidays")
+    with pytest.raises(BadInput, match="cooldown goes without policy"):
+        RequestRetrainingOperator(task_id="r", skew={}, asset=Asset("a"), policy=policy, cooldown=timedelta(1))
 
 
 def test_something_that_is_no_skew_report_fails(request_retraining: Requests) -> None:

@@ -71,6 +71,7 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
     for each in situations:
         # As it is read from the store.
         before = Decision.from_dict(json.loads(json.dumps(made[-1].to_dict()))) if made else None
+        assert before is None or before.memory == made[-1].memory
         made.append(decide(policy, each, before))
     return made
 

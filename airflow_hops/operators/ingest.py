@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.protocol import StepResult
+from airflow_hops.contract.retraining import extras, requested_window
 from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.base import HopsOperator, producer_of, skipped
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.retraining import take_up
 from airflow_hops.store.source_files import fingerprint_of_sources
 
 if TYPE_CHECKING:
@@ -23,8 +26,9 @@ __all__ = ["IngestOperator", "Source"]
 class IngestOperator(HopsOperator):
     """Reads raw tables in a window of time into one ``snapshot``: a folder of Parquet files for each table.
 
-    Where the DAG run was triggered by an asset event whose ``extra`` has ``window_end``, as the skew monitor's request
-    for a retraining does, the window ends there, whatever ``window_end`` says.
+    Where the DAG run was triggered by an asset event whose ``extra`` has ``window_end``, as a monitor's request for a
+    retraining does, the window ends there, whatever ``window_end`` says; and likewise begins, if it has
+    ``window_start``. A request that another run has taken up already skips the task.
 
     Example::
 
@@ -72,15 +76,20 @@ class IngestOperator(HopsOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """The sources and the window, which a triggering asset event may extend."""
-        window_end = str(self.window_end) if self.window_end else None
-        if requested := requested_window_end(context):
-            self.log.info("The triggering asset event asks for window_end %s (instead of %s)", requested, window_end)
-            window_end = requested
+        start, end = requested_window(context.get("triggering_asset_events"))
+        if end:
+            self.log.info("The triggering asset event asks for the window %s to %s", start or self.window_start, end)
+        start, end = start or self.window_start, end or self.window_end
         return {
             "sources": self.sources,
-            "window_start": str(self.window_start) if self.window_start else None,
-            "window_end": window_end,
+            "window_start": str(start) if start else None,
+            "window_end": str(end) if end else None,
         }
+
+    def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
+        """Runs the step, unless other runs train for all that this one was triggered for."""
+        _take_up_requests(hook.store, context)
+        return super().run_step(hook, context)
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """The state of the files, so that a changed one is read anew."""
@@ -88,16 +97,15 @@ class IngestOperator(HopsOperator):
         return {"sources": fingerprint_of_sources(sources)}
 
 
-def requested_window_end(context: Context) -> str | None:
-    """The latest ``window_end`` in the extras of the asset events that triggered the DAG run, or None."""
-    events = (event for events in (context.get("triggering_asset_events") or {}).values() for event in events)
-    ends = [str(event.extra["window_end"]) for event in events if (event.extra or {}).get("window_end")]
-    return max(ends, default=None, key=_as_utc)
+def _take_up_requests(store: ArtifactStore, context: Context) -> None:
+    """Takes up the requests for retraining that triggered the run.
 
-
-def _as_utc(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadInput(f"the asset event's window_end is {text!r}, expected a time in ISO 8601") from error
-    return time.replace(tzinfo=time.tzinfo or UTC)
+    Raises:
+        AirflowSkipException: other runs of the DAG have taken up all of them.
+    """
+    causes = [extra.get("cause") for extra in extras(context.get("triggering_asset_events"))]
+    producer = producer_of(context)
+    takers = [take_up(store, cause, producer)["run_id"] for cause in causes if cause]
+    if takers and len(takers) == len(causes) and producer.run_id not in takers:
+        names = " and ".join(sorted(set(takers)))
+        raise skipped(context["ti"], f"the request for this retraining has been taken up by run {names}")

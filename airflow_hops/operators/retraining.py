@@ -1,42 +1,84 @@
-"""Requests a retraining, as an asset event, when the served requests have drifted."""
+"""Decides after each comparison whether to request a retraining, and requests it with an asset event."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import Asset, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import Asset, BaseOperator, Param
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
+from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.contract.skew import PIPELINE_FAULT, SkewProperties
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.contract.json_fields import as_json
+from airflow_hops.contract.model_record import by_whom
+from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.contract.retraining import (
+    Decision,
+    Memory,
+    Request,
+    RetrainingPolicy,
+    Situation,
+    as_utc,
+    decide,
+)
+from airflow_hops.contract.skew import DRIFT, SkewProperties
+from airflow_hops.contract.times import now, seconds_since
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import skipped
+from airflow_hops.operators.base import producer_of, skipped
 from airflow_hops.operators.links import LineageLink, SkewLink
+from airflow_hops.operators.notifying import Notifier, notify
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import read_record
+from airflow_hops.store.retraining import DecisionLog, RecordedDecision, taken_up_by
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+RETRAIN, NOT_NOW = "Retrain", "Not now"
+"""The answers to choose from where a person is asked."""
+
+_TAKEN_UP_WITHIN = timedelta(hours=1)
+"""How long a request that no run has taken up yet counts as under way."""
+_GOING_TO_RUN = {
+    "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred", "awaiting_input",
+    "None",
+}  # fmt: skip
+_STOPS = {"monitor", "rejected", "budget"}
+"""Refusals that a person should know of."""
+_AT_ONCE = 20
+
 
 class RequestRetrainingOperator(BaseOperator):
-    """Emits an asset event if the verdict of a skew report is "drift"; otherwise the task is skipped with the reason.
+    """Emits an asset event if the policy says so; otherwise the task is skipped with the reason.
 
-    It asks once for the same training data within the cooldown, and not while a challenger is being rolled out. It
-    never asks for a broken pipeline ("pipeline_fault"), whose features and faults are in the reason. The event's
-    ``extra`` holds ``window_end``, ``drifted``, ``skew`` (the report's URI) and ``reason``. No step is started. A skip
-    leaves the XCom ``refused``: ``why`` ("verdict", "pipeline_fault", "rollout" or "cooldown"), ``reason`` in words,
-    and ``skew``.
+    Each comparison leads to one decision, a file of the store that is written once. Its time is that of the compared
+    data. A retry takes the decision that its run has recorded, and emits the event again; a request whose event was
+    never emitted, as its task was killed and not retried, is made again with the next decision, with the same
+    ``cause``. A training DAG that begins with an ``IngestOperator`` takes up each cause once.
+
+    The event's ``extra`` holds ``window_start`` and ``window_end`` (the data to train on), ``drifted``, ``skew`` (the
+    report's URI), ``reason``, ``cause`` and ``decision`` (its URI). The XCom holds this and what the conditions found;
+    a skip leaves the XCom ``refused`` with the same, and ``why``: "monitor", "verdict" (no reason), the kind of the
+    condition that forbids it ("pipeline_fault", "rollout", "rejected"), "in_flight", "cooldown", "budget" or "person".
 
     Args:
         skew: The output of ``SkewOperator``. (templated)
         asset: The asset whose event is the request; schedule the training DAG on it.
-        cooldown: How long it does not ask again for the same training data.
+        policy: When to ask; None for drift, with ``cooldown``.
+        cooldown: Instead of ``policy``: how long it does not ask again for the same training data; a day by default.
+        on_drift: Notifiers for when drift begins. Their templates can name ``decision``, a
+            :class:`~airflow_hops.contract.retraining.Decision`, and ``decision.reason``. A retry tells again.
+        on_request: Notifiers for each request.
+        on_stop: Notifiers for when requests stop: the budget is spent, candidates were rejected in a row, or something
+            is wrong with the monitor itself.
         hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: As ``BaseOperator``.
+
+    Raises:
+        BadInput: ``policy`` is not one, or is given with ``cooldown``.
     """
 
     template_fields: Sequence[str] = ("skew", "hops_conn_id")
@@ -48,86 +90,197 @@ class RequestRetrainingOperator(BaseOperator):
         *,
         skew: Any,
         asset: Asset,
-        cooldown: timedelta = timedelta(days=1),
+        policy: RetrainingPolicy | None = None,
+        cooldown: timedelta | None = None,
+        on_drift: Notifier | Sequence[Notifier] = (),
+        on_request: Notifier | Sequence[Notifier] = (),
+        on_stop: Notifier | Sequence[Notifier] = (),
         hops_conn_id: str = RuntimeHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(outlets=[*kwargs.pop("outlets", []), asset], **kwargs)
+        if policy is None:
+            policy = RetrainingPolicy(cooldown=cooldown or timedelta(days=1), champion_ends_cooldown=True)
+        elif cooldown is not None:
+            raise BadInput(f"{self.task_id}: cooldown goes without policy; the policy has its own")
+        elif not isinstance(policy, RetrainingPolicy):
+            raise BadInput(f"{self.task_id}: policy is {policy!r}, expected a RetrainingPolicy")
         self.skew = skew
         self.asset = asset
-        self.cooldown = cooldown
+        self.policy = policy
+        self.on_drift = on_drift
+        self.on_request = on_request
+        self.on_stop = on_stop
         self.hops_conn_id = hops_conn_id
+        self._answer: Mapping[str, str] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Asks for a retraining, or raises with the reason why not."""
+        """Requests a retraining, or raises with the reason why not."""
         try:
-            skew = Artifact.from_dict(self.skew)
+            report = Artifact.from_dict(self.skew)
         except BadInput as error:
             raise AirflowFailException(f"input 'skew': {error}") from error
         try:
-            store = RuntimeHook(self.hops_conn_id).store
-        except BadInput as error:
-            raise AirflowFailException(str(error)) from error
-        facts = SkewProperties.of(skew)
-        ti = context["ti"]
-        if facts.why_not_learnt is not None:
-            raise skipped(ti, _why_not(facts), why=facts.why_not_learnt, skew=skew.uri)
-        reference = facts.reference
-        challenger = _challenger(store, reference.model) if reference.model else None
-        if challenger is not None:
-            raise skipped(
-                ti,
-                f"version {challenger} of model {reference.model!r} is being rolled out: its outcome must be known "
-                "first",
-                why="rollout",
-                skew=skew.uri,
-            )
-        state_uri = store.uri("_state", ti.dag_id, ti.task_id, "requested.json")
-        requested, now = _read(store, state_uri), datetime.now(UTC)
-        before = requested.get(reference.fingerprint)
-        # The same run may ask again: a retry whose first try was ended before its event.
-        if before is not None and before["run_id"] != ti.run_id:
-            passed = now - datetime.fromisoformat(before["at"])
-            if passed < self.cooldown:
-                raise skipped(
-                    ti,
-                    f"already requested by run {before['run_id']} at {before['at']} for the same training data "
-                    f"({reference.statistics}); the cooldown of {self.cooldown} ends in {self.cooldown - passed}",
-                    why="cooldown",
-                    skew=skew.uri,
-                )
-        since = f"the training data of version {reference.version}" if reference.version else reference.statistics
-        reason = f"{', '.join(facts.drifted)} drifted from {since}"
-        extra: dict[str, Any] = {
-            "window_end": facts.window_end,
-            "drifted": list(facts.drifted),
-            "skew": skew.uri,
-            "reason": reason,
-        }
+            recorded, drift_began, stopped = self._decided(context, report)
+        except HopsError as error:
+            raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error
+        decision = recorded.decision
+        if drift_began:
+            notify(self.on_drift, context, decision=decision)
+        facts = {"skew": report.uri, "decision": recorded.uri, "cause": decision.cause}
+        found = {"at": decision.at, "findings": as_json(decision.findings), "limits": list(decision.limits)}
+        if not decision.requested:
+            if stopped:
+                notify(self.on_stop, context, decision=decision)
+            raise skipped(context["ti"], decision.reason, why=decision.why, **facts, **found)
+        notify(self.on_request, context, decision=decision)
+        start, end = decision.window
+        drifted = list(SkewProperties.of(report).drifted)
+        window = {"window_end": end} if start is None else {"window_start": start, "window_end": end}
+        extra: dict[str, Any] = {**window, "drifted": drifted, "reason": decision.reason, **facts}
         context["outlet_events"][self.asset].extra = extra
-        entry = {"at": now.isoformat(timespec="seconds"), "run_id": ti.run_id}
-        store.write_text(state_uri, json.dumps({**requested, reference.fingerprint: entry}, indent=1))
-        self.log.info("Retraining requested: %s", reason)
-        return extra
+        self.log.info("Retraining requested: %s", decision.reason)
+        return {**extra, **found}
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Goes on with what the person answered.
+
+        Args:
+            context: Airflow's.
+            event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``.
+        """
+        if "error" in event:
+            raise AirflowFailException(f"the question could not be answered: {event['error']}")
+        (choice,), user = event["chosen_options"], event.get("responded_by_user")
+        self._answer = {
+            "choice": choice,
+            "by": user["name"] or user["id"] if user else "somebody",
+            "note": str((event.get("params_input") or {}).get("note") or "").strip(),
+        }
+        self.log.info("Answer: %r by %s", choice, self._answer["by"])
+        return self.execute(context)
+
+    def _decided(self, context: Context, report: Artifact) -> tuple[RecordedDecision, bool, bool]:
+        """The decision, and whether with it drift begins, or requests stop."""
+        producer = producer_of(context)
+        store = RuntimeHook(self.hops_conn_id).store
+        log = DecisionLog(store, producer)
+        for _ in range(_AT_ONCE):
+            names = log.names()
+            mine = log.newest(names)
+            other = mine.pop() if mine and mine[-1].by != by_whom(producer) else None
+            before = other.decision if other else None
+            if mine and _is_request_for(mine[0].decision, report):
+                recorded = mine[0]
+            else:
+                previous = before
+                if mine:  # what this run has counted is counted anew; what it has requested stays
+                    memory, requests = before.memory if before else Memory(), mine[0].decision.requests
+                    previous = replace(before or mine[0].decision, memory=memory, requests=requests)
+                decision = decide(self.policy, self._situation(context, store, report, previous), previous)
+                decision = self._answered(context, _made_by(decision, producer))
+                try:
+                    recorded = log.append(names, decision)
+                except FileExistsError:
+                    continue  # another run has decided since
+            decision = recorded.decision
+            drifts = SkewProperties.of(report).verdict == DRIFT
+            began = drifts and not (before and before.memory.drifting)
+            stopped = decision.why in _STOPS and not (before and before.why == decision.why)
+            return recorded, began, stopped
+        raise HopsError(f"{log.folder}: {_AT_ONCE} other decisions came in between; let one run decide at a time")
+
+    def _situation(
+        self, context: Context, store: ArtifactStore, report: Artifact, previous: Decision | None
+    ) -> Situation:
+        skew, last = SkewProperties.of(report), previous.requests[-1] if previous and previous.requests else None
+        known: dict[str, Any] = {}
+        model, version = skew.reference.model, skew.reference.version
+        if model:
+            record = read_record(store, model)
+            if record.challenger is not None:
+                known["rollout"] = (
+                    f"version {record.challenger.version} of model {model!r} is being rolled out: its outcome must be "
+                    "known first"
+                )
+            champion = record.champion
+            if champion is not None and champion.version == version:
+                known["trained_until"] = _end(ModelProperties.of(champion.model).window)
+            elif champion is not None and record.served(version or 0) is None:
+                known["in_flight"] = f"version {champion.version} has become the champion since the comparison"
+        else:
+            known["trained_until"] = _end((skew.windows or {}).get("reference"))
+        if last is not None and not last.refused and last.reference == skew.reference.fingerprint:
+            coming = _under_way(context, store, last)
+            if coming is None:
+                known["unsent"] = frozenset([last.cause])
+            elif coming:
+                known.setdefault("in_flight", coming)
+        run = context["dag_run"]
+        return Situation.of(report, run.logical_date or run.run_after, **known)
+
+    def _answered(self, context: Context, decision: Decision) -> Decision:
+        """The decision after a person was asked, where the policy says so.
+
+        Raises:
+            TaskAwaitingInput: the person has not been asked.
+        """
+        if not decision.requested or not self.policy.ask:
+            return decision
+        if self._answer is None:
+            self._ask(context, decision)
+        by, note = self._answer["by"], self._answer["note"]
+        if self._answer["choice"] == NOT_NOW:
+            return decision.refused_by(by, note)
+        return replace(decision, reason=f"{decision.reason}; {by} agreed" + (f": {note}" if note else ""))
+
+    def _ask(self, context: Context, decision: Decision) -> NoReturn:
+        start, end = decision.window
+        body = f"{decision.reason}. It would learn from {start or 'the beginning'} to {end or 'the end'}."
+        upsert_hitl_detail(
+            ti_id=context["ti"].id,
+            subject=f"{self.dag_id}: should the model be trained again?",
+            body=body,
+            options=[RETRAIN, NOT_NOW],
+            params={"note": Param("", description="Why; kept with the decision", type=["string", "null"]).serialize()},
+        )
+        self.log.info("Asked: %s", body)
+        raise TaskAwaitingInput(method_name="execute_complete", kwargs={}, timeout=None)
 
 
-def _why_not(facts: SkewProperties) -> str:
-    """Why a verdict other than "drift" is no reason to retrain."""
-    if facts.verdict != PIPELINE_FAULT:
-        return f"the verdict is {facts.verdict!r}: there is nothing to retrain for"
-    causes = facts.causes or dict.fromkeys(facts.lost, "all_missing")
-    found = ", ".join(f"{name} ({cause})" for name, cause in causes.items())
-    return f"the verdict is 'pipeline_fault': {found}; correct the source of the model's features: retraining would "
-    "learn the fault"
+def _is_request_for(decision: Decision, report: Artifact) -> bool:
+    """Whether a decision is to be carried out again: a refusal is decided anew when somebody clears its task."""
+    return decision.requested and decision.basis.get("fingerprint") == report.fingerprint
 
 
-def _challenger(store: ArtifactStore, model_name: str) -> int | None:
-    challenger = read_record(store, model_name).challenger
-    return challenger.version if challenger else None
+def _made_by(decision: Decision, producer: Producer) -> Decision:
+    """The decision with who makes its request."""
+    by = {**by_whom(producer), "map_index": producer.map_index}
+    requests = tuple(each if each.by else replace(each, made=now(), by=by) for each in decision.requests)
+    return replace(decision, requests=requests)
 
 
-def _read(store: ArtifactStore, uri: str) -> dict[str, Any]:
-    try:
-        return dict(store.read_json(uri))
-    except FileNotFoundError:
-        return {}
+def _end(window: Sequence[str | None] | None) -> datetime | None:
+    return as_utc(window[1]) if window and window[1] else None
+
+
+def _under_way(context: Context, store: ArtifactStore, request: Request) -> str | None:
+    """Why an earlier request is under way; empty if it is over, None if its event was never emitted."""
+    ti, by = context["ti"], request.by
+    trainers = taken_up_by(store, request.cause)
+    for each in trainers:
+        if ti.get_dr_count(each["dag_id"], run_ids=[each["run_id"]], states=["queued", "running"]):
+            return f"run {each['run_id']} of {each['dag_id']} is training for the request of {request.at}"
+    if trainers:
+        return ""
+    if by.get("run_id") == ti.run_id:
+        return None
+    task = by["task_id"] if by["map_index"] < 0 else f"{by['task_id']}_{by['map_index']}"
+    states = ti.get_task_states(by["dag_id"], task_ids=[by["task_id"]], run_ids=[by["run_id"]]).get(by["run_id"], {})
+    state = str(states[task]) if task in states else "success"
+    if state in _GOING_TO_RUN:
+        return f"run {by['run_id']} is about to request it"
+    if state != "success":
+        return None
+    recent = seconds_since(request.made) < _TAKEN_UP_WITHIN.total_seconds()
+    return f"requested by run {by['run_id']} at {request.made}; no run has taken it up yet" * recent

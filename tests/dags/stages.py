@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
@@ -42,7 +47,19 @@ with DAG("monitoring", schedule=None, render_template_as_native_obj=True):
 with DAG("deploys_trains", schedule=None):
     DeployModelOperator(task_id="deploy", model={}, model_name="trains")
 
+
+def told(kind: str, context: Any) -> None:
+    """Notes what a person is told, in a file of the run's configuration; or ends the process, where that says so."""
+    conf = context["dag_run"].conf
+    if conf.get("dies_when") == kind:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "told" in conf:
+        with Path(conf["told"]).open("a") as file:
+            file.write(f"{kind}: {context['decision'].why or 'requested'}\n")
+
+
 with DAG("retraining", schedule=None, render_template_as_native_obj=True):
     RequestRetrainingOperator(
-        task_id="request", skew="{{ dag_run.conf['skew'] }}", asset=RETRAINING, cooldown=timedelta(hours=1)
-    )
+        task_id="request", skew="{{ dag_run.conf['skew'] }}", asset=RETRAINING, cooldown=timedelta(hours=1),
+        on_drift=[partial(told, "drift"), int], on_request=partial(told, "request"), on_stop=[partial(told, "stop")],
+    )  # fmt: skip

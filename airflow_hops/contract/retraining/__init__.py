@@ -16,6 +16,7 @@ from airflow_hops.contract.retraining.conditions import (
 from airflow_hops.contract.retraining.decision import PERSON, REFUSED, REQUESTED, Decision, Request, decide
 from airflow_hops.contract.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.contract.retraining.situation import Situation, as_utc, moment_of
+from airflow_hops.contract.retraining.triggered import extras, requested_window, window_end, window_start
 from airflow_hops.contract.retraining.windows import Expanding, SinceChange, Sliding, TrainingWindow
 
 __all__ = [
@@ -44,5 +45,9 @@ __all__ = [
     "TrainingWindow",
     "as_utc",
     "decide",
+    "extras",
     "moment_of",
+    "requested_window",
+    "window_end",
+    "window_start",
 ]

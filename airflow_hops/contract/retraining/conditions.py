@@ -32,6 +32,12 @@ class Memory(JsonFields):
     rows: int = 0
     requests: int = 0
 
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`."""
+        drifting = {name: (count, since) for name, (count, since) in (value.get("drifting") or {}).items()}
+        return super().from_dict({**value, "drifting": drifting})
+
 
 @dataclass(frozen=True)
 class Finding(JsonFields):

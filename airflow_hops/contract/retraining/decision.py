@@ -61,7 +61,7 @@ class Decision(JsonFields):
         findings: What ``when`` and ``unless`` found.
         limits: Cooldown, budget and retrainings under way, in words.
         window: The data to train on; None where the pipeline's own holds.
-        basis: URIs of what it rests on.
+        basis: What it rests on: URI and ``fingerprint`` of the comparison, URI of the reference's ``statistics``.
         memory: What the comparisons with the champion's training data amount to.
         requests: This and earlier requests, oldest first.
     """
@@ -124,13 +124,12 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     """
     sent = tuple(each for each in (previous.requests if previous else ()) if each.cause not in situation.unsent)
     cause = _cause(situation, previous)
-    others = tuple(each for each in sent if each.cause != cause)
-    counted = [each for each in others if each.reference == situation.reference and not each.refused]
+    counted = [each for each in sent if each.reference == situation.reference and not each.refused]
     kept = _remembered(situation, previous)
     known = kept if kept.reference == situation.reference else Memory(situation.reference)
     memory = replace(known, requests=len(counted))
     when, unless = policy.when.check(situation, memory), policy.unless.check(situation, memory)
-    limits = _limits(policy, situation, others)
+    limits = _limits(policy, situation, sent, cause)
     why, reason = _why_not(situation, when, unless, limits)
     budget = [text for name, (_, text) in limits.items() if name == "budget"]
     decision = Decision(
@@ -143,13 +142,17 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
         findings=(when, unless),
         limits=tuple(text for _, text in limits.values()),
         window=_window(policy, situation, memory),
-        basis={"skew": situation.report[0], "statistics": situation.skew.reference.statistics},
+        basis={
+            "skew": situation.report[0],
+            "fingerprint": situation.report[1],
+            "statistics": situation.skew.reference.statistics,
+        },
         memory=kept,
         requests=sent,
     )
     if decision.requested:
         asked = Request(decision.at, cause, situation.reference)
-        decision = replace(decision, requests=(*_recent(policy, situation.at, others), asked))
+        decision = replace(decision, requests=(*_recent(policy, situation.at, sent), asked))
     return decision
 
 
@@ -181,11 +184,15 @@ def _remembered(situation: Situation, previous: Decision | None) -> Memory:
     return Memory(situation.reference, at, drifting, rows)
 
 
-def _limits(policy: RetrainingPolicy, situation: Situation, sent: Sequence[Request]) -> dict[str, tuple[bool, str]]:
+def _limits(
+    policy: RetrainingPolicy, situation: Situation, sent: Sequence[Request], cause: str
+) -> dict[str, tuple[bool, str]]:
     """By limit, whether it forbids a request, and how it stands in words."""
     limits = {}
     if situation.in_flight is not None:
         limits["in_flight"] = (True, situation.in_flight)
+    elif any(each.cause == cause for each in sent):
+        limits["in_flight"] = (True, "requested for this comparison before")
     mine = [each for each in sent if not policy.champion_ends_cooldown or each.reference == situation.reference]
     # Where a comparison comes late, requests that are later in the data's time count as those before.
     near = [each for each in mine if abs(situation.at - as_utc(each.at)) < policy.cooldown]

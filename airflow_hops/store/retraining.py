@@ -1,0 +1,116 @@
+"""Decisions on retraining in the store, and which run has taken up which request.
+
+``<store>/_state/<dag>/<task>/decisions/000001.json`` and so on are the decisions of a monitor, each written once and
+never changed. ``<store>/_state/taken_up/<cause>/<dag>.json`` names the run of a DAG that
+trains for a cause.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_hops.contract.artifacts import BadInput, Producer
+from airflow_hops.contract.model_record import by_whom
+from airflow_hops.contract.retraining import Decision
+from airflow_hops.contract.times import now
+from airflow_hops.store.artifact_store import ArtifactStore
+
+_TAKEN_UP = ("_state", "taken_up")
+
+
+@dataclass(frozen=True)
+class RecordedDecision:
+    """A decision in the store.
+
+    Attributes:
+        uri: Its address.
+        decision: The decision.
+        by: ``dag_id``, ``run_id`` and ``task_id`` of who made it.
+    """
+
+    uri: str
+    decision: Decision
+    by: Mapping[str, str]
+
+
+class DecisionLog:
+    """The decisions of one task that asks for retrainings, oldest first.
+
+    Args:
+        store: The artifact store.
+        producer: The task instance.
+    """
+
+    def __init__(self, store: ArtifactStore, producer: Producer) -> None:
+        task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
+        self._store, self._by = store, by_whom(producer)
+        self.folder = store.uri("_state", producer.dag_id, task, "decisions")
+
+    def names(self) -> list[str]:
+        """Names of the files, oldest first."""
+        return [name for name in self._store.names(self.folder) if name.endswith(".json")]
+
+    def newest(self, names: list[str]) -> list[RecordedDecision]:
+        """The newest decision, and if this run has made it, those back to that of another run; the newest first."""
+        found: list[RecordedDecision] = []
+        for name in reversed(names):
+            found.append(self._read(name))
+            if found[-1].by != self._by:
+                break
+        return found
+
+    def append(self, names: list[str], decision: Decision) -> RecordedDecision:
+        """Writes a decision that rests on those before it.
+
+        Args:
+            names: What :meth:`names` said when it was made.
+            decision: The decision.
+
+        Raises:
+            FileExistsError: another has been written since.
+        """
+        last = int(names[-1].removesuffix(".json")) if names else 0
+        uri = f"{self.folder}/{last + 1:06d}.json"
+        value = {**decision.to_dict(), "by": self._by, "made": now()}
+        self._store.create_text(uri, json.dumps(value, indent=1) + "\n")
+        return RecordedDecision(uri, decision, self._by)
+
+    def _read(self, name: str) -> RecordedDecision:
+        uri = f"{self.folder}/{name}"
+        try:
+            value = dict(self._store.read_json(uri))
+            by, _ = value.pop("by"), value.pop("made")
+            return RecordedDecision(uri, Decision.from_dict(value), by)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise BadInput(
+                f"{uri}: not a decision ({type(error).__name__}: {error}); restore it, or remove the folder to begin "
+                "anew without cooldown and budget spent"
+            ) from error
+
+
+def take_up(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:
+    """Takes up a request, unless another run of the DAG has.
+
+    Args:
+        store: The artifact store.
+        cause: What the retraining is for.
+        producer: Who trains.
+
+    Returns:
+        ``dag_id``, ``run_id`` and ``task_id`` of who has taken it up: this run, or the one that was first.
+    """
+    uri, by = store.uri(*_TAKEN_UP, cause, f"{producer.dag_id}.json"), by_whom(producer)
+    try:
+        store.create_text(uri, json.dumps({**by, "at": now()}) + "\n")
+        return by
+    except FileExistsError:
+        return dict(store.read_json(uri))
+
+
+def taken_up_by(store: ArtifactStore, cause: str) -> list[Mapping[str, Any]]:
+    """Who has taken up a request, of each DAG the run that was first."""
+    folder = store.uri(*_TAKEN_UP, cause)
+    return [dict(store.read_json(f"{folder}/{name}")) for name in store.names(folder) if name.endswith(".json")]
