@@ -9,9 +9,12 @@ down here, of temperatures in degrees Fahrenheit.
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, Asset
+from datetime import timedelta
 
-from airflow_hops.operators import RequestRetrainingOperator, SkewOperator
+from airflow.sdk import Asset
+
+from airflow_hops.contract.retraining import Budget, Drift, RetrainingPolicy
+from airflow_hops.operators import retraining_loop
 
 ALLOWED = {
     "temp": ("wasserstein", 25.0),
@@ -20,12 +23,17 @@ ALLOWED = {
     "visib": ("kolmogorov_smirnov", 0.3),
 }
 
-with DAG("flights_monitoring", schedule="@daily", catchup=False, max_active_runs=1, doc_md=__doc__, tags=["hops"]):
-    skew = SkewOperator(
-        task_id="skew",
-        model_name="flights",
-        time_feature="scheduled_at",
-        measures={name: measure for name, (measure, _) in ALLOWED.items()},
-        thresholds={name: threshold for name, (_, threshold) in ALLOWED.items()},
-    )
-    RequestRetrainingOperator(task_id="request_retraining", skew=skew.output, asset=Asset("flights_drifted"))
+monitor = retraining_loop(
+    "flights",
+    policy=RetrainingPolicy(
+        when=Drift(), cooldown=timedelta(days=7), champion_ends_cooldown=True, budget=Budget(6, timedelta(days=365))
+    ),
+    asset=Asset("flights_drifted"),
+    schedule="@daily",
+    skew={
+        "time_feature": "scheduled_at",
+        "measures": {name: measure for name, (measure, _) in ALLOWED.items()},
+        "thresholds": {name: threshold for name, (_, threshold) in ALLOWED.items()},
+    },
+    doc_md=__doc__,
+)

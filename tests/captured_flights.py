@@ -44,10 +44,10 @@ class CaptureFolder:
         self.path = path
         self._files = 0
 
-    def add(self, frame: pd.DataFrame, *, version: int = 3) -> Path:
+    def add(self, frame: pd.DataFrame, *, version: int = 3, at_us: int | None = None) -> Path:
         """Captures the rows of a frame as one request: missing numbers are NaN, missing strings empty."""
         inputs = {name: _as_served(frame[name]) for name in INPUTS if name in frame}
-        return self.answer(inputs, {"probability": np.zeros(len(frame), np.float32)}, version=version)
+        return self.answer(inputs, {"probability": np.zeros(len(frame), np.float32)}, version=version, at_us=at_us)
 
     def answer(
         self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], *, version: int = 3, at_us: int | None = None

@@ -84,6 +84,7 @@ class SkewOptions(SkewTest):
         attribute: Whether to compute effects on predictions if something has drifted.
         identifiers: Features by which captured rows are joined with examples, to be compared value by value.
         float_rounding: Digits to which floats are rounded in that comparison; None for no rounding.
+        silent_after_s: Seconds without a captured request after which the monitor fails; None for any time.
     """
 
     model_name: str | None = None
@@ -92,6 +93,7 @@ class SkewOptions(SkewTest):
     attribute: bool = True
     identifiers: Sequence[str] = ()
     float_rounding: int | None = None
+    silent_after_s: float | None = None
 
     MIN_ROWS: ClassVar[int] = 1000
     """A verdict uses them up: fewer would do, and find less."""

@@ -15,6 +15,7 @@ from airflow_hops.operators.notebook import NotebookOperator
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
+from airflow_hops.operators.retraining_loop import retraining_loop
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.operators.schema import SchemaOperator
 from airflow_hops.operators.search import SearchOperator
@@ -62,4 +63,5 @@ __all__ = [
     "UndeployModelOperator",
     "Uniform",
     "ValidateExamplesOperator",
+    "retraining_loop",
 ]

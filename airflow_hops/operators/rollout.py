@@ -14,13 +14,16 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
+from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.contract.properties import DeploymentProperties, RolloutProperties
 from airflow_hops.contract.protocol import StepResult
+from airflow_hops.contract.rollout.decision import PROMOTED, ROLLED_BACK
 from airflow_hops.contract.rollout.plan import Limits, Plan
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
+from airflow_hops.operators.notifying import Notifier, notify
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -70,6 +73,9 @@ class RolloutOperator(HopsOperator):
         look_interval: Longest wait before the next look.
         deferrable: Whether to wait in the triggerer, without a worker slot; by default ``[operators]
             default_deferrable``.
+        on_promoted: Airflow's notifiers for a promotion. Their templates can name ``rollout``, a
+            :class:`~airflow_hops.contract.properties.RolloutProperties`. A retry tells again.
+        on_rolled_back: Notifiers for a rollback.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
 
@@ -107,6 +113,8 @@ class RolloutOperator(HopsOperator):
         poll_interval: Duration = timedelta(seconds=1),
         look_interval: Duration = timedelta(seconds=60),
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        on_promoted: Notifier | Sequence[Notifier] = (),
+        on_rolled_back: Notifier | Sequence[Notifier] = (),
         model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -138,6 +146,8 @@ class RolloutOperator(HopsOperator):
         self.poll_interval = poll_interval
         self.look_interval = look_interval
         self.deferrable = deferrable
+        self.on_promoted = on_promoted
+        self.on_rolled_back = on_rolled_back
         self.model_server_conn_id = model_server_conn_id
         self._answer: dict[str, Any] | None = None
 
@@ -162,6 +172,14 @@ class RolloutOperator(HopsOperator):
     def step_inputs(self) -> Mapping[str, Any]:
         """Upstream artifacts by role."""
         return {"deployment": self.deployment}
+
+    def execute(self, context: Context) -> Any:
+        """Runs the step, and tells people what came of the canary."""
+        value = super().execute(context)
+        rollout = RolloutProperties.of(Artifact.from_dict(value))
+        notifiers = {PROMOTED: self.on_promoted, ROLLED_BACK: self.on_rolled_back}.get(rollout.decision, ())
+        notify(notifiers, context, rollout=rollout)
+        return value
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Looks, and waits for the next look, until it is decided; or writes the artifact where nothing is to be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +25,8 @@ class SkewOperator(HopsOperator):
     """Compares live requests with the training data of the serving model, or one span of data with another.
 
     With ``model_name``, it compares the requests that the server captured since the last run with the champion's
-    training data. Too few rows wait for the next run. While no model serves, the task is skipped.
+    training data. Too few rows wait for the next run. While no model serves, the task is skipped; where nothing is
+    captured, it fails.
 
     With ``reference`` and ``current``, it compares two statistics artifacts; no model server is needed.
 
@@ -50,6 +52,8 @@ class SkewOperator(HopsOperator):
             with the rows of ``examples`` that have the same identifiers.
         examples: Output of ``PrepareOperator``, for ``identifiers``; None for the champion's training data. (templated)
         float_rounding: Digits after the decimal point to which floats are rounded before values are compared.
+        silent_after: With ``model_name``: time without a captured request after which the task fails, since what is not
+            seen cannot be stable; None for never. It also fails if the server says that it captures nothing.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
@@ -82,6 +86,7 @@ class SkewOperator(HopsOperator):
         identifiers: Sequence[str] = (),
         examples: Any = None,
         float_rounding: int | None = None,
+        silent_after: timedelta | None = timedelta(days=3),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -94,6 +99,8 @@ class SkewOperator(HopsOperator):
             raise ValueError(f"{self.task_id}: identifiers, examples and time_feature go with model_name")
         if examples is not None and not identifiers:
             raise ValueError(f"{self.task_id}: examples needs identifiers, which join rows with them")
+        if silent_after is not None and silent_after <= timedelta(0):
+            raise ValueError(f"{self.task_id}: silent_after is {silent_after!r}, expected more than 0, or None")
         self.model_name = model_name
         self.reference = reference
         self.current = current
@@ -108,6 +115,7 @@ class SkewOperator(HopsOperator):
         self.identifiers = identifiers
         self.examples = examples
         self.float_rounding = float_rounding
+        self.silent_after = silent_after
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """What is compared, and how."""
@@ -122,6 +130,7 @@ class SkewOperator(HopsOperator):
             attribute=self.attribute,
             identifiers=self.identifiers,
             float_rounding=self.float_rounding,
+            silent_after_s=self.silent_after.total_seconds() if self.silent_after else None,
         ).to_dict()
 
     def step_inputs(self) -> Mapping[str, Any]:

@@ -236,7 +236,7 @@ def _returned(session: Session, task: _Task, limit: int, offset: int) -> tuple[i
 
 def _check(returned: ReturnedArtifact, decision: RetrainingDecision | None) -> SkewCheck:
     artifact, of = returned.artifact, SkewProperties.of(returned.artifact)
-    window = (of.windows or {}).get("current") or (None, of.window_end)
+    window = (of.windows or {}).get("current") or (of.window_start, of.window_end)
     return SkewCheck(
         dag_id=returned.dag_id,
         run_id=returned.run_id,

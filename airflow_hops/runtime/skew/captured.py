@@ -30,6 +30,7 @@ from airflow_hops.runtime.skew.captured_rows import (
 )
 from airflow_hops.runtime.skew.compared import Compared
 from airflow_hops.runtime.skew.detect import compare_statistics
+from airflow_hops.runtime.skew.health import check_not_silent, clock_faults, without_other_features
 from airflow_hops.runtime.skew.report import SkewReport
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.schema_history import schema_in_force
@@ -70,8 +71,12 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     cursor = Cursor(context.store, context.spec.producer)
     window = cursor.window(names)
     files = requests.fetch([name for name in names if window.holds(name)], context.scratch / "captured")
-    check_columns(files, trained.types, options.time_feature)
+    files, notes = without_other_features(
+        files, trained.champion.version, lambda some: check_columns(some, trained.types, options.time_feature)
+    )
     span = read_span(files, options.time_feature)
+    if not span.rows:
+        _check_not_silent(context, requests, names, trained.champion, options)
     log.info("%d captured rows in %d files, %s by version", span.rows, len(files), dict(span.versions or {}))
     origin = SkewReference(
         statistics=trained.stored.uri,
@@ -81,16 +86,17 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
         version=trained.champion.version,
     )
     facts = {name: value for name, value in asdict(span).items() if name != "rows"} | {
-        "versions": dict(span.versions or {})
+        "versions": dict(span.versions or {}),
+        "unwell": clock_faults(span),
     }
     rows = {"captured": RowCounts(span.rows, span.rows)}
     if span.rows < options.rows_needed:
         reference_rows = int(trained.statistics.datasets[0].num_examples)
         report = SkewReport(INSUFFICIENT, (), {}, reference_rows, span.rows, options.rows_needed)
-        return Compared(report, trained.statistics, None, origin, facts, rows)
+        return Compared(report, trained.statistics, None, origin, facts, rows, notes=(*notes, *facts["unwell"]))
     current = generate_statistics(read_features(files, list(trained.types)), options=comparable_options())
     report = compare_statistics(trained.statistics, current, trained.schema, options)
-    notes: list[str] = []
+    notes += facts["unwell"]
     row_skew = _compare_rows(context, options, trained, files, notes) if options.identifiers else None
     attribution = None
     if options.attribute and report.verdict in (DRIFT, PIPELINE_FAULT):
@@ -106,6 +112,19 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
         row_skew=row_skew,
         notes=tuple(notes),
         done=lambda: cursor.done(window),
+    )
+
+
+def _check_not_silent(
+    context: StepContext,
+    requests: CapturedRequests,
+    names: Sequence[str],
+    champion: ServedVersion,
+    options: SkewOptions,
+) -> None:
+    last = read_span(requests.fetch(names[-1:], context.scratch / "newest"), None).captured_until if names else None
+    check_not_silent(
+        context.spec.services, str(options.model_name), last or champion.since, last is None, options.silent_after_s
     )
 
 

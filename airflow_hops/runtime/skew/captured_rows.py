@@ -95,6 +95,7 @@ class CapturedSpan:
         captured_until: When the last was captured.
         window_end: End of the period that the rows are of, by their own time feature: the day after the latest, ISO
             8601 UTC; None for no rows, or no time feature.
+        window_start: Start of that period: the day of the earliest.
     """
 
     rows: int = 0
@@ -102,6 +103,7 @@ class CapturedSpan:
     captured_from: str | None = None
     captured_until: str | None = None
     window_end: str | None = None
+    window_start: str | None = None
 
 
 def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_feature: str | None) -> None:
@@ -146,7 +148,7 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
 
     rows, versions = 0, dict[str, int]()
     captured: list[datetime] = []
-    latest: list[int] = []
+    times: list[int | None] = []
     time_column = f"{INPUT}{time_feature}"
     columns = ["version", "captured_at", *([time_column] if time_feature else [])]
     for file in files:
@@ -157,7 +159,7 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
                 versions[version] = versions.get(version, 0) + count["counts"]
             captured += pc.min_max(batch.column(1)).as_py().values()
             if time_feature:
-                latest.append(pc.max(batch.column(2)).as_py())
+                times += pc.min_max(batch.column(2)).as_py().values()
     if not rows:
         return CapturedSpan()
     moments = [moment for moment in captured if moment is not None]
@@ -167,8 +169,11 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
         captured_from=min(moments).isoformat(),
         captured_until=max(moments).isoformat(),
     )
-    known = [seconds for seconds in latest if seconds is not None]
-    return replace(span, window_end=_day_after(max(known))) if known else span
+    known = [seconds for seconds in times if seconds is not None]
+    if not known:
+        return span
+    end, start = _day(max(known)) + timedelta(days=1), _day(min(known))
+    return replace(span, window_end=end.isoformat(), window_start=start.isoformat())
 
 
 def read_features(files: Sequence[RowsFile], features: Sequence[str], *, prefix: str = INPUT) -> Iterator[Any]:
@@ -249,6 +254,5 @@ def _with_nulls(column: Any) -> Any:
     return finite_vectors(column) if _is_vectors(column.type) else column
 
 
-def _day_after(seconds: int) -> str:
-    day = datetime.fromtimestamp(seconds, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return (day + timedelta(days=1)).isoformat()
+def _day(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC).replace(hour=0, minute=0, second=0, microsecond=0)

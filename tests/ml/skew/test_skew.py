@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,6 +23,8 @@ from airflow_hops.runtime import feature_statistics, skew
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
 from airflow_hops.runtime.skew import detect_skew
 from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.serving.capture.capture import Capture
+from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.store import ArtifactStore
 from tests import flights_examples
 from tests.captured_flights import INPUTS, CaptureFolder, write_champion
@@ -525,6 +529,59 @@ def test_captured_rows_that_do_not_fit_give_a_clear_error_and_no_artifact(
     assert str(path) in str(failure.value)
     assert words in str(failure.value)
     assert not shared_store.exists(detect.address("refused"))
+
+
+def test_requests_of_another_version_with_other_features_are_left_out_and_noted(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    january = flights_examples.months(flights_raw, 1, 1)
+    captured.add(january.iloc[:600])
+    other = captured.add(january.iloc[600:1000], version=2)
+    pq.write_table(_without_temp(pq.read_table(other)), other)
+    artifact, report = detect(min_rows=500)
+    assert (artifact.rows["captured"].rows_in, artifact.properties["versions"]) == (600, {"3": 600})
+    note = report["notes"][0]
+    assert note.startswith("1 of 2 captured files were answered by other versions and left out")
+    assert str(other) in note
+
+
+def test_a_monitor_without_requests_is_no_verdict(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
+    assert detect("patient")[1]["verdict"] == "insufficient"
+    with pytest.raises(BadInput, match=r"captured in all the time that its champion serves, since 2013-04-01"):
+        detect("never", silent_after_s=86400.0)
+    captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600])
+    assert detect("first", silent_after_s=86400.0, min_rows=500)[1]["verdict"] != "insufficient"
+    with pytest.raises(
+        BadInput, match=r"captured since 2023-11-14T22:13:20.*longer than silent_after \(1 day, 0:00:00\)"
+    ):
+        detect("silent", silent_after_s=86400.0)
+
+
+def test_a_server_that_captures_nothing_is_found_at_once(detect: Detect, captured: CaptureFolder) -> None:
+    status = json.dumps(Capture(CaptureOptions()).status()).encode()
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/v1/capture" else 404)
+            self.end_headers()
+            self.wfile.write(status)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = str(server.server_port)
+        with pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path"):
+            detect("off", services={"serving_capture_path": str(captured.path), "serving_rest_port": port})
+        server.shutdown()
+
+
+def test_a_clock_in_the_future_is_told_with_the_verdict(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600], at_us=4_000_000_000_000_000)
+    artifact, report = detect(min_rows=500)
+    assert report["notes"][:1] == artifact.properties["unwell"]
+    assert "captured at 2096-10-02T07:06:40+00:00, which is in the future" in report["notes"][0]
+    assert artifact.properties["window_start"] == "2013-01-01T00:00:00+00:00"
 
 
 @pytest.mark.parametrize(

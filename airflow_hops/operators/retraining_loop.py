@@ -1,0 +1,73 @@
+"""The DAG that watches a served model and requests its retraining."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import DAG, Asset
+
+from airflow_hops.contract.retraining import RetrainingPolicy
+from airflow_hops.operators.notifying import Notifier
+from airflow_hops.operators.retraining import RequestRetrainingOperator
+from airflow_hops.operators.skew import SkewOperator
+
+
+def retraining_loop(
+    model_name: str,
+    *,
+    policy: RetrainingPolicy,
+    asset: Asset,
+    schedule: Any,
+    skew: Mapping[str, Any] | None = None,
+    on_drift: Notifier | Sequence[Notifier] = (),
+    on_request: Notifier | Sequence[Notifier] = (),
+    on_stop: Notifier | Sequence[Notifier] = (),
+    **dag: Any,
+) -> DAG:
+    """Makes a DAG that compares what a model is asked with what it learnt, and decides whether to train it again.
+
+    Its tasks are ``skew`` and ``request_retraining``. One run decides at a time, and missed ones are not made up for.
+
+    Example::
+
+        monitor = retraining_loop(
+            "flights",
+            policy=RetrainingPolicy(when=Drift(consecutive=2), cooldown=timedelta(days=7)),
+            asset=Asset("flights_drifted"),
+            schedule="@daily",
+            skew={"time_feature": "scheduled_at"},
+            on_request=SmtpNotifier(to="team@example.org", subject="flights: {{ decision.reason }}"),
+        )
+
+    Args:
+        model_name: The served model.
+        policy: When to retrain.
+        asset: The asset on which the training DAG is scheduled.
+        schedule: When to compare: a schedule of Airflow.
+        skew: Other arguments of :class:`~airflow_hops.operators.SkewOperator`.
+        on_drift: As of :class:`~airflow_hops.operators.RequestRetrainingOperator`.
+        on_request: Likewise.
+        on_stop: Likewise.
+        **dag: Other arguments of the DAG; ``dag_id`` is ``<model_name>_monitoring`` by default.
+
+    Returns:
+        The DAG, to be kept in a variable of the DAG file.
+    """
+    dag_id = dag.pop("dag_id", f"{model_name}_monitoring")
+    made = DAG(dag_id, schedule=schedule, **{"catchup": False, "max_active_runs": 1, "tags": ["hops"], **dag})
+    # Airflow takes the file in which a DAG is made for its own, and the user's functions lie beside that.
+    made.fileloc = sys._getframe(1).f_code.co_filename
+    with made:
+        found = SkewOperator(task_id="skew", model_name=model_name, **(skew or {}))
+        RequestRetrainingOperator(
+            task_id="request_retraining",
+            skew=found.output,
+            asset=asset,
+            policy=policy,
+            on_drift=on_drift,
+            on_request=on_request,
+            on_stop=on_stop,
+        )
+    return made

@@ -1,0 +1,104 @@
+"""Whether a monitor sees what is served at all: captured requests, the server's capture, its clock, its columns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.times import seconds_since
+from airflow_hops.runtime.captured.requests import RowsFile
+from airflow_hops.runtime.skew.captured_rows import CapturedSpan
+from airflow_hops.server_address import ServerAddress
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.capture_layout import rows_file_pattern
+
+log = logging.getLogger(__name__)
+
+_CLOCKS_DIFFER = timedelta(minutes=10)
+"""By how much clocks of two machines may differ."""
+
+
+def check_not_silent(
+    services: Mapping[str, str], model_name: str, last_at: str, never: bool, silent_after_s: float | None
+) -> None:
+    """Checks, where no request was captured since last time, that this is not for want of capture.
+
+    Args:
+        services: A step's services.
+        model_name: The served model.
+        last_at: When the last request was captured, or since when the champion serves; ISO 8601 UTC.
+        never: Whether it is the latter.
+        silent_after_s: How long that may be ago, in seconds; None for any time.
+
+    Raises:
+        BadInput: the server captures nothing, or none has been captured for so long.
+    """
+    server = ServerAddress.of(services)
+    said = ""
+    try:
+        status = server.rest_client().call("GET", "/v1/capture") if server.rest_port else {}
+    except ModelServerError as error:
+        said = f"; the model server was asked about its capture: {error}"
+        status = {}
+    if status.get("enabled") is False:
+        raise BadInput(
+            f"the model server {server} captures nothing: there are no requests of model {model_name!r} to compare; "
+            "start it with --capture_base_path"
+        )
+    if status.get("error"):
+        said = f"; the model server's capture failed: {status['error']}"
+    if silent_after_s is None or seconds_since(last_at) <= silent_after_s:
+        return
+    since = f"in all the time that its champion serves, since {last_at}" if never else f"since {last_at}"
+    raise BadInput(
+        f"no request of model {model_name!r} was captured {since}, longer than silent_after "
+        f"({timedelta(seconds=silent_after_s)}){said}; does anybody ask it, does the server capture (--capture_mode, "
+        "--capture_sampling_percent), and into the connection's 'serving_capture_path'? A longer silent_after allows it"
+    )
+
+
+def clock_faults(span: CapturedSpan) -> tuple[str, ...]:
+    """What is wrong with the times of captured requests, in words."""
+    if span.captured_until is None or -seconds_since(span.captured_until) <= _CLOCKS_DIFFER.total_seconds():
+        return ()
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return (
+        f"requests were captured at {span.captured_until}, which is in the future (it is {now} here): the clock of "
+        "the model server's machine or of this one is wrong",
+    )
+
+
+def without_other_features(
+    files: Sequence[RowsFile], version: int, check: Callable[[Sequence[RowsFile]], Any]
+) -> tuple[list[RowsFile], list[str]]:
+    """The files that have the champion's features, and notes on those left out.
+
+    Requests that another version answered may have other features. Those of the champion itself must have its own.
+
+    Args:
+        files: Captured files.
+        version: The champion's version.
+        check: Raises ``BadInput`` where files do not have the champion's features.
+
+    Raises:
+        BadInput: a file of the champion's does not.
+    """
+    own, left_out = list[RowsFile](), list[str]()
+    for file in files:
+        try:
+            check([file])
+            own.append(file)
+        except BadInput as error:
+            if fnmatchcase(file.name, rows_file_pattern(version)):
+                raise
+            left_out.append(str(error))
+    if not left_out:
+        return own, []
+    return own, [
+        f"{len(left_out)} of {len(files)} captured files were answered by other versions and left out, as they do not "
+        f"have the features of version {version}; the first: {left_out[0]}"
+    ]
