@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -170,12 +170,14 @@ def test_a_request_whose_task_was_killed_before_its_event_is_made_again_once(
     from airflow.utils.state import TaskInstanceState
     from sqlalchemy import update
 
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException):
-            request_retraining(skew(), dies_when="request")
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    conf = json.dumps({"skew": skew(), "dies_when": "request"})
+    program = (
+        "import json, sys; from airflow.dag_processing.dagbag import DagBag\n"
+        "DagBag(sys.argv[1]).dags['retraining'].test(run_conf=json.loads(sys.argv[2]))"
+    )
+    folder = str(Path(__file__).parent / "dags" / "stages.py")
+    ended = subprocess.run([sys.executable, "-c", program, folder, conf], capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr[-2000:]
     (cause,) = request_retraining.causes()
     # As long as a retry may come, the request is its.
     assert request_retraining(skew(day="2013-07-02")) == ("skipped", [])

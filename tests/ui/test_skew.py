@@ -80,7 +80,7 @@ def test_a_cell_opens_its_comparison_with_what_was_decided(
     strip.locator("rect").nth(stable).click()
     expect(page).to_have_url(re.compile("week-02"))
     expect(page.get_by_text("No feature has shifted")).to_be_visible()
-    expect(page.get_by_text("No retraining: no drift to retrain on")).to_be_visible()
+    expect(page.get_by_text("No retraining: no reason to retrain")).to_be_visible()
     expect(page.get_by_role("link", name="DAG run")).to_have_attribute("href", re.compile("week-02"))
     assert [check["verdict"] for check in weeks[:6]] == ["stable"] * 6
     drifted = next(index for index, check in enumerate(timeline["checks"]) if "temp" in check["drifted"])

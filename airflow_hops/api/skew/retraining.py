@@ -16,10 +16,21 @@ from sqlalchemy.orm import Session, selectinload
 from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact
 from airflow_hops.api.pipelines.definitions import PipelineDag
 from airflow_hops.api.types import Model, RunAddress, TaskAddress, Time
+from airflow_hops.contract.retraining import Finding
 from airflow_hops.contract.skew import SkewProperties
 from airflow_hops.contract.web import REFUSED_KEY
 
 _ENDED = {"success": "requested", "skipped": "refused", "failed": "failed", "upstream_failed": "failed"}
+
+
+class RetrainingCondition(Model):
+    """A condition of the policy."""
+
+    forbids: bool
+    """Whether a retraining is not requested where it holds; otherwise it is a reason for one."""
+    condition: str
+    held: bool
+    text: str
 
 
 class RetrainingDecision(Model):
@@ -27,9 +38,16 @@ class RetrainingDecision(Model):
 
     outcome: Literal["requested", "refused", "failed", "pending"]
     why: str | None
-    """Of a refusal: ``verdict``, ``pipeline_fault``, ``rollout`` or ``cooldown``; null where it was not kept."""
+    """Of a refusal: ``monitor``, ``verdict``, the kind of the condition that forbids it, ``in_flight``, ``cooldown``,
+    ``budget`` or ``person``; null where it was not kept."""
     reason: str | None
     """In words."""
+    conditions: list[RetrainingCondition]
+    limits: list[str]
+    """Cooldown, budget, and the retraining under way, in words."""
+    window_start: str | None
+    """Of a request: start of the training data; null for where the pipeline's own begins."""
+    window_end: str | None
     at: Time | None
     task: TaskAddress
     started: list[RunAddress]
@@ -86,8 +104,26 @@ def _decision(asker: _Asker, check: ReturnedArtifact, started: list[RunAddress])
     if outcome == "refused" and why is None:
         why = SkewProperties.of(check.artifact).why_not_learnt
     return RetrainingDecision(
-        outcome=outcome, why=why, reason=reason, at=asker.ended_at, task=asker.task, started=started
+        outcome=outcome,
+        why=why,
+        reason=reason,
+        conditions=_conditions(asker.said.get("findings") or ()),
+        limits=list(asker.said.get("limits") or ()),
+        window_start=asker.said.get("window_start"),
+        window_end=asker.said.get("window_end"),
+        at=asker.ended_at,
+        task=asker.task,
+        started=started,
     )
+
+
+def _conditions(findings: Sequence[Mapping[str, Any]]) -> list[RetrainingCondition]:
+    """The single conditions of what ``when`` and ``unless`` found."""
+    return [
+        RetrainingCondition(forbids=bool(number), condition=leaf.condition, held=leaf.held, text=leaf.text)
+        for number, found in enumerate(findings)
+        for leaf in Finding.from_dict(found).leaves()
+    ]
 
 
 def _askers(session: Session, dag_id: str, run_ids: set[str], task_ids: list[str]) -> list[_Asker]:

@@ -7,8 +7,9 @@ import { DownloadReport } from "src/components/DownloadReport";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatList, formatNumber, formatPercent } from "src/format";
+import { DecisionSummary } from "src/pages/Skew/DecisionSummary";
 import type { Check } from "src/pages/Skew/timeline";
-import { decisionLabel, VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
+import { VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
 import { airflowRunPath, airflowTaskPath, lineagePath, refOf } from "src/routes";
 
 /** What one comparison came to: verdict, rows, versions, decision, and what could not be done. */
@@ -77,18 +78,7 @@ export function CheckSummary({
         {check.verdict === "insufficient" && `; ${formatNumber(check.min_rows)} are needed`}
         {versions.length > 0 && `; answered by ${versions.map((version) => `v${version}`).join(", ")}`}.
       </Text>
-      {decision && (
-        <Text lineClamp={3} title={decision.reason ?? undefined}>
-          <b>{decisionLabel(decision)}</b>
-          {decision.started.map((run) => (
-            <span key={run.run_id}>
-              {" → "}
-              <AppLink to={airflowRunPath(run.dag_id, run.run_id)}>{run.dag_id} run</AppLink>
-            </span>
-          ))}
-          {decision.reason && `: ${decision.reason}`}
-        </Text>
-      )}
+      {decision && <DecisionSummary decision={decision} />}
       {report.data?.row_skew && (
         <Text color="fg.muted">
           Row by row: {formatNumber(report.data.row_skew.skewed_pairs)} of {formatNumber(report.data.row_skew.pairs)}{" "}

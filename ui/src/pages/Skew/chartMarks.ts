@@ -4,7 +4,7 @@ import { tooltipLines } from "src/components/chart/tooltip";
 import { formatTime } from "src/format";
 import { padded, type Shown } from "src/pages/Skew/chartShown";
 import { type Check, placeOf, type TimeAxis, timesOf, type VersionEvent } from "src/pages/Skew/timeline";
-import { decisionLabel, EVENTS } from "src/pages/Skew/words";
+import { decisionLabel, decisionLines, EVENTS, STOPS } from "src/pages/Skew/words";
 
 const OUTCOMES: Record<string, { symbol: string; token: string }> = {
   requested: { symbol: "triangle", token: "success.solid" },
@@ -29,9 +29,7 @@ export function decisionSeries({ checks, theme, zone }: Shown, times: readonly n
         symbol: notable ? "circle" : known.symbol,
         symbolSize: decision.outcome === "requested" ? 11 : notable ? 8 : 6,
         itemStyle: {
-          color: theme.color(
-            decision.why === "pipeline_fault" ? "failed.solid" : notable ? "warning.solid" : known.token,
-          ),
+          color: theme.color(STOPS.has(decision.why ?? "") ? "failed.solid" : notable ? "warning.solid" : known.token),
         },
       };
     }),
@@ -41,6 +39,7 @@ export function decisionSeries({ checks, theme, zone }: Shown, times: readonly n
         return tooltipLines(theme, [
           { label: decision ? decisionLabel(decision) : "" },
           ...(decision?.reason ? [{ label: decision.reason, muted: true }] : []),
+          ...(decision ? decisionLines(decision) : []).map((label) => ({ label, muted: true })),
           ...(decision?.at ? [{ label: formatTime(decision.at, zone), muted: true }] : []),
         ]);
       },

@@ -46,11 +46,29 @@ export const VERDICT_STATES: Record<string, string> = {
 };
 
 const REFUSALS: Record<string, string> = {
-  verdict: "no drift to retrain on",
+  verdict: "no reason to retrain",
   pipeline_fault: "the data looks faulty",
+  monitor: "the monitor itself is faulty",
   rollout: "a version is being rolled out",
+  rejected: "no candidate became champion; a person must look",
+  in_flight: "one is under way",
   cooldown: "already requested within the cooldown",
+  budget: "the budget is spent",
+  person: "a person refused",
 };
+
+/** Refusals that a person should know of. */
+export const STOPS = new Set(["pipeline_fault", "monitor", "rejected", "budget"]);
+
+/** Limits and conditions of a decision, a line each: those that hold first. */
+export function decisionLines(decision: Decision): string[] {
+  const { conditions, limits } = decision;
+  const told = conditions.toSorted((a, b) => Number(b.held) - Number(a.held) || Number(a.forbids) - Number(b.forbids));
+  return [
+    ...told.map(({ forbids, held, text }) => `${held ? (forbids ? "✗" : "✓") : "·"} ${text}`),
+    ...limits.map((text) => `· ${text}`),
+  ];
+}
 
 /** A decision in a few words. */
 export function decisionLabel(decision: Decision): string {
