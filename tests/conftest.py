@@ -68,7 +68,7 @@ GROUPS = {
 LONG = (
     "demo",
     "rollouts",
-    "tests/test_tutorial.py",
+    "wheel",
     "demo ends",
     "api",
 )
