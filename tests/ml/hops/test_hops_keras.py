@@ -87,8 +87,8 @@ def _concatenated() -> tf.data.Dataset:
 
 
 def _alone(optimizer: Any, **given: Any) -> keras.Model:
-    """One process on the concatenated batches."""
-    model = compiled(0, _with_dense_gradients(optimizer))
+    """One process on the concatenated batches; without a graph, which would take longer to make than it saves."""
+    model = compiled(0, _with_dense_gradients(optimizer), run_eagerly=True)
     model.fit(_concatenated(), shuffle=False, verbose=0, **given)
     return model
 
@@ -153,7 +153,6 @@ def _with_a_tape() -> dict[str, Any]:
         model, optimizer = small_model(0), keras.optimizers.Adam(0.01)
         optimizer.build(model.trainable_variables)
 
-        @tf.function
         def step(x: Any, y: Any) -> None:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
@@ -161,8 +160,9 @@ def _with_a_tape() -> dict[str, Any]:
             grads = tape.gradient(loss, model.trainable_weights)
             optimizer.apply_gradients(zip(map(tf.convert_to_tensor, grads), model.trainable_weights, strict=True))
 
+        run = tf.function(step) if distributed else step
         for x, y in batches:
-            step(x, y)
+            run(x, y)
         return model
 
     x, y = rows_of(hvd.rank())
@@ -228,17 +228,17 @@ def _metrics() -> dict[str, Any]:
         x[:, 0] += 2 * number
         return x, y
 
-    def classifier() -> keras.Model:
+    def classifier(*, eagerly: bool) -> keras.Model:
         model = small_model(0)
         metrics = [keras.metrics.AUC(name="auc", from_logits=True), keras.metrics.Precision(name="precision")]
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.0), loss, metrics=metrics, jit_compile=False)
+        model.compile(keras.optimizers.SGD(0.0), loss, metrics=metrics, jit_compile=False, run_eagerly=eagerly)
         return model
 
     train = [shard(number, 40 + 17 * number) for number in range(hvd.size())]
     validation = [shard(10 + number, 31 - 5 * number) for number in range(hvd.size())]
     everything = [tuple(np.concatenate([part[i] for part in split]) for i in range(2)) for split in (train, validation)]
-    model = classifier()
+    model = classifier(eagerly=False)
     own: dict[str, Any] = {}
     keep = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: own.update(logs))
     history = model.fit(
@@ -251,7 +251,7 @@ def _metrics() -> dict[str, Any]:
         validation_freq=2,
         callbacks=[BroadcastCallback(), keep, _Extra(hvd.rank()), MetricAverageCallback()],
     ).history
-    alone = classifier()
+    alone = classifier(eagerly=True)
     alone.set_weights(model.get_weights())
     expected = [alone.evaluate(*rows, verbose=0, return_dict=True) for rows in everything]
     return {
