@@ -6,11 +6,8 @@ TensorFlow, TFDV and Horovod are imported once for all of them.
 from __future__ import annotations
 
 import functools
-import hashlib
-import inspect
 import multiprocessing
 import os
-import pickle
 import re
 import shlex
 import subprocess
@@ -31,7 +28,7 @@ from airflow_hops.store import ArtifactStore
 from tests.ml.waiting_ranks import WaitingRanks, fork_forkserver, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
-pytest_plugins = ["fault_counts", "small_places", "ssh_servers"]
+pytest_plugins = ["fault_counts", "small_places", "ssh_servers", "tests.ml.kept_answers"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -42,6 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 _ANSWER_S = 300.0
 
+MARKERS = {"s3_endpoint": "server", "spark": "spark", "start_ssh_server": "server", "trainings": "server"}
+"""By fixture, what its tests start."""
+
 SHARED = ("spark", "format_models")
 """Fixtures that take long to make: all tests that use one of them are a group."""
 
@@ -50,18 +50,25 @@ FORKING = {"own_process", "two_ranks", "three_ranks"}
 
 LONG = (
     "spark",
+    "tests/ml/serving/test_remote_base_path.py",
     "ranks",
     "tests/ml/train/test_train.py",
     "tests/ml/gang/test_ssh.py",
+    "tests/ml/search/test_search.py",
+    "tests/ml/serving/test_capture.py",
+    "tests/ml/experiments/test_hops_api.py",
     "tests/ml/train/test_train_resume.py",
-    "tests/ml/gang/test_spark.py",
     "tests/ml/serving/test_workers.py",
-    "format_models",
-    "tests/ml/serving/test_remote_base_path.py",
+    "tests/ml/gang/test_spark.py",
+    "tests/ml/infra_validate/test_infra_validate.py",
     "tests/ml/statistics/test_statistics.py",
-    "tests/ml/serving/test_reliability.py",
-    "tests/ml/skew/test_skew_significance.py",
+    "tests/ml/train/test_estimators.py",
     "tests/ml/train/test_tracking.py",
+    "tests/ml/serving/test_reliability.py",
+    "tests/ml/train/test_strategies.py",
+    "tests/ml/skew/test_skew_significance.py",
+    "tests/ml/statistics/test_statistics_sources.py",
+    "format_models",
 )
 """Groups that take long: those begin first."""
 
@@ -70,9 +77,8 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests by what they use; has one worker of pytest-xdist run a module, or all that share a fixture."""
     for item in items:
-        for fixture, marker in (("spark", "spark"), ("start_ssh_server", "server"), ("trainings", "server")):
-            if fixture in getattr(item, "fixturenames", ()):
-                item.add_marker(marker)
+        for fixture in MARKERS.keys() & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(MARKERS[fixture])
         if item.get_closest_marker("xdist_group") is None:
             shared = [group for group in SHARED if group in getattr(item, "fixturenames", ())]
             item.add_marker(pytest.mark.xdist_group(*shared[:1] or [item.nodeid.partition("::")[0]]))
@@ -248,28 +254,6 @@ def write_examples(run_shared_stage: Callable[..., Any]) -> Callable[..., Artifa
         return run_shared_stage(transformed_examples.write, kind="transformed_examples", inputs=inputs, rows=rows)
 
     return write
-
-
-@pytest.fixture(scope="session")
-def beams_answer(pytestconfig: pytest.Config) -> Callable[..., Any]:
-    """What a function says that runs a pipeline of Beam's: ``beams_answer(function, *arguments)``.
-
-    Beam plans for ten seconds what it then does in two. Nothing that is tested has a part in the answer, so pytest's
-    cache keeps it for these pins, the code of the function's module and the arguments.
-    """
-    folder = pytestconfig.cache.mkdir("beam")  # type: ignore[union-attr]
-    pins = (Path(__file__).parents[2] / "requirements" / "runtime.txt").read_bytes()
-
-    def answer(function: Callable[..., Any], *arguments: Any) -> Any:
-        told = pickle.dumps((pins, Path(inspect.getfile(function)).read_bytes(), arguments))
-        kept = folder / f"{function.__name__}-{hashlib.sha256(told).hexdigest()}"
-        if not kept.exists():
-            made = kept.with_suffix(f".{os.getpid()}")
-            made.write_bytes(pickle.dumps(function(*arguments)))
-            made.replace(kept)
-        return pickle.loads(kept.read_bytes())
-
-    return answer
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """A training: what is to be trained, and how a gang does it.
 
-Importing this module imports TensorFlow and Horovod, so that the ranks, which are forked, have them already.
+Importing this module imports TensorFlow, Horovod and the program of ranks, so that these, which are forked, have them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import keras
 import numpy
 import tensorflow as tf
 
+import airflow_hops.runtime.train.rank_program  # noqa: F401  # for the ranks
 from airflow_hops.contract.properties import ExamplesProperties
 from airflow_hops.contract.training import OF_ANY_FRAMEWORK, TrainingOptions
 from airflow_hops.data.feature_specs import FeatureSpecs

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.store import ArtifactStore
@@ -37,8 +38,10 @@ def parallel_experiments() -> Any:
     return args_dict_grid, tflauncher.launch(spark, model, args_dict_grid)
 
 
-def test_six_parallel_experiments_leave_a_folder_each(as_step: AsStep, store: ArtifactStore, tmp_path: Path) -> None:
-    tracking = f"sqlite:///{tmp_path}/mlflow.db"
+def test_six_parallel_experiments_leave_a_folder_each(
+    as_step: AsStep, store: ArtifactStore, start_mlflow: Any, tmp_path: Path
+) -> None:
+    tracking = start_mlflow(tmp_path)
     grid, path = as_step(parallel_experiments, services={"tracking_uri": tracking})
     assert grid["learning_rate"] == [0.001, 0.001, 0.0005, 0.0005, 0.0001, 0.0001]
     assert grid["dropout"] == [0.45, 0.7] * 3
@@ -53,8 +56,6 @@ def test_six_parallel_experiments_leave_a_folder_each(as_step: AsStep, store: Ar
     assert found["_id"] == "tests.one.explore.run.1" and found["finished"] > found["started"]
     states = [trial.state for trial in study_folder(store, "tests", "explore", found["study"]).trials()]
     assert states == ["complete"] * 6
-    from mlflow.tracking import MlflowClient
-
     client = MlflowClient(tracking)
     runs = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
     nested = [run for run in runs if "mlflow.parentRunId" in run.data.tags]

@@ -222,9 +222,9 @@ def model_searches(shared_store: ArtifactStore, tmp_path: Path, own_process: Any
 
 
 def test_the_winners_model_is_published_and_each_trial_is_a_nested_run(
-    model_searches: Searches, write_examples: Any, tmp_path: Path
+    model_searches: Searches, write_examples: Any, start_mlflow: Any, tmp_path: Path
 ) -> None:
-    examples, services = write_examples(train=[301], eval=[101]), {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    examples, services = write_examples(train=[301], eval=[101]), {"tracking_uri": start_mlflow(tmp_path)}
     given: dict[str, Any] = {
         "metrics": ["eval_accuracy"],
         "directions": ["maximize"],

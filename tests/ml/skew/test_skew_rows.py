@@ -69,14 +69,14 @@ def awkward_tables(rows: int = 240) -> tuple[pa.Table, pa.Table]:
 
 
 @pytest.fixture(scope="module")
-def answers(beams_answer: Callable[..., Any]) -> dict[str, Any]:
+def answers(kept: Callable[..., Any]) -> dict[str, Any]:
     """What this package and TFDV say of the same rows, under each of the options."""
     base, test = awkward_tables()
     sides = _in_batches(base, 50), _in_batches(test, 64)
     return {
         name: {
             "ours": detect_row_skew(*sides, identifiers=["name", "day"], ignore=["sent"], **options).to_dict(),
-            "tfdv": beams_answer(_by_tfdv, base, test, options),
+            "tfdv": kept(_by_tfdv, base, test, options),
         }
         for name, options in OPTIONS.items()
     }

@@ -34,8 +34,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def expected(beams_answer: Callable[..., Any]) -> dict[str, Any]:
-    found: dict[str, Any] = beams_answer(by_beam)
+def expected(kept: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any] = kept(by_beam)
     assert list(found) == CASES
     return found
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import ask_mlflow
 import pytest
+from mlflow.tracking import MlflowClient
 from trainings import Trainings
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
@@ -16,10 +17,12 @@ pytestmark = pytest.mark.runtime
 
 
 @pytest.fixture(scope="module")
-def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def tracked(
+    trainings: Trainings, examples: Artifact, start_mlflow: Any, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """A training whose rank is killed after its second epoch, its retry, and the registration of its model."""
     folder = tmp_path_factory.mktemp("tracking")
-    tracking_uri = f"sqlite:///{folder}/mlflow.db"
+    tracking_uri = start_mlflow(folder)
 
     def train() -> Artifact:
         return trainings(
@@ -105,8 +108,6 @@ def test_a_training_goes_on_without_mlflow_and_says_so(trainings: Trainings, exa
 def test_a_model_that_was_logged_to_mlflow_is_found_by_its_name(
     tracked: dict[str, Any], tmp_path: Any, make_context: Any
 ) -> None:
-    from mlflow.tracking import MlflowClient
-
     from airflow_hops.runtime.import_model import fetch_source, find_model
 
     logged = tmp_path / "logged"
