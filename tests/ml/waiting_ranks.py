@@ -150,7 +150,10 @@ def fork_forkserver() -> None:
 
     The standard library's would import it again. TensorFlow must not have begun: none of its threads is in a fork.
     """
+    import skl2onnx  # noqa: F401  # many ranks would import it
     from tensorflow.python.eager.context import context_safe
+
+    import airflow_hops.runtime.search  # noqa: F401
 
     assert context_safe() is None, "a test module has run a part of TensorFlow while it was imported"
     server = multiprocessing.forkserver._forkserver

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -188,9 +189,11 @@ def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
     ]
 
 
+@cache
 def environment_lock() -> str:
     """The libraries of this environment, as ``pip freeze`` would write them."""
     # Setuptools puts the packages that it carries on the path; they are not installed.
     own = [each for each in distributions() if "_vendor" not in Path(str(each.locate_file(""))).parts]
-    found = {f"{each.metadata['Name']}=={each.version}" for each in own if each.metadata["Name"]}
+    metadata = [each.metadata for each in own]  # a property that reads a file
+    found = {f"{each['Name']}=={each['Version']}" for each in metadata if each["Name"]}
     return "\n".join(sorted(found, key=str.lower)) + "\n"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import airflow_hops.runtime.hops_api.experiment  # noqa: F401  # once for all forks
 from airflow_hops.processes.programs import PATH_ENTRY
 from airflow_hops.store import ArtifactStore
 
