@@ -22,6 +22,7 @@ from airflow_hops.contract.protocol import Output, check_json
 from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.runtime.notebook import session, views
 from airflow_hops.runtime.notebook.views import View
+from airflow_hops.runtime.spark.context import let_workers_import
 from airflow_hops.runtime.step.context import StepContext, resolve
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def step(
 ) -> Any:
     """Runs a stage in this process, with what the operator of that stage hands to it.
 
-    Stages that run on Spark need ``SparkSession`` to be started by the notebook first.
+    Stages that run on Spark take the session of the notebook, or start one on this machine.
 
     Args:
         stage: A module of :mod:`airflow_hops.runtime` (``"feature_statistics"``, ``"schema"``, ``"evaluate"``), or
@@ -194,6 +195,7 @@ def step(
     output = None if kind is None else Output(store().address(producer, kind), kind)
     given = {role: (artifact(which),) for role, which in inputs.items()}
     described = replace(spec, step=name, entry=entry, params=params, inputs=given, output=output, producer=producer)
+    let_workers_import()
     with temporary_folder("step", name) as scratch:
         return resolve(entry)(StepContext(described, scratch), **params)
 

@@ -8,9 +8,7 @@ The driver holds one accumulator, the last.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,13 +20,12 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.processes.programs import with_package
 from airflow_hops.runtime.feature_statistics.combiners import Accumulator, Combiners
 from airflow_hops.runtime.feature_statistics.formats.feature_types import check_type
 from airflow_hops.runtime.feature_statistics.formats.layout import bounded
 from airflow_hops.runtime.feature_statistics.local import share_out
 from airflow_hops.runtime.feature_statistics.sources import BatchPlan, Plan, TypesDoNotFit
-from airflow_hops.runtime.spark.context import as_spark_failure
+from airflow_hops.runtime.spark.context import as_spark_failure, let_workers_import
 
 TABLE = "spark://"
 _FAN_IN = 8
@@ -278,8 +275,7 @@ def _session() -> Any:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.update(with_package(os.environ))
+    let_workers_import()
     return SparkSession.builder.getOrCreate()
 
 

@@ -12,8 +12,15 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.processes.programs import with_package
 from airflow_hops.runtime.spark.workers import DAEMON_MODULE, fork_workers_from_here
 from airflow_hops.runtime.step.context import StepContext
+
+
+def let_workers_import() -> None:
+    """Gives the Python workers of a session that this process starts by itself its own Python and package."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.update(with_package(os.environ))
 
 
 def on_this_machine() -> bool:

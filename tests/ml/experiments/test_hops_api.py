@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.runtime.experiments.project import STORE_VARIABLE
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.studies import study_folder
 
@@ -230,6 +233,36 @@ def test_files_of_the_project_are_those_of_the_store(as_step: AsStep, tmp_path: 
     assert listed == [f"{root}/adult", f"{root}/census"] and matching == [f"{root}/adult"]
     assert content == text.encode() == b"39, Male\n50 ,?\n" and not there
     assert all("within the project" in error for error in errors), errors
+
+
+def test_addresses_of_a_remote_store_begin_as_the_project_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_hops.runtime.hops_api import hdfs
+
+    monkeypatch.setenv(STORE_VARIABLE, "memory://hops")
+    hdfs.dump("39, Male", "data/adult")
+    assert (
+        hdfs.ls("data") == hdfs.glob("data/*") == [f"{hdfs.project_path()}/data/adult"] == ["memory://hops/data/adult"]
+    )
+    assert hdfs.load(hdfs.ls("data")[0]) == b"39, Male"
+
+
+def asked_to_end() -> None:
+    from hops import experiment
+
+    step = os.getpid()
+
+    def end() -> None:
+        os.kill(step, signal.SIGTERM)
+        time.sleep(600)
+
+    with pytest.raises(SystemExit):
+        experiment.launch(end)
+
+
+def test_an_experiment_of_a_step_that_was_asked_to_end_says_so(as_step: AsStep, tmp_path: Path) -> None:
+    as_step(asked_to_end)
+    found = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
+    assert (found["status"], found["error"]) == ("KILLED", "the step was asked to end") and found["finished"]
 
 
 def failing() -> Any:
