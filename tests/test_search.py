@@ -98,7 +98,7 @@ def test_searches_of_a_dag(
 def stop_first(folder: StudyFolder) -> None:
     """Asks to stop the first trial as soon as it runs."""
     deadline = time.monotonic() + 300
-    while not folder.trials() and time.monotonic() < deadline:
+    while not (folder.read() and folder.trials()) and time.monotonic() < deadline:
         time.sleep(0.2)
     folder.request_stop(0, "ann")
 

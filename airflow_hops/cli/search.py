@@ -24,7 +24,7 @@ from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.search import StudyRecord, TrialRecord
 from airflow_hops.contract.times import seconds_since
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.hooks.studies import ended_without_record
+from airflow_hops.hooks.studies import check_runs, ended_without_record
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.studies import StudyFolder, recorded_studies
 
@@ -101,15 +101,9 @@ def _find(store: ArtifactStore, args: Namespace) -> tuple[StudyFolder, StudyReco
 
 def _stop(folder: StudyFolder, record: StudyRecord, numbers: Sequence[int]) -> None:
     """Asks the search to end trials, or without a number itself."""
-    if record.state != "running":
-        raise BadInput(f"study {record.name!r} is {record.state}; only a running one can be stopped")
-    if (ended := _killed(record)) is not None:
-        raise BadInput(f"study {record.name!r} does not run: its task is {ended}")
-    for number in numbers:
-        trial = folder.trial(number)
-        if trial is None or trial.state != "running":
-            state = "not there" if trial is None else trial.state
-            raise BadInput(f"trial {number} of study {record.name!r} is {state}; only a running one can be stopped")
+    ended = _killed(record)
+    for each in numbers or (None,):
+        check_runs(folder, record, ended, each)
     for each in numbers or (None,):
         folder.request_stop(each, getpass.getuser())
     subject = f"trial {', '.join(map(str, numbers))}" if numbers else "the search"

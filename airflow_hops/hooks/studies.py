@@ -9,7 +9,9 @@ from airflow.utils.session import create_session
 from airflow.utils.state import State
 from sqlalchemy import select
 
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.search import StudyRecord
+from airflow_hops.store.studies import StudyFolder
 
 
 def task_of(record: StudyRecord) -> tuple[str, int]:
@@ -30,6 +32,28 @@ def task_states(records: Sequence[StudyRecord]) -> list[str | None]:
         )
         states = {tuple(key): state for *key, state in rows}
     return [None if (state := states.get(each)) is None else str(state) for each in wanted]
+
+
+def check_runs(folder: StudyFolder, record: StudyRecord, ended: str | None, trial: int | None) -> None:
+    """Looks whether there is something to be stopped.
+
+    Args:
+        folder: The study's.
+        record: The study.
+        ended: The state of its task, if that has ended: see :func:`ended_without_record`.
+        trial: Number of the trial; None for the search.
+
+    Raises:
+        BadInput: it does not run.
+    """
+    if record.state != "running":
+        raise BadInput(f"study {record.name!r} is {record.state}; only a running one can be stopped")
+    if ended is not None:
+        raise BadInput(f"study {record.name!r} does not run: its task is {ended}")
+    found = None if trial is None else folder.trial(trial)
+    if trial is not None and (found is None or found.state != "running"):
+        state = "not there" if found is None else found.state
+        raise BadInput(f"trial {trial} of study {record.name!r} is {state}; only a running one can be stopped")
 
 
 def ended_without_record(record: StudyRecord) -> str | None:

@@ -73,6 +73,11 @@ def test_a_study_is_opened_from_the_list_and_its_trials_are_filtered(open_page: 
     page.get_by_role("menuitemcheckbox", name="failed").click()
     expect(_rows(page)).to_have_count(2)
     expect(_rows(page).first).to_contain_text("ValueError: loss is nan at step 12")
+    page.get_by_role("button", name="Log of trial 25").click()
+    log = page.get_by_role("dialog", name="Trial 25")
+    expect(log.get_by_role("region")).to_contain_text("Traceback (most recent call last)")
+    log.get_by_role("button", name="Close").click()
+    expect(log).to_have_count(0)
     page.get_by_text("Slices", exact=True).click()
     expect(page.get_by_role("img", name="26 trials: metrics.eval_auc by params.lr")).to_be_visible()
 

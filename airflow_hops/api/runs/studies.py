@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from airflow_hops.api.artifacts.lookup import MapIndex, hook_of, pipeline_of, re
 from airflow_hops.api.types import Json, Limit, Model, Number, Offset, Page
 from airflow_hops.contract.artifacts import BadInput, Producer
 from airflow_hops.contract.search import StudyRecord, TrialRecord
-from airflow_hops.hooks.studies import ended_without_record, task_of, task_states
+from airflow_hops.hooks.studies import check_runs, ended_without_record, task_of, task_states
 from airflow_hops.store.studies import StudyFolder, recorded_studies, study_folder, task_name
 
 router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
@@ -213,12 +213,6 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
     record = found.record
     return StudyDetail(
         **_described(record, *task_states([record])),
-        space=record.space,
-        seed=record.seed,
-        choose=record.choose,
-        pareto=list(record.pareto),
-        importance=dict(record.importance),
-        mlflow_run=record.mlflow_run,
         may_stop=may_change(user, dag_id),
         stop_requests=[StopRequest(trial=trial, by=by) for trial, by in requests.items()],
         columns=_columns(trials, len(record.metrics)),
@@ -268,18 +262,11 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
         HTTPException: 409, it does not run, or its task does not any more.
     """
     by, record = name_of(user), found.record
-    if record.state != "running":
-        raise HTTPException(409, f"study {record.name!r} is {record.state}; only a running one can be stopped")
-    if (ended := ended_without_record(record)) is not None:
-        raise HTTPException(409, f"study {record.name!r} does not run: its task is {ended}")
     with reaching(found.folder.store):
-        if body.trial is not None:
-            trial = found.folder.trial(body.trial)
-            if trial is None or trial.state != "running":
-                state = "not there" if trial is None else trial.state
-                raise HTTPException(
-                    409, f"trial {body.trial} of study {record.name!r} is {state}; only a running one can be stopped"
-                )
+        try:
+            check_runs(found.folder, record, ended_without_record(record), body.trial)
+        except BadInput as error:
+            raise HTTPException(409, str(error)) from error
         found.folder.request_stop(body.trial, by)
     what = "the search" if body.trial is None else f"trial {body.trial}"
     log.info("%s of study %r of DAG %r is to be stopped, says %r", what, record.name, record.dag_id, by)
@@ -287,52 +274,18 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
 
 
 def _described(record: StudyRecord, task_state: str | None) -> dict[str, Any]:
-    """The fields of a :class:`StudyEntry`."""
+    """The fields of a :class:`StudyEntry`, and those of the record."""
     task_id, map_index = task_of(record)
-    return {
-        "name": record.name,
-        "task_id": task_id,
-        "map_index": map_index,
-        "run_id": record.run_id,
-        "state": record.state,
-        "task_state": task_state,
-        "program": record.program,
-        "metrics": list(record.metrics),
-        "directions": list(record.directions),
-        "sampler": record.sampler,
-        "pruner": record.pruner,
-        "trials": record.trials,
-        "first_trial": record.first_trial,
-        "parallel": record.parallel,
-        "started": record.started,
-        "ended": record.ended,
-        "counts": dict(record.counts),
-        "done": record.done,
-        "best": None
-        if record.best is None
-        else BestTrial(number=record.best, values=list(record.best_values), params=dict(record.best_params)),
-        "error": record.error,
-    }
+    best = {"number": record.best, "values": record.best_values, "params": record.best_params}
+    own = {"task_id": task_id, "map_index": map_index, "task_state": task_state}
+    return {**record.to_dict(), **own, "best": None if record.best is None else best}
 
 
 def _columns(trials: Sequence[TrialRecord], metrics: int) -> TrialColumns:
     names = dict.fromkeys(name for trial in trials for name in trial.params)
-    return TrialColumns(
-        number=[trial.number for trial in trials],
-        state=[trial.state for trial in trials],
-        params={name: [trial.params.get(name) for trial in trials] for name in names},
-        values=[list(_values(trials, place)) for place in range(metrics)],
-        reason=[trial.reason for trial in trials],
-        started=[trial.started for trial in trials],
-        ended=[trial.ended for trial in trials],
-        seconds=[trial.seconds for trial in trials],
-        tries=[trial.tries for trial in trials],
-        taken_from=[trial.taken_from for trial in trials],
-        mlflow_run=[trial.mlflow_run for trial in trials],
-        run_id=[trial.run_id for trial in trials],
-    )
-
-
-def _values(trials: Sequence[TrialRecord], place: int) -> Iterator[float | None]:
-    for trial in trials:
-        yield trial.values[place] if place < len(trial.values) else None
+    columns: dict[str, Any] = {name: [getattr(each, name) for each in trials] for name in TrialColumns.model_fields}
+    columns["params"] = {name: [trial.params.get(name) for trial in trials] for name in names}
+    columns["values"] = [
+        [trial.values[place] if place < len(trial.values) else None for trial in trials] for place in range(metrics)
+    ]
+    return TrialColumns(**columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import shutil
@@ -19,10 +20,9 @@ from airflow_hops.contract.times import now
 from airflow_hops.runtime.gang.failures import LOG_FOLLOWS
 from airflow_hops.runtime.search.ledger import Ledger, thinned, trial_key
 from airflow_hops.runtime.search.optuna_study import OptunaStudy, Proposal
-from airflow_hops.runtime.search.processes import TrialEvent
 from airflow_hops.runtime.search.running import RunningTrial, described
 from airflow_hops.runtime.search.tracking import StudyRuns
-from airflow_hops.runtime.search.trial import Assignment, last_lines
+from airflow_hops.runtime.search.trial import Assignment, TrialEvent, last_lines
 from airflow_hops.store.studies import StudyFolder
 
 _WAIT_S = 0.5
@@ -235,17 +235,18 @@ class Search:
         return True
 
     def _hear(self, event: TrialEvent) -> None:
-        running = self._running.get(event.number)
+        number, kind = event["number"], event["type"]
+        running = self._running.get(number)
         if running is None:
             return
-        if event.kind == "report":
-            self._take_report(event.number, running, event.value["step"], event.value["metrics"])
-        elif event.kind == "result":
-            running.result = event.value["value"]
-        elif event.kind == "error":
-            running.error = event.value
-        elif event.kind == "ended":
-            self._finish(event.number, event.value)
+        if kind == "report":
+            self._take_report(number, running, event["step"], event["metrics"])
+        elif kind == "result":
+            running.result = json.loads((running.output / "training.json").read_text())
+        elif kind == "error":
+            running.error = event
+        elif kind == "ended":
+            self._finish(number, event["code"])
 
     def _take_report(self, number: int, running: RunningTrial, step: int, metrics: Mapping[str, float]) -> None:
         value = running.take(step, metrics, self._options.metrics[0])

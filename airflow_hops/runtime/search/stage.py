@@ -217,13 +217,13 @@ def _train_anew(output: Path, winner: TrialRecord, np: int, trials: Trials) -> P
     error: Mapping[str, Any] = {"message": "its process was ended", "retryable": True}
     while True:
         for event in trials.events(1.0):
-            if event.kind == "error":
-                error = event.value
-            elif event.kind == "result":
+            if event["type"] == "error":
+                error = event
+            elif event["type"] == "result":
                 error = {}
-            elif event.kind == "ended" and not error:
+            elif event["type"] == "ended" and not error:
                 return output
-            elif event.kind == "ended":
+            elif event["type"] == "ended":
                 failure = HopsError if error.get("retryable", True) else BadInput
                 raise failure(f"training the winner, trial {winner.number}, anew: {error['message']}")
 

@@ -8,10 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_hops.runtime.gang import Channel
 from airflow_hops.runtime.search.endable import Ending
-from airflow_hops.runtime.search.processes import TrialEvent
-from airflow_hops.runtime.search.trial import Assignment, TrialWork
+from airflow_hops.runtime.search.trial import Assignment, TrialEvent, TrialWork
 
 _END_S = 10.0
 
@@ -31,13 +29,15 @@ class TrialThreads:
     def start(self, given: Assignment) -> None:
         """Starts a trial."""
         ending = Ending()
-        channel = _QueueChannel(given.number, self._events)
+
+        def say(**event: Any) -> None:
+            self._events.put({"number": given.number, **event})
 
         def train() -> None:
             try:
-                self._work.train(given, channel, ending)
+                self._work.train(given, say, ending)
             finally:
-                self._events.put(TrialEvent(given.number, "ended", 0))
+                say(type="ended", code=0)
 
         thread = threading.Thread(target=train, name=f"trial-{given.number}", daemon=True)
         self._threads[given.number] = (thread, ending)
@@ -60,8 +60,8 @@ class TrialThreads:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
             return
-        if event.kind == "ended":
-            self._threads.pop(event.number)[0].join()
+        if event["type"] == "ended":
+            self._threads.pop(event["number"])[0].join()
         yield event
 
     def close(self) -> None:
@@ -71,15 +71,3 @@ class TrialThreads:
             self.end(number)
         for thread, _ in self._threads.values():
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-class _QueueChannel(Channel):
-    """A trial's line to the search in the same process."""
-
-    def __init__(self, number: int, events: queue.SimpleQueue[TrialEvent]) -> None:
-        super().__init__()
-        self._number, self._events = number, events
-
-    def send(self, kind: str, **fields: Any) -> None:
-        """Hands a message on."""
-        self._events.put(TrialEvent(self._number, kind, {"type": kind, **fields}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,14 @@ from airflow_hops.runtime.train.program import Program
 
 LOG_NAME = "trial.log"
 _LOG_BYTES = 16_384
+_MESSAGE_CHARACTERS = 100_000
+
+TrialEvent = Mapping[str, Any]
+"""What a search hears of a trial: its ``number``, and the ``type``.
+
+``report`` with ``step`` and ``metrics``; ``result``: its ``training.json`` is written; ``error`` with ``message`` and
+``retryable``; ``ended``, the last, with the ``code`` of its process, or the negative number of a signal.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,12 @@ class TrialWork:
     def __init__(self, training: Training, slots: Sequence[Slot]) -> None:
         self._training, self._slots = training, slots
 
-    def train(self, given: Assignment, channel: Channel, ending: Ending) -> None:
-        """Trains, and says on the channel what the ranks report, then the ``result`` or the ``error``.
+    def train(self, given: Assignment, say: Callable[..., None], ending: Ending) -> None:
+        """Trains, and tells the search what the ranks report, then the ``result`` or the ``error``.
 
         Args:
             given: The trial.
-            channel: To the search.
+            say: Called with the items of each event.
             ending: Whether it is to end.
         """
         base = self._training
@@ -74,24 +82,25 @@ class TrialWork:
         def hear(rank: int, message: Mapping[str, Any]) -> None:
             if message["type"] in ("report", "progress"):
                 step = message["step"] if message["type"] == "report" else message["epoch"]
-                channel.send("report", step=step, metrics=reported(message))
+                say(type="report", step=step, metrics=reported(message))
             elif message["type"] == "heeds_stop":
                 ending.heeded = True
 
         try:
-            channel.send("result", value=train_model(training, on_message=hear))
+            train_model(training, on_message=hear)
+            say(type="result")
         except Exception as error:
             text = str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}"
-            channel.send("error", message=text, retryable=getattr(error, "retryable", True))
+            say(type="error", message=text[:_MESSAGE_CHARACTERS], retryable=getattr(error, "retryable", True))
             if not isinstance(error, HopsError):
                 traceback.print_exc()
 
-    def train_here(self, given: Assignment, descriptor: int) -> None:
+    def train_here(self, given: Assignment, say: Callable[..., None]) -> None:
         """As :meth:`train`, in a process of the trial's own, with its slot's cores.
 
         Args:
             given: The trial.
-            descriptor: Write end of a pipe to the search.
+            say: As there.
         """
         ending, output = Ending(), Path(given.output)
         signal.signal(signal.SIGTERM, lambda *_: setattr(ending, "asked", True))
@@ -100,7 +109,7 @@ class TrialWork:
         take_streams(os.open(os.devnull, os.O_RDONLY), log, log)
         if given.slot is not None and self._slots[given.slot].cores:
             os.sched_setaffinity(0, self._slots[given.slot].cores)
-        self.train(given, Channel(descriptor), ending)
+        self.train(given, say, ending)
 
 
 def last_lines(output: Path) -> str:

@@ -82,7 +82,7 @@ def stop_when_running(study: StudyFolder, number: int, what: int | None, by: str
 
     def ask() -> None:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not [t for t in study.trials() if t.number == number]:
+        while time.monotonic() < deadline and not (study.read() and [t for t in study.trials() if t.number == number]):
             time.sleep(0.1)
         study.request_stop(what, by)
 
