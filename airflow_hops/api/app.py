@@ -23,6 +23,7 @@ from airflow_hops.api.lineage import routes as lineage
 from airflow_hops.api.lineage import starts as lineage_starts
 from airflow_hops.api.models import decisions as model_decisions
 from airflow_hops.api.models import evaluations, live
+from airflow_hops.api.models import performance as model_performance
 from airflow_hops.api.models import routes as models
 from airflow_hops.api.pipelines import activity as pipeline_activity
 from airflow_hops.api.pipelines import overview as pipeline_overview
@@ -58,6 +59,7 @@ _ROUTERS = (
     live.router,
     model_decisions.router,
     model_card.router,
+    model_performance.router,
     models.router,
     rows.router,
     run_stages.router,

@@ -40,7 +40,7 @@ export function formatCount(value: Maybe): string {
 
 /** A count with its noun: `1 row`, `3 rows`, `2 entries`. */
 export function plural(count: number, noun: string): string {
-  return `${formatNumber(count)} ${count === 1 ? noun : noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`}`;
+  return `${formatNumber(count)} ${count === 1 ? noun : /[^aeiou]y$/.test(noun) ? `${noun.slice(0, -1)}ies` : `${noun}s`}`;
 }
 
 const LISTED = 10;

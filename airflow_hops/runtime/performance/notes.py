@@ -46,20 +46,20 @@ def _of_labels(report: PerformanceReport) -> Iterator[str]:
         )
     if counts.contradictory:
         yield (
-            f"{counts.contradictory} predictions have labels that contradict each other and became known at the same "
-            "time; they count as unlabelled"
+            "Predictions whose labels contradict each other and became known at the same time: "
+            f"{counts.contradictory}; they count as unlabelled"
         )
     if counts.future:
-        yield f"{counts.future} labels became known after the time of the report, or in the future; they are left out"
+        yield f"Labels that became known after the time of the report, or in the future: {counts.future}; left out"
     if counts.invalid:
-        yield f"{counts.invalid} labels are not what the model predicts, and are left out"
+        yield f"Labels that are not what the model predicts: {counts.invalid}; left out"
 
 
 def _of_rows(joined: Joined) -> Iterator[str]:
     if joined.other_rows:
-        yield f"{joined.other_rows} captured rows lack the model's prediction (another signature or API); left out"
+        yield f"Captured rows without the model's prediction (another signature or API): {joined.other_rows}; left out"
     if joined.not_finite:
-        yield f"{joined.not_finite} predictions are NaN or infinite; left out"
+        yield f"Predictions that are NaN or infinite: {joined.not_finite}; left out"
 
 
 def _of_stopped_labels(report: PerformanceReport) -> Iterator[str]:
@@ -73,8 +73,8 @@ def _of_stopped_labels(report: PerformanceReport) -> Iterator[str]:
     overdue = sum(each.rows for each in missed if datetime.fromisoformat(each.end) <= due)
     if overdue:
         yield (
-            f"Labels have stopped: none of {overdue} predictions from {last.isoformat()} to {due.isoformat()} has one, "
-            f"and 95% of labels come within {report.delay_s[1] / 3600:.3g} hours"
+            f"Labels have stopped: none of {overdue} predictions from {last:%Y-%m-%d %H:%M} to {due:%Y-%m-%d %H:%M} UTC "
+            f"has one, and 95% of labels come within {report.delay_s[1] / 3600:.3g} hours"
         )
 
 

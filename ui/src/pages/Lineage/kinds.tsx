@@ -16,6 +16,7 @@ import {
   LuShuffle,
   LuSparkles,
   LuTable2,
+  LuTrendingUp,
 } from "react-icons/lu";
 import { formatBytes, formatCount, formatNumber } from "src/format";
 import { labelInWords } from "src/pages/Data/overview/features";
@@ -37,6 +38,7 @@ const KINDS: Record<string, Kind> = {
   schema: { label: "Schema", icon: LuScrollText, palette: "teal" },
   anomalies: { label: "Anomalies", icon: LuShieldCheck, palette: "teal" },
   skew: { label: "Skew", icon: LuActivity, palette: "orange" },
+  performance: { label: "Performance", icon: LuTrendingUp, palette: "orange" },
   model: { label: "Model", icon: LuBrain, palette: "purple" },
   evaluation: { label: "Evaluation", icon: LuGauge, palette: "purple" },
   infra_blessing: { label: "Serving check", icon: LuServerCog, palette: "purple" },

@@ -8,6 +8,7 @@ import { Endpoint } from "src/pages/Models/Endpoint";
 import { EvaluationTab } from "src/pages/Models/EvaluationTab";
 import { LogTab } from "src/pages/Models/LogTab";
 import { ModelHeader } from "src/pages/Models/ModelHeader";
+import { PerformanceTab } from "src/pages/Models/PerformanceTab";
 import { type ModelDetail, useModel } from "src/pages/Models/queries";
 import { ServingTab } from "src/pages/Models/ServingTab";
 import { useDagId } from "src/shell/OfPipeline";
@@ -38,9 +39,10 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
       <ModelHeader dagId={dagId} detail={detail} />
       <Endpoint dagId={dagId} detail={detail} />
       <Tabs.Root value={tab} onValueChange={({ value }) => setTab(value)} size="sm" lazyMount unmountOnExit>
-        <Tabs.List>
+        <Tabs.List overflowX="auto" overflowY="hidden" css={{ "& > *": { flexShrink: 0 } }}>
           <Tabs.Trigger value="serving">Serving</Tabs.Trigger>
           <Tabs.Trigger value="evaluation">Evaluation</Tabs.Trigger>
+          <Tabs.Trigger value="performance">Performance</Tabs.Trigger>
           <Tabs.Trigger value="decisions">Decisions</Tabs.Trigger>
           <Tabs.Trigger value="log">Log</Tabs.Trigger>
         </Tabs.List>
@@ -49,6 +51,9 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
         </Tabs.Content>
         <Tabs.Content value="evaluation">
           <EvaluationTab dagId={dagId} detail={detail} />
+        </Tabs.Content>
+        <Tabs.Content value="performance">
+          <PerformanceTab dagId={dagId} model={detail.name} />
         </Tabs.Content>
         <Tabs.Content value="decisions">
           <DecisionsTab dagId={dagId} detail={detail} />

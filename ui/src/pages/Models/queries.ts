@@ -8,6 +8,9 @@ import { type ArtifactRef, refOf } from "src/routes";
 export type LiveModel = Schemas["LiveModel"];
 export type ModelDetail = Schemas["ModelDetail"];
 export type Decision = Schemas["Decision"];
+export type Figure = Schemas["Figure"];
+export type VersionFigures = Schemas["VersionFigures"];
+export type LivePerformance = Schemas["LivePerformance"];
 
 /** Milliseconds between looks at the server: it adds a step every ten seconds. */
 export const LIVE_MS = 5_000;
@@ -68,6 +71,10 @@ export function useMinutes(): [number, (minutes: number) => void] {
   const minutes = SPANS.find((each) => String(each) === text) ?? USUAL;
   return [minutes, (chosen) => setText(String(chosen))];
 }
+
+/** The newest measurement of a model's served versions. */
+export const usePerformance = (dagId: string, model: string) =>
+  api.useQuery("get", "/api/dags/{dag_id}/models/{model}/performance", { params: { path: path(dagId, model) } });
 
 /** The evaluation of a version. */
 export function useEvaluation(dagId: string, model: string, version: number) {

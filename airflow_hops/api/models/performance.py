@@ -1,0 +1,142 @@
+"""What the served versions of a model were worth, as far as labels have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter
+
+from airflow_hops.api.access import READS_ARTIFACTS, MayRead, ReadableDags
+from airflow_hops.api.artifacts.from_tasks import last_returned
+from airflow_hops.api.artifacts.lookup import FoundArtifact, open_artifact
+from airflow_hops.api.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.api.models.lookup import Served
+from airflow_hops.api.pipelines.definitions import definitions, together
+from airflow_hops.api.types import Model, Number, Time
+from airflow_hops.contract.performance import (
+    REPORT_FILE,
+    Interval,
+    PerformanceProperties,
+    PerformanceReport,
+    VersionPerformance,
+)
+
+router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"])
+
+
+class Figure(Model):
+    """A metric with its 95% interval."""
+
+    value: Number
+    low: Number
+    high: Number
+
+
+class VersionFigures(Model):
+    """The predictions of a version in some time."""
+
+    version: int
+    start: Time
+    end: Time
+    rows: int
+    labelled: int
+    measured: int
+    """Those with labels that are old enough."""
+    figures: dict[str, Figure]
+    """Measured with labels; none where these are too few."""
+    estimates: dict[str, Figure]
+    """Estimated without labels."""
+    baseline: dict[str, Figure]
+    """Of a whole window: on the held-out split of the version's training."""
+    drop: dict[str, Figure]
+    """Of a whole window: by how much each is worse than that; above 0 is worse."""
+
+
+class LabelCompleteness(Model):
+    """Predictions of an age, and those whose labels have come."""
+
+    from_s: float
+    to_s: float | None
+    rows: int
+    labelled: int
+
+
+class LivePerformance(Model):
+    """The newest measurement of a model."""
+
+    artifact: ArtifactAddress
+    as_of: Time
+    """The time that it looks back from."""
+    problem: str
+    label: str
+    metric: str
+    """The problem's first metric."""
+    versions: list[VersionFigures]
+    """Over the whole window."""
+    periods: list[VersionFigures]
+    ages: list[LabelCompleteness]
+    labels: dict[str, int]
+    """What became of the labels: counts by name."""
+    delay_s: tuple[float, float] | None
+    """Median and 95% quantile of the seconds from prediction to label."""
+    notes: list[str]
+    """What is wrong or missing."""
+
+
+class PerformanceAnswer(Model):
+    """The newest measurement; null if there is none."""
+
+    performance: LivePerformance | None
+
+
+@router.get("/performance", dependencies=[READS_ARTIFACTS])
+def get_model_performance(user: GetUserDep, served: Served, readable: ReadableDags) -> PerformanceAnswer:
+    """The newest measurement of a model's served versions, by any DAG that the user may read."""
+    may_read = MayRead(user, DagAccessEntity.XCOM)
+    with create_session() as session:
+        pipelines = definitions.pipelines(session, list(readable)).values()
+        watching = together(pipelines, [(served.hops_conn_id, served.name)])
+        dag_ids = [each.dag_id for each in watching if each.dag_id in may_read]
+        found = last_returned(session, dag_ids, "performance")
+    newest = next((each for each in found if PerformanceProperties.of(each.artifact).model_name == served.name), None)
+    if newest is None:
+        return PerformanceAnswer(performance=None)
+    artifact = FoundArtifact(served.hook, *open_artifact(served.hook.store, newest.artifact))
+    report = PerformanceReport.from_dict(artifact.read_json(REPORT_FILE))
+    return PerformanceAnswer(
+        performance=LivePerformance(
+            artifact=returned_address(newest),
+            as_of=report.as_of,  # type: ignore[arg-type]  # read from ISO 8601
+            problem=report.problem,
+            label=report.label,
+            metric=report.metric,
+            versions=[_version(each) for each in report.versions],
+            periods=[_version(each) for each in report.periods],
+            ages=[LabelCompleteness(**each.to_dict()) for each in report.ages],
+            labels=report.labels.to_dict(),
+            delay_s=report.delay_s,
+            notes=list(report.notes),
+        )
+    )
+
+
+def _version(of: VersionPerformance) -> VersionFigures:
+    return VersionFigures(
+        version=of.version,
+        start=of.start,  # type: ignore[arg-type]  # read from ISO 8601
+        end=of.end,  # type: ignore[arg-type]  # read from ISO 8601
+        rows=of.rows,
+        labelled=of.labelled,
+        measured=of.measured,
+        figures=_figures(of.figures),
+        estimates=_figures(of.estimates),
+        baseline=_figures(of.baseline or {}),
+        drop=_figures(of.drop or {}),
+    )
+
+
+def _figures(of: Mapping[str, Interval]) -> dict[str, Figure]:
+    return {name: Figure(value=value, low=low, high=high) for name, (value, low, high) in of.items()}

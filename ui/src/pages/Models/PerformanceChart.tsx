@@ -1,0 +1,124 @@
+import { useMemo } from "react";
+import { Chart } from "src/components/chart/Chart";
+import type { EChartsCoreOption } from "src/components/chart/echarts";
+import { type ChartTheme, useChartTheme } from "src/components/chart/theme";
+import { tooltipLines } from "src/components/chart/tooltip";
+import { formatNumber, formatPercent, formatTime, plural } from "src/format";
+import { useTimezone } from "src/host";
+import type { VersionFigures } from "src/pages/Models/queries";
+import { nameOf, versionPalette } from "src/pages/Models/versions";
+import { metricLabel } from "src/pages/Models/words";
+
+type Point = [at: number, value: number | null];
+
+/** A metric of each version over time: measured with its interval, estimated dashed, and how complete labels are. */
+export function PerformanceChart({ periods, metric }: { periods: readonly VersionFigures[]; metric: string }) {
+  const theme = useChartTheme();
+  const zone = useTimezone();
+  const option = useMemo(() => chartOption(periods, metric, theme, zone), [periods, metric, theme, zone]);
+  const label = `${metricLabel(metric)} over time by version, measured and estimated, and the share of labelled predictions`;
+  return <Chart option={option} label={label} height="340px" />;
+}
+
+function chartOption(
+  periods: readonly VersionFigures[],
+  metric: string,
+  theme: ChartTheme,
+  zone: string,
+): EChartsCoreOption {
+  const versions = [...new Set(periods.map(({ version }) => version))];
+  const middle = ({ start, end }: VersionFigures) => (Date.parse(start) + Date.parse(end)) / 2;
+  const time = { type: "time", min: Math.min(...periods.map(({ start }) => Date.parse(start))) };
+  const last = { max: Math.max(...periods.map(({ end }) => Date.parse(end))) };
+  return {
+    animation: false,
+    grid: [
+      { left: 64, right: 16, top: 32, height: 190 },
+      { left: 64, right: 16, top: 252, height: 56 },
+    ],
+    legend: { type: "scroll", left: 0, data: versions.flatMap((version) => [nameOf(version), estimateOf(version)]) },
+    axisPointer: { link: [{ xAxisIndex: "all" }] },
+    tooltip: {
+      trigger: "axis",
+      confine: true,
+      formatter: (points: { value: Point }[]) => tooltip(points[0]?.value[0], periods, metric, middle, theme, zone),
+    },
+    xAxis: [
+      { ...time, ...last, axisLabel: { show: false } },
+      { ...time, ...last, gridIndex: 1, axisLabel: { formatter: (at: number) => formatTime(at, zone).slice(0, 10) } },
+    ],
+    yAxis: [
+      { type: "value", scale: true, name: metricLabel(metric), nameLocation: "middle", nameGap: 46 },
+      {
+        type: "value",
+        gridIndex: 1,
+        min: 0,
+        max: 1,
+        interval: 0.5,
+        axisLabel: { formatter: (share: number) => formatPercent(share) },
+      },
+    ],
+    series: versions.flatMap((version) => {
+      const mine = periods.filter((each) => each.version === version);
+      const color = theme.color(`${versionPalette(version)}.solid`);
+      const points = (value: (each: VersionFigures) => number | null | undefined): Point[] =>
+        mine.map((each) => [middle(each), value(each) ?? null]);
+      const line = { type: "line", color, symbolSize: 5 };
+      const band = { ...line, stack: `interval ${version}`, stackStrategy: "all", symbol: "none", silent: true };
+      const width = ({ figures: { [metric]: figure } }: VersionFigures) =>
+        figure && (figure.high ?? 0) - (figure.low ?? 0);
+      return [
+        { ...band, data: points(({ figures }) => figures[metric]?.low), lineStyle: { opacity: 0 } },
+        { ...band, data: points(width), lineStyle: { opacity: 0 }, areaStyle: { color, opacity: 0.18 } },
+        { ...line, name: nameOf(version), data: points(({ figures }) => figures[metric]?.value) },
+        {
+          ...line,
+          name: estimateOf(version),
+          data: points(({ estimates }) => estimates[metric]?.value),
+          symbol: "emptyCircle",
+          lineStyle: { type: "dashed", width: 1.5 },
+        },
+        {
+          type: "bar",
+          name: nameOf(version),
+          color,
+          xAxisIndex: 1,
+          yAxisIndex: 1,
+          barMaxWidth: 14,
+          data: points(({ labelled, rows }) => labelled / rows),
+        },
+      ];
+    }),
+  };
+}
+
+const estimateOf = (version: number): string => `${nameOf(version)} estimated`;
+
+function tooltip(
+  at: number | undefined,
+  periods: readonly VersionFigures[],
+  metric: string,
+  middle: (each: VersionFigures) => number,
+  theme: ChartTheme,
+  zone: string,
+): HTMLElement {
+  const there = periods.filter((each) => middle(each) === at);
+  const title = there[0] ? `${formatTime(there[0].start, zone)} to ${formatTime(there[0].end, zone)}` : "";
+  return tooltipLines(theme, [
+    { label: title, strong: true },
+    ...there.flatMap(({ version, rows, labelled, figures: { [metric]: found }, estimates: { [metric]: guess } }) => [
+      {
+        label: `${nameOf(version)} · ${plural(rows, "prediction")}`,
+        value: `${formatPercent(labelled / rows)} labelled`,
+      },
+      ...(found
+        ? [{ label: "measured", value: `${short(found.value)} (${short(found.low)} to ${short(found.high)})` }]
+        : []),
+      ...(guess
+        ? [{ label: "estimated", value: `${short(guess.value)} (${short(guess.low)} to ${short(guess.high)})` }]
+        : []),
+    ]),
+  ]);
+}
+
+const short = (value: number | null) => formatNumber(value);

@@ -1,0 +1,151 @@
+import { Alert, HStack, Stack, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { AppLink } from "src/components/AppLink";
+import { DataTable } from "src/components/DataTable";
+import { Empty } from "src/components/Empty";
+import { QueryView } from "src/components/QueryView";
+import { Segments } from "src/components/Segments";
+import type { Column } from "src/components/table";
+import { formatCount, formatNumber, formatPercent, formatTime, plural } from "src/format";
+import { useQueryParam } from "src/hooks/useQueryState";
+import { useTimezone } from "src/host";
+import { PerformanceChart } from "src/pages/Models/PerformanceChart";
+import { type Figure, type LivePerformance, usePerformance, type VersionFigures } from "src/pages/Models/queries";
+import { VersionBadge } from "src/pages/Models/versions";
+import { metricLabel } from "src/pages/Models/words";
+import { airflowTaskPath } from "src/routes";
+
+const DAY_S = 86_400;
+
+/** What served predictions were worth, as far as labels have come: over time, by version, and what is wrong with it. */
+export function PerformanceTab({ dagId, model }: { dagId: string; model: string }) {
+  return (
+    <QueryView query={usePerformance(dagId, model)}>
+      {({ performance }) =>
+        performance === null ? (
+          <Empty title="Live performance is not measured yet">
+            Labels that come later are joined with captured predictions by a <code>PerformanceOperator</code>.
+          </Empty>
+        ) : (
+          <Measured of={performance} />
+        )
+      }
+    </QueryView>
+  );
+}
+
+function Measured({ of }: { of: LivePerformance }) {
+  const zone = useTimezone();
+  const metrics = metricsOf(of);
+  const [wanted, setMetric] = useQueryParam("metric", of.metric);
+  const metric = metrics.includes(wanted) ? wanted : of.metric;
+  const columns = useMemo(() => columnsFor(metric), [metric]);
+  return (
+    <Stack gap={4}>
+      <HStack gap={3} wrap="wrap" fontSize="sm">
+        <Segments
+          size="xs"
+          label="Metric"
+          value={metric}
+          onChange={setMetric}
+          items={metrics.map((name) => [name, metricLabel(name)])}
+        />
+        <Text color="fg.muted">
+          label {of.label}, looked at from {formatTime(of.as_of, zone)} ·{" "}
+          <AppLink to={airflowTaskPath(of.artifact)}>
+            {of.artifact.dag_id}.{of.artifact.task_id}
+          </AppLink>
+        </Text>
+      </HStack>
+      {of.notes.length > 0 && (
+        <Alert.Root status="warning" size="sm">
+          <Alert.Indicator />
+          <Alert.Content>
+            {of.notes.map((note) => (
+              <Alert.Description key={note}>{note}</Alert.Description>
+            ))}
+          </Alert.Content>
+        </Alert.Root>
+      )}
+      <PerformanceChart periods={of.periods} metric={metric} />
+      <DataTable
+        label="Performance by version"
+        name="performance"
+        rows={of.versions}
+        rowKey={({ version }) => String(version)}
+        columns={columns}
+      />
+      <Text fontSize="sm" color="fg.muted">
+        {completenessInWords(of)}
+      </Text>
+    </Stack>
+  );
+}
+
+/** The metrics that some version has, the problem's first metric first. */
+function metricsOf({ metric, versions }: LivePerformance): string[] {
+  const names = versions.flatMap(({ figures, estimates }) => [...Object.keys(figures), ...Object.keys(estimates)]);
+  return [...new Set([metric, ...names])];
+}
+
+function columnsFor(metric: string): Column<VersionFigures>[] {
+  const label = metricLabel(metric);
+  const figure = (key: string, heading: string, help: string, pick: (row: VersionFigures) => Figure | undefined) => ({
+    key,
+    label: heading,
+    help,
+    width: key === "drop" ? 225 : 195,
+    align: "end" as const,
+    value: (row: VersionFigures) => pick(row)?.value,
+    render: (row: VersionFigures) => inWords(pick(row), key === "drop" ? 3 : 4),
+  });
+  return [
+    {
+      key: "version",
+      label: "Version",
+      fixed: true,
+      width: 80,
+      value: ({ version }) => version,
+      render: ({ version }) => <VersionBadge version={version} />,
+    },
+    {
+      key: "rows",
+      label: "Predictions",
+      align: "end",
+      value: ({ rows }) => rows,
+      render: (row) => formatCount(row.rows),
+    },
+    {
+      key: "labelled",
+      label: "With labels",
+      align: "end",
+      value: ({ labelled, rows }) => labelled / rows,
+      render: ({ labelled, rows }) => formatPercent(labelled / rows),
+    },
+    figure("measured", `${label}, measured`, "With labels; 95% interval", (row) => row.figures[metric]),
+    figure("training", "At training", "On the held-out split of its training", (row) => row.baseline[metric]),
+    figure("drop", "Worse by", "Than at training; above 0 is worse", (row) => row.drop[metric]),
+    figure("estimated", "Estimated", "From calibrated probabilities, without labels", (row) => row.estimates[metric]),
+  ];
+}
+
+function inWords(figure: Figure | undefined, digits: number): string {
+  const [value, low, high] = [figure?.value, figure?.low, figure?.high].map((each) => formatNumber(each, digits));
+  return figure ? `${value} (${low} to ${high})` : "–";
+}
+
+/** `Predictions with labels, by age: under 1 day 43%, …`, and how long labels take. */
+function completenessInWords({ ages, delay_s: delay, labels }: LivePerformance): string {
+  const days = (seconds: number) => plural(Math.round((seconds / DAY_S) * 10) / 10, "day");
+  const shares = ages.map(({ from_s, to_s, rows, labelled }) => {
+    const age = to_s === null ? `over ${days(from_s)}` : `under ${days(to_s)}`;
+    return `${age} ${formatPercent(labelled / rows)}`;
+  });
+  const delays = delay ? ` Half of the labels come within ${hours(delay[0])}, 95% within ${hours(delay[1])}.` : "";
+  const others = Object.entries(labels).filter(([name, count]) => count > 0 && name !== "given" && name !== "joined");
+  const counts = others.map(([name, count]) => `${formatCount(count)} ${name}`).join(", ");
+  return `Predictions with labels, by age: ${shares.join(", ")}.${delays}${counts && ` Labels: ${counts}.`}`;
+}
+
+const hours = (seconds: number): string =>
+  seconds < 2 * DAY_S ? `${formatNumber(seconds / 3600, 3)} h` : `${formatNumber(seconds / DAY_S, 3)} days`;
