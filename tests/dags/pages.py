@@ -1,7 +1,8 @@
 """Small pipelines whose artifacts the web API shows.
 
 ``pages`` and ``pages_other`` make rows with awkward names and values, their statistics and a schema; ``pages_refused``
-refuses its model. Nobody runs the others: one watches the model that the other deploys.
+refuses its model, and ``pages_performance`` measures it. Nobody runs the others: one watches the model that the other
+deploys.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, task
 
 from airflow_hops.operators.deploy import DeployModelOperator
+from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.schema import SchemaOperator
 from airflow_hops.operators.skew import SkewOperator
@@ -79,3 +81,24 @@ with DAG("pages_training", schedule=[Asset("pages.drifted")]):
 with DAG("pages_monitoring", schedule=None):
     skew = SkewOperator(task_id="skew", model_name="pages_model")
     RequestRetrainingOperator(task_id="request_retraining", skew=skew.output, asset=Asset("pages.drifted"))
+
+
+def measure(context) -> Any:
+    """What a measurement of the model writes."""
+    import json
+
+    whole = {"version": 1, "start": "2026-01-01T00:00:00+00:00", "end": "2026-01-08T00:00:00+00:00", "rows": 200}
+    report = {
+        "model_name": "pages_candidate", "problem": "binary", "metric": "auc", "label": "late",
+        "as_of": whole["end"], "notes": ["<b>nobody</b> knows"], "periods": [{**whole, "labelled": 20}],
+        "versions": [{**whole, "labelled": 150, "measured": 120, "figures": {"auc": [0.7, 0.6, 0.8]}}],
+        "ages": [{"from_s": 0, "to_s": None, "rows": 200, "labelled": 150}], "labels": {"given": 150, "joined": 150},
+    }  # fmt: skip
+    with context.output() as writer:
+        (writer.path / "performance.json").write_text(json.dumps(report))
+        return writer.commit(properties={"model_name": "pages_candidate"})
+
+
+with DAG("pages_performance", schedule=None):
+    task.hops(measure, output_kind="performance")()
+    PerformanceOperator(task_id="performance", model_name="pages_candidate")
