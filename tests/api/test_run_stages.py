@@ -108,7 +108,7 @@ def test_a_models_newest_measurement_is_told_to_who_may_read_its_maker(api: Api,
     assert (waits["state"], waits["skipped"]) == ("skipped", "no version of model 'pages_candidate' serves yet")
     found = api.get(path, "viewer").json()["performance"]
     assert (found["artifact"]["dag_id"], found["artifact"]["run_id"]) == ("pages_performance", run.run_id)
-    assert (found["metric"], found["notes"], found["delay_s"]) == ("auc", ["<b>nobody</b> knows"], None)
+    assert (found["metric"], found["notes"], found["delay_s_p50"]) == ("auc", ["<b>nobody</b> knows"], None)
     (version,) = found["versions"]
     assert version["figures"] == {"auc": {"value": 0.7, "low": 0.6, "high": 0.8}}
     assert (version["start"], version["rows"], version["labelled"]) == ("2026-01-01T00:00:00Z", 200, 150)

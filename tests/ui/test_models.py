@@ -157,6 +157,8 @@ def test_a_rollout_is_told_step_by_step_and_the_log_is_filtered(site: Site, open
     for finding in steps[-1]["findings"]:
         row = compared.get_by_role("row").filter(has=page.get_by_text(finding["text"], exact=True))
         expect(row).to_contain_text(finding["verdict"].replace("_", " "))
+    page.get_by_role("tab", name="Performance").click()
+    expect(page.get_by_role("heading", name="Live performance is not measured yet")).to_be_visible()
     page.get_by_role("tab", name="Log").click()
     log = page.get_by_role("log")
     expect(log.get_by_text(re.compile(f"model {MODEL} version 1 loaded in")).first).to_be_visible()

@@ -80,8 +80,9 @@ class LivePerformance(Model):
     ages: list[LabelCompleteness]
     labels: dict[str, int]
     """What became of the labels: counts by name."""
-    delay_s: tuple[float, float] | None
-    """Median and 95% quantile of the seconds from prediction to label."""
+    delay_s_p50: float | None
+    """Seconds from prediction to label that half of the labels take; null where that is not known."""
+    delay_s_p95: float | None
     notes: list[str]
     """What is wrong or missing."""
 
@@ -117,7 +118,8 @@ def get_model_performance(user: GetUserDep, served: Served, readable: ReadableDa
             periods=[_version(each) for each in report.periods],
             ages=[LabelCompleteness(**each.to_dict()) for each in report.ages],
             labels=report.labels.to_dict(),
-            delay_s=report.delay_s,
+            delay_s_p50=report.delay_s[0] if report.delay_s else None,
+            delay_s_p95=report.delay_s[1] if report.delay_s else None,
             notes=list(report.notes),
         )
     )

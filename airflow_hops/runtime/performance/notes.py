@@ -73,8 +73,8 @@ def _of_stopped_labels(report: PerformanceReport) -> Iterator[str]:
     overdue = sum(each.rows for each in missed if datetime.fromisoformat(each.end) <= due)
     if overdue:
         yield (
-            f"Labels have stopped: none of {overdue} predictions from {last:%Y-%m-%d %H:%M} to {due:%Y-%m-%d %H:%M} UTC "
-            f"has one, and 95% of labels come within {report.delay_s[1] / 3600:.3g} hours"
+            f"Labels have stopped: none of {overdue} predictions from {last:%Y-%m-%d %H:%M} to {due:%Y-%m-%d %H:%M} "
+            f"(UTC) has one, and 95% of labels come within {report.delay_s[1] / 3600:.3g} hours"
         )
 
 

@@ -135,13 +135,14 @@ function inWords(figure: Figure | undefined, digits: number): string {
 }
 
 /** `Predictions with labels, by age: under 1 day 43%, …`, and how long labels take. */
-function completenessInWords({ ages, delay_s: delay, labels }: LivePerformance): string {
+function completenessInWords({ ages, delay_s_p50: half, delay_s_p95: most, labels }: LivePerformance): string {
   const days = (seconds: number) => plural(Math.round((seconds / DAY_S) * 10) / 10, "day");
   const shares = ages.map(({ from_s, to_s, rows, labelled }) => {
     const age = to_s === null ? `over ${days(from_s)}` : `under ${days(to_s)}`;
     return `${age} ${formatPercent(labelled / rows)}`;
   });
-  const delays = delay ? ` Half of the labels come within ${hours(delay[0])}, 95% within ${hours(delay[1])}.` : "";
+  const delays =
+    half === null || most === null ? "" : ` Half of the labels come within ${hours(half)}, 95% within ${hours(most)}.`;
   const others = Object.entries(labels).filter(([name, count]) => count > 0 && name !== "given" && name !== "joined");
   const counts = others.map(([name, count]) => `${formatCount(count)} ${name}`).join(", ");
   return `Predictions with labels, by age: ${shares.join(", ")}.${delays}${counts && ` Labels: ${counts}.`}`;
