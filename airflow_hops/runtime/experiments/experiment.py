@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
+import math
 import os
 import signal
 import sys
 import threading
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,13 +26,16 @@ from airflow_hops.contract.times import now
 from airflow_hops.contract.training import SINGLE, TrainingOptions
 from airflow_hops.hops.devices import get_num_gpus
 from airflow_hops.processes.temporary_folders import temporary_folder
-from airflow_hops.runtime.experiments.program import ROWS, TRAIN, UserFunction, running
+from airflow_hops.runtime.experiments.program import ROWS, TRAIN, UserFunction, identity, running
 from airflow_hops.runtime.experiments.project import Project
 from airflow_hops.runtime.experiments.record import (
+    LOCK_NAME,
+    RECORD_NAME,
     ExperimentFolder,
     ExperimentRecord,
-    folder_name,
+    folder_names,
     new_record,
+    read_resources,
     trial_name,
 )
 from airflow_hops.runtime.gang import LocalRanks
@@ -36,14 +43,15 @@ from airflow_hops.runtime.gang.forked import check_forkable
 from airflow_hops.runtime.search.ledger import Ledger, new_study
 from airflow_hops.runtime.search.optuna_study import OptunaStudy
 from airflow_hops.runtime.search.processes import TrialProcesses
+from airflow_hops.runtime.search.running import RunningTrial, returned_numbers
 from airflow_hops.runtime.search.search import Search
 from airflow_hops.runtime.search.slots import divide
 from airflow_hops.runtime.search.tracking import StudyRuns
 from airflow_hops.runtime.search.trial import TrialWork
 from airflow_hops.runtime.tracking import TrainingRun
 from airflow_hops.runtime.train import Training
+from airflow_hops.runtime.train.stage import metrics_of
 from airflow_hops.runtime.train.strategies import Roles
-from airflow_hops.store.studies import StudyFolder, study_folder
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +70,10 @@ class Experiment:
         called: The name of the function of ``hops.experiment``.
         space: Of a search; None for one that is called once, or with given arguments.
         rows: Those arguments, a mapping for each call.
-        metric: What a search optimizes.
+        metric: What a search optimizes; of what is no search, the entry of the result that the record names.
         direction: ``max`` or ``min``.
         sampler: Of :data:`airflow_hops.contract.search.SAMPLERS`.
-        make_sampler: Makes a sampler of Optuna's in its place.
+        make_sampler: Makes a sampler of Optuna's in its place, of a seed.
         trials: How many a search makes; None for all of a grid.
         training: Options of each training: ``strategy``, ``np``, ``parameter_servers``.
         executors: How many processes run at once; None for as many as this machine has room for.
@@ -78,10 +86,10 @@ class Experiment:
     called: str
     space: Mapping[str, Any] | None = None
     rows: Sequence[Mapping[str, Any]] = ({},)
-    metric: str = SECONDS
+    metric: str = "metric"
     direction: str = "min"
     sampler: str = "random"
-    make_sampler: Callable[[], Any] | None = None
+    make_sampler: Callable[[int], Any] | None = None
     trials: int | None = None
     training: Mapping[str, Any] = field(default_factory=lambda: {"strategy": SINGLE, "np": 1})
     executors: int | None = None
@@ -106,7 +114,7 @@ class Experiment:
         return SearchOptions(
             training=TrainingOptions(train=TRAIN, any_value=True, **self.training).to_dict(),
             space=ROWS if self.space is None else self.space,
-            metrics=[self.metric],
+            metrics=[SECONDS if self.space is None else self.metric],
             directions=[directions[str(self.direction).lower()]],  # type: ignore[list-item]
             trials=len(self.rows) if self.space is None else self.trials,
             sampler=self.sampler,
@@ -143,68 +151,127 @@ def run_experiment(experiment: Experiment) -> Outcome:
     rows = user.rows or [dict.fromkeys(experiment.space or {})]
     for given in rows:
         user.check_takes(given)
+    resources = read_resources(project, [*experiment.versioned_resources, *_own_notebook(project)])
+    named = {Path(path).name: resources[Path(path).name] for path in experiment.versioned_resources}
     launcher = _launcher(options)
     ranks = Roles.of_training(TrainingOptions(**options.training)).ranks
     room = max(1, (experiment.executors or launcher.slots) // ranks)
-    options = replace(options, parallel=min(room, options.wanted))
     _numbers[project.spec.step] = number = _numbers.get(project.spec.step, 0) + 1
-    folder = ExperimentFolder(project, number)
-    producer = project.spec.producer
-    study = replace(
-        new_study(options, user.name, _base(options, user), producer), name=f"{producer.run_id}.{folder.run}"
-    )
-    where = study_folder(project.store, study.dag_id, study.task_id, study.name)
+    folder = ExperimentFolder.claim(project, number)
+    options = replace(options, parallel=min(room, options.wanted), seed=zlib.crc32(folder.study_name.encode()))
     gpus = min(1, get_num_gpus())
     record = new_record(
-        folder, experiment.called, experiment.name, experiment.description, options.parallel * ranks, gpus, study.name
+        folder, experiment.called, experiment.name, experiment.description, options.parallel * ranks, gpus
     )
+    record = replace(record, versioned_resources=tuple(resources))
     with temporary_folder("step", "experiment") as scratch, _running(user), _raised_when_asked_to_end():
         trained = TrainingOptions(**options.training)
         slots = divide(launcher, options.parallel, ranks)
         trials = TrialProcesses(TrialWork(Training(trained, None, scratch, launcher=launcher), slots))
         try:
-            record = folder.begin(record, [*experiment.versioned_resources, *_own_notebook(project)])
-            return _search(experiment, options, Ledger(where, study, shared=False), where, trials, folder, record)
+            ledger = _ledger(folder, options, user, named)
+            folder.begin(record, resources, anew=not ledger.trials)
+            return _search(experiment, options, ledger, trials, folder, record)
         except BaseException as error:
-            status = "FAILED" if isinstance(error, Exception) else "KILLED"
+            failed = isinstance(error, Exception) and not isinstance(error.__cause__, _Stopped)
+            status = "FAILED" if failed else "KILLED"
             folder.write(replace(record, status=status, finished=now(), error=str(error)))
             raise
         finally:
             trials.close()
 
 
+class _Stopped(Exception):
+    """A person has stopped it: the cause of an error."""
+
+
+def _ledger(
+    folder: ExperimentFolder, options: SearchOptions, user: UserFunction, resources: Mapping[str, bytes]
+) -> Ledger:
+    """The record of the trials; without those of an earlier try if their folders are gone, or of other code."""
+    study = new_study(options, user.name, _base(options, user, resources), folder.project.spec.producer)
+    study = replace(study, name=folder.study_name)
+    ledger = Ledger(folder.study, study, shared=False)
+    if folder.is_new and ledger.trials:
+        folder.study.clear()
+        ledger = Ledger(folder.study, study, shared=False)
+    return ledger
+
+
 def _search(
     experiment: Experiment,
     options: SearchOptions,
     ledger: Ledger,
-    where: StudyFolder,
     trials: TrialProcesses,
     folder: ExperimentFolder,
     record: ExperimentRecord,
 ) -> Outcome:
     user, spec = experiment.user_function, folder.project.spec
-    run = TrainingRun(spec, where.uri)
+    run = TrainingRun(spec, folder.study.uri)
     told = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
     runs = StudyRuns(run, ledger.study, lambda: run.begin(told, None, None, spec.code_paths))
-    sampler = experiment.make_sampler() if experiment.make_sampler is not None else None
     done = [trial.params for trial in ledger.current if trial.state in ("complete", "running")]
     running[-1].leave_out(done)
-    study = OptunaStudy(options, ledger.trials, done, sampler)
+    study = OptunaStudy(options, ledger.trials, done, experiment.make_sampler)
+    name_of = _namer(experiment, options, record)
     with temporary_folder("step", "trials") as scratch:
-        search = Search(options, options.training["np"], study, ledger, where, trials, runs, scratch)
-        search.ended = lambda trial, output: folder.keep(_folder_name(experiment, trial), output)
+        search = Search(options, options.training["np"], study, ledger, folder.study, trials, runs, scratch)
+        search.ended = lambda trial, output: folder.keep(name_of(trial), output)
+        search.measured = lambda trial: _measured(experiment, trial)
         search.say = _say
-        winner = search.run()
-    params, returned = user.arguments(winner.params), _returned(folder, _folder_name(experiment, winner))
-    if len(ledger.own) > 1 and experiment.space is None:  # none of them is the best
-        names = [_folder_name(experiment, trial) for trial in ledger.own]
-        params, returned = {}, {name: _returned(folder, name) for name in names}
-    metric = winner.values[0] if experiment.metric != SECONDS else returned.get("metric")
-    folder.write(
-        replace(record, status="FINISHED", finished=now(), hyperparameter=trial_name(params) or None, metric=metric)
-    )
+        try:
+            winner = search.run()
+        except BadInput as error:
+            raise error from _Stopped() if search.cut_short else None
+    record = replace(record, trials=dict(Counter(trial.state for trial in ledger.own)))
+    params, returned = user.arguments(winner.params), _returned(folder, name_of(winner), winner)
+    if experiment.space is None:
+        _check_all_ran(experiment, ledger, search.cut_short)
+        if len(ledger.own) > 1:  # none of them is the best
+            params = {}
+            returned = {name_of(trial): _returned(folder, name_of(trial), trial) for trial in ledger.own}
+    metric = returned_numbers(returned, experiment.metric).get(experiment.metric, math.nan)
+    ended = {"status": "FINISHED"} if search.cut_short is None else {"status": "KILLED", "error": search.cut_short}
+    named = {"hyperparameter": trial_name(params) or None, "metric": metric if math.isfinite(metric) else None}
+    folder.write(replace(record, finished=now(), **ended, **named))  # type: ignore[arg-type]
+    if record.trials.keys() - {"complete"} or search.cut_short:
+        log.warning("%s: %s: %s", folder.path, search.cut_short or "not all calls count", record.trials)
     run.finish(None, {"value": dict(returned), "params": dict(params)}, {f"{user.name}.py": user.source})
     return Outcome(folder.path, params, returned)
+
+
+def _check_all_ran(experiment: Experiment, ledger: Ledger, cut_short: str | None) -> None:
+    """Looks whether each of the given calls is complete; raises BadInput if not."""
+    stopped = [trial for trial in ledger.own if trial.state != "complete"]
+    missing = len(experiment.rows) - len(ledger.own) + len(stopped)
+    if missing:
+        ledger.update(published=True)  # once the task is cleared, it goes on
+        ledger.save(final=True)
+        why = cut_short or "; ".join(f"trial {trial.number}: {trial.reason}" for trial in stopped)
+        raise BadInput(f"{missing} of {len(experiment.rows)} calls have not ended: {why}") from _Stopped()
+
+
+def _namer(experiment: Experiment, options: SearchOptions, record: ExperimentRecord) -> Callable[[TrialRecord], str]:
+    """Names the folders of trials."""
+    user = experiment.user_function
+    planned: Sequence[Mapping[str, Any]] | None = user.rows
+    if experiment.sampler == "grid":
+        grid = options.grid()
+        planned = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    names = None if planned is None else [trial_name(params) or experiment.name for params in planned]
+    named = folder_names(names, [RECORD_NAME, LOCK_NAME, *record.versioned_resources])
+    return lambda trial: named(trial_name(user.arguments(trial.params)) or experiment.name, trial.number)
+
+
+def _measured(experiment: Experiment, trial: RunningTrial) -> dict[str, float]:
+    """The metrics of a trial: of a search, what it optimizes is in what the function returned, and nowhere else."""
+    assert trial.result is not None
+    reported = {**trial.metrics, **metrics_of(trial.result)}
+    returned = returned_numbers(trial.result["value"], experiment.metric)
+    if experiment.space is None:
+        return {**returned, **reported}
+    reported.pop(experiment.metric, None)
+    return {**reported, **returned}
 
 
 @contextlib.contextmanager
@@ -239,25 +306,33 @@ def _launcher(options: SearchOptions) -> LocalRanks:
     return found if get_num_gpus() else LocalRanks(max(found.slots, roles.ranks))
 
 
-def _base(options: SearchOptions, user: UserFunction) -> str:
+def _base(options: SearchOptions, user: UserFunction, resources: Mapping[str, bytes]) -> str:
     """The key of code and options: where it is another one, nothing of an earlier try is taken over."""
-    rows = json.dumps(user.rows, sort_keys=True, default=str)
-    given = json.dumps(options.training, sort_keys=True)
-    return hashlib.sha256(f"{user.name}\n{user.source}\n{rows}\n{given}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{user.name}\n{identity(user.function)}\n".encode())
+    digest.update(json.dumps([user.rows, options.training], sort_keys=True, default=str).encode())
+    for name, content in sorted(resources.items()):
+        digest.update(f"\n{name} {hashlib.sha256(content).hexdigest()}".encode())
+    return digest.hexdigest()[:16]
 
 
-def _folder_name(experiment: Experiment, trial: TrialRecord) -> str:
-    name = trial_name(experiment.user_function.arguments(trial.params))
-    names = [trial_name(row) for row in experiment.rows]
-    unique = experiment.sampler == "grid" or (experiment.space is None and len(set(names)) == len(names))
-    return folder_name(name or experiment.name, trial.number, unique=unique)
-
-
-def _returned(folder: ExperimentFolder, name: str) -> Mapping[str, Any]:
+def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mapping[str, Any]:
     """What the function returned in a trial, whose folder is kept."""
-    text = folder.project.store.read_text(f"{folder.uri}/{name}/training.json")
-    value = json.loads(text)["value"]
+    uri = f"{folder.uri}/{name}/training.json"
+    try:
+        summary = folder.project.store.read_json(uri)
+    except FileNotFoundError:
+        summary = {"params": None}
+    if _as_text(summary["params"]) != _as_text(trial.params):
+        raise BadInput(
+            f"{uri} is not of trial {trial.number}, {dict(trial.params)}, or not there; remove {folder.path}, and its "
+            "calls are made anew"
+        )
+    value = summary["value"]
     return value if isinstance(value, Mapping) else {} if value is None else {"metric": value}
+
+
+def _as_text(params: Any) -> str:
+    return json.dumps(params, sort_keys=True)
 
 
 def _own_notebook(project: Project) -> list[str]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import inspect
+import pickle
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CellType, ModuleType
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
@@ -13,7 +17,8 @@ from airflow_hops.hops.context import TrainContext
 
 TRAIN = f"{__name__}:call"
 ROWS = f"{__name__}:row"
-_NUMBER = "combination"
+_NUMBER = "row number"
+"""The parameter that tells trials of equal arguments apart; no argument of Python's has such a name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +64,8 @@ class UserFunction:
         Raises:
             BadInput: it cannot.
         """
+        if _NUMBER in params:
+            raise BadInput(f"an argument is called {_NUMBER!r}, which is kept for the number of a call; rename it")
         try:
             inspect.signature(self.function).bind(**params)
         except TypeError as error:
@@ -70,6 +77,38 @@ class UserFunction:
     def arguments(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments of a trial with these parameters."""
         return {name: value for name, value in params.items() if name != _NUMBER or self.rows is None}
+
+
+def identity(value: Any, above: tuple[int, ...] = ()) -> str:
+    """A digest of a function: its source, its defaults, and the values that it is bound to or closes over.
+
+    Where something has no source, and cannot be pickled, it is another one each time: nothing passes for the work of a
+    function that may have changed. Modules count by their names; functions that it only calls do not count.
+    """
+    if isinstance(value, ModuleType) or id(value) in above:  # a function may close over itself
+        return getattr(value, "__name__", "")
+    try:
+        if not callable(value):
+            return hashlib.sha256(pickle.dumps(value)).hexdigest()
+        source, parts = _source_and_values(value)
+    except Exception:  # pickle raises whatever a class's own code does
+        return uuid.uuid4().hex
+    text = "\n".join([source, *(identity(part, (*above, id(value))) for part in parts)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _source_and_values(function: Any) -> tuple[str, list[Any]]:
+    """Its source, and the values that belong to it. Raises OSError or TypeError where there is no source."""
+    if isinstance(function, functools.partial):
+        return "partial", [function.func, *function.args, *function.keywords, *function.keywords.values()]
+    bare = inspect.unwrap(getattr(function, "__func__", function))
+    if inspect.isclass(bare):
+        return inspect.getsource(bare), []
+    if not inspect.isfunction(bare):
+        return inspect.getsource(type(bare)), [*vars(bare), *vars(bare).values()]
+    cells = [cell.cell_contents for cell in bare.__closure__ or () if cell != CellType()]  # an empty one has no value
+    defaults = [*(bare.__defaults__ or ()), *(bare.__kwdefaults__ or {}).values()]
+    return inspect.getsource(bare), [getattr(function, "__self__", None), *defaults, *cells]
 
 
 running: list[UserFunction] = []
@@ -84,7 +123,7 @@ def call(context: TrainContext) -> Any:
     """
     user = running[-1]
     _offer_strategy(context.strategy)
-    return _plain(user.function(**user.arguments(context.params)))
+    return plain(user.function(**user.arguments(context.params)))
 
 
 def row(_: Any) -> dict[str, Any]:
@@ -110,9 +149,10 @@ def _the_strategy(strategy: Any, *_: Any, **__: Any) -> Any:
     return strategy
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Numbers of NumPy and TensorFlow as Python's, within mappings too."""
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if hasattr(value, "numpy") and not hasattr(value, "get_weights"):
         value = value.numpy()
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import posixpath
 import re
@@ -85,3 +86,12 @@ class Project:
             raise BadInput(f"path {path!r} has a part '..'; expected one within the project {self.root}")
         scheme, sign, rest = whole.rpartition("://")
         return f"{scheme}{sign}{posixpath.normpath(rest)}"
+
+    def remove(self, whole: str) -> None:
+        """Removes a file, or a folder with all in it; nothing where there is none.
+
+        Args:
+            whole: Its address, as :meth:`path` gives it; no pattern.
+        """
+        if self.files.exists(whole):
+            self.files.rm(whole if self.store.is_local else glob.escape(whole), recursive=True)

@@ -6,8 +6,8 @@ import contextlib
 import getpass
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from airflow_hops.contract.json_fields import JsonFields
 from airflow_hops.contract.times import now
 from airflow_hops.runtime.experiments.project import Project
 from airflow_hops.runtime.tracking.training_run import environment_lock
+from airflow_hops.store.studies import study_folder, task_name
 
 RECORD_NAME = "experiment.json"
-_NAME_CHARACTERS = 200
+LOCK_NAME = "requirements.txt"
+_NAME_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class ExperimentRecord(JsonFields):
         cuda: The version of CUDA that TensorFlow was built for; None for none.
         versioned_resources: Files that were kept with it, by their names.
         study: The study of its trials in the store.
-        error: Why it failed.
+        task_instance: Ids of DAG, run and task.
+        trials: How many trials are ``complete``, ``failed`` or ``stopped``.
+        error: Why it failed, or was ended.
     """
 
     _id: str
@@ -53,6 +57,7 @@ class ExperimentRecord(JsonFields):
     function: str
     app_id: str
     study: str
+    task_instance: Sequence[str]
     executors: int
     gpus_per_executor: int
     cuda: str | None = None
@@ -63,6 +68,7 @@ class ExperimentRecord(JsonFields):
     hyperparameter: str | None = None
     metric: float | None = None
     versioned_resources: Sequence[str] = ()
+    trials: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
 
 
@@ -71,42 +77,81 @@ class ExperimentFolder:
 
     Args:
         project: Where it lies.
-        number: Of the run within its app; a new one by default.
+        number: Of the run within its app.
+
+    Attributes:
+        run: Its name.
+        study: The folder of its trials' record.
+        is_new: Whether nobody had it before.
     """
 
     def __init__(self, project: Project, number: int) -> None:
+        producer = project.spec.producer
         self.project, self.app_id = project, app_id(project)
-        if is_interactive(project):  # a kernel that is started anew begins anew
-            taken = project.store.names(project.store.uri("Experiments", self.app_id))
-            while f"run.{number}" in taken:
-                number += 1
         self.run = f"run.{number}"
         self.uri = project.store.uri("Experiments", self.app_id, self.run)
         self.path = project.path(self.uri)
+        self.task_instance = [producer.dag_id, producer.run_id, task_name(producer)]
+        study = f"{producer.run_id}.{self.run}"
+        self.study = study_folder(project.store, producer.dag_id, task_name(producer), study)
+        self.study_name, self.is_new = study, True
+
+    @classmethod
+    def claim(cls, project: Project, number: int) -> ExperimentFolder:
+        """Takes the folder of a run: a task's own, also of an earlier try; for a program or a kernel a new one.
+
+        Args:
+            project: Where it lies.
+            number: Of the run; for a program or a kernel the least.
+
+        Raises:
+            BadInput: another task has a folder of that name.
+        """
+        # A kernel that is started anew begins anew; a task that is tried again goes on.
+        is_interactive = project.spec.producer.dag_id == Producer.dag_id
+        taken = set(project.store.names(project.store.uri("Experiments", app_id(project)))) if is_interactive else ()
+        while True:
+            folder = cls(project, number)
+            number += 1
+            if is_interactive and (folder.run in taken or folder.study.read() is not None):
+                continue
+            with contextlib.suppress(FileExistsError):
+                project.store.create_text(
+                    f"{folder.uri}/{RECORD_NAME}", json.dumps({"task_instance": folder.task_instance})
+                )
+                return folder
+            if not is_interactive:
+                folder._check_own()
+                folder.is_new = False
+                return folder
+
+    def _check_own(self) -> None:
+        holder = self.project.store.read_json(f"{self.uri}/{RECORD_NAME}").get("task_instance")
+        if holder != self.task_instance:
+            raise BadInput(
+                f"{self.uri} is the experiment of DAG, run and task {holder}, not of {self.task_instance}; names that "
+                "differ only in dots, or in characters such as ':', have one folder: choose another name"
+            )
 
     def write(self, record: ExperimentRecord) -> None:
         """Writes the record."""
         self.project.store.write_text(f"{self.uri}/{RECORD_NAME}", json.dumps(record.to_dict(), indent=1) + "\n")
 
-    def begin(self, record: ExperimentRecord, resources: Sequence[str]) -> ExperimentRecord:
-        """Keeps the lock of the environment, and what the user wants to have kept.
+    def begin(self, record: ExperimentRecord, resources: Mapping[str, bytes], *, anew: bool) -> None:
+        """Writes the record, the lock of the environment, and what the user wants to have kept.
 
         Args:
             record: Of the experiment.
-            resources: Addresses of files in the project, or paths of the step's files.
-
-        Raises:
-            BadInput: one of them is not there.
+            resources: Contents by name.
+            anew: Whether to remove what an earlier try has kept, since it is not of this code.
         """
-        named = {}
-        for resource in dict.fromkeys(resources):
-            named[Path(resource).name] = read_file(self.project, resource)
-        self.project.store.write_text(f"{self.uri}/requirements.txt", environment_lock())
-        for name, content in named.items():
-            self.project.store.files.write(f"{self.uri}/{name}", content)
-        record = replace(record, versioned_resources=tuple(named))
+        store = self.project.store
+        for name in store.names(self.uri) if anew else ():
+            if name != RECORD_NAME:
+                self.project.remove(f"{self.path}/{name}")
+        for name, content in {LOCK_NAME: environment_lock().encode(), **resources}.items():
+            store.files.write(f"{self.uri}/{name}", content)
         self.write(record)
-        return record
 
     def keep(self, name: str, output: Path) -> None:
         """Keeps what a trial has written: what it put into its log folder lies in its own.
@@ -123,19 +168,14 @@ class ExperimentFolder:
             with contextlib.suppress(OSError):  # it is not empty, or not there
                 folder.rmdir()
         if output.is_dir():
+            self.project.remove(f"{self.path}/{name}")  # of a try that was killed
             self.project.files.put(f"{output}/", f"{self.path}/{name}/", recursive=True)
 
 
 def app_id(project: Project) -> str:
     """What Hopsworks calls the application: here the task of a DAG's run."""
     producer = project.spec.producer
-    task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
-    return f"{producer.dag_id}.{producer.run_id}.{task}"
-
-
-def is_interactive(project: Project) -> bool:
-    """Whether it is no task of Airflow's, which would go on with its experiments when it is tried again."""
-    return project.spec.producer.dag_id == Producer.dag_id
+    return f"{producer.dag_id}.{producer.run_id}.{task_name(producer)}"
 
 
 def read_file(project: Project, path: str) -> bytes:
@@ -153,8 +193,29 @@ def read_file(project: Project, path: str) -> bytes:
     return bytes(project.files.cat_file(whole))
 
 
+def read_resources(project: Project, paths: Sequence[str]) -> dict[str, bytes]:
+    """Files to keep with an experiment, by the names that they get.
+
+    Args:
+        project: Where they lie, if not beside the DAG file.
+        paths: Addresses of files in the project, or paths of the step's files.
+
+    Raises:
+        BadInput: one is not there, or would take another one's place.
+    """
+    found: dict[str, bytes] = {}
+    for path in paths:
+        name, content = Path(path).name, read_file(project, path)
+        if name in (RECORD_NAME, LOCK_NAME) or found.get(name, content) != content:
+            raise BadInput(
+                f"versioned_resources: {path} would be kept as {name}, as another file of the experiment is; rename it"
+            )
+        found[name] = content
+    return found
+
+
 def new_record(
-    folder: ExperimentFolder, function: str, name: str, description: str | None, executors: int, gpus: int, study: str
+    folder: ExperimentFolder, function: str, name: str, description: str | None, executors: int, gpus: int
 ) -> ExperimentRecord:
     """The record of an experiment that begins now."""
     import tensorflow as tf
@@ -170,7 +231,8 @@ def new_record(
         executors=executors,
         gpus_per_executor=gpus,
         cuda=tf.sysconfig.get_build_info().get("cuda_version"),
-        study=study,
+        study=folder.study_name,
+        task_instance=folder.task_instance,
     )
 
 
@@ -179,13 +241,26 @@ def trial_name(params: Mapping[str, Any]) -> str:
     return ".".join(f"{key}={value}" for key, value in params.items())
 
 
-def folder_name(name: str, number: int, *, unique: bool) -> str:
-    """The name of a trial's folder.
+def folder_names(names: Sequence[str] | None, taken: Collection[str]) -> Callable[[str, int], str]:
+    """How trials' folders are named: by the trial's name, and its number unless all names are known to differ.
 
     Args:
-        name: The trial's, or the experiment's.
-        number: The trial's number, which is added to a name that is cut, or that others may have.
-        unique: Whether no other trial has the name.
+        names: Of all trials that there will be; None where they are not known.
+        taken: Names of other things in the experiment's folder.
+
+    Returns:
+        Makes the name of a folder of the name and the number of a trial.
     """
-    safe = re.sub(r"[^\w.+@=,-]", "_", name).lstrip(".") or "no-name"
-    return safe if unique and len(safe) <= _NAME_CHARACTERS else f"{safe[:_NAME_CHARACTERS]}.{number}"
+    plain = [_safe(name) for name in names or ()]
+    is_unique = names is not None and len({*plain, *taken}) == len(plain) + len(set(taken))
+    is_unique = is_unique and all(len(name.encode()) <= _NAME_BYTES for name in plain)
+
+    def folder_name(name: str, number: int) -> str:
+        safe = _safe(name)
+        return safe if is_unique else f"{safe.encode()[:_NAME_BYTES].decode(errors='ignore')}.{number}"
+
+    return folder_name
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w.+@=,-]", "_", name).lstrip(".") or "no-name"

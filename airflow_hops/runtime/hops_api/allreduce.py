@@ -25,13 +25,14 @@ def launch(spark: Any, notebook: str) -> str:
         BadInput: there is no such notebook, or it has no code that runs without IPython.
         HopsError: a rank failed.
     """
-    name = Path(notebook).name
+    name, content = Path(notebook).name, read_file(Project.current(), notebook)
     with temporary_folder("step", "notebook") as folder:
-        path = folder / name
-        path.write_bytes(read_file(Project.current(), notebook))
-        read_notebook(path)
+        (folder / name).write_bytes(content)
+        read_notebook(folder / name)
 
-        def train() -> None:
-            run_notebook(path)
+    def train() -> None:
+        with temporary_folder("step", "notebook") as folder:
+            (folder / name).write_bytes(content)
+            run_notebook(folder / name)
 
-        return experiment.allreduce(train, name=path.stem, versioned_resources=[notebook], spark=spark)[0]
+    return experiment.allreduce(train, name=Path(name).stem, versioned_resources=[notebook], spark=spark)[0]

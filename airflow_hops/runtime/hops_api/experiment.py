@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from airflow_hops.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAM
 from airflow_hops.hops.devices import get_num_gpus
 from airflow_hops.runtime.experiments import Experiment, run_experiment
 from airflow_hops.runtime.gang import LocalRanks
+from airflow_hops.runtime.hops_api.util import lists_of
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ Found = tuple[str, Mapping[str, Any]]
 Best = tuple[str, Mapping[str, Any], Mapping[str, Any]]
 """The experiment's folder in the store, the best hyperparameters, and what the function returned for them, by name."""
 
+_NAMES_OF_FUNCTION = {"map_fun", "objective_function"}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -36,9 +39,13 @@ class Direction:
     MIN = "min"
 
 
-def _spark_may_be_first(function: _Function) -> _Function:
+def _as_in_hopsworks(function: _Function) -> _Function:
+    """Takes a ``SparkSession`` first, and the names that the function has had in versions of hops-util-py."""
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        for name in _NAMES_OF_FUNCTION & kwargs.keys():
+            kwargs["train_fn"] = kwargs.pop(name)
         if args and (args[0] is None or hasattr(args[0], "sparkContext")):
             args, kwargs = args[1:], {**kwargs, "spark": args[0]}
         return function(*args, **kwargs)
@@ -46,7 +53,7 @@ def _spark_may_be_first(function: _Function) -> _Function:
     return call  # type: ignore[return-value]
 
 
-@_spark_may_be_first
+@_as_in_hopsworks
 def launch(
     train_fn: Callable[..., Any],
     args_dict: Mapping[str, Sequence[Any]] | None = None,
@@ -55,6 +62,7 @@ def launch(
     versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     *,
+    metric_key: str = "metric",
     spark: Any = None,
 ) -> Found:
     """Calls a function once, or for each combination of arguments, several at once.
@@ -67,22 +75,24 @@ def launch(
         local_logdir: Taken for compatibility: the log folder is local always, and is kept in the store.
         versioned_resources: Files to keep with the experiment.
         description: Of the experiment.
+        metric_key: Which entry of a dict that the function returns is the experiment's metric.
         spark: A ``SparkSession``.
 
     Raises:
         BadInput: the lists differ in length, or the function does not take the arguments.
         HopsError: a call failed; those that run are ended.
     """
-    lengths = {key: len(values) for key, values in (args_dict or {}).items()}
+    lists = lists_of(args_dict or {}, "args_dict")
+    lengths = {key: len(values) for key, values in lists.items()}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise BadInput(f"args_dict has lists of {lengths} values; expected as many for each argument, 1 or more")
-    rows = [dict(zip(lengths, values, strict=True)) for values in zip(*(args_dict or {}).values(), strict=True)]
+    rows = [dict(zip(lengths, values, strict=True)) for values in zip(*lists.values(), strict=True)]
     kept = _kept(name, versioned_resources, description, spark)
-    outcome = run_experiment(Experiment(train_fn, "launch", rows=rows or [{}], **kept))
+    outcome = run_experiment(Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key, **kept))
     return outcome.path, outcome.returned
 
 
-@_spark_may_be_first
+@_as_in_hopsworks
 def grid_search(
     train_fn: Callable[..., Any],
     args_dict: Mapping[str, Sequence[Any]],
@@ -112,11 +122,10 @@ def grid_search(
         BadInput: an argument cannot be used, or the function returns no number.
         HopsError: too many calls failed.
     """
-    space = {key: list(values) for key, values in args_dict.items()}
     search = Experiment(
         train_fn,
         "grid_search",
-        space=space,
+        space=lists_of(args_dict, "args_dict"),
         metric=optimization_key,
         direction=direction,
         sampler="grid",
@@ -125,7 +134,7 @@ def grid_search(
     return _best(search)
 
 
-@_spark_may_be_first
+@_as_in_hopsworks
 def random_search(
     train_fn: Callable[..., Any],
     boundary_dict: Mapping[str, Sequence[Any]],
@@ -157,6 +166,7 @@ def random_search(
         BadInput: an argument cannot be used, or the function returns no number.
         HopsError: too many calls failed.
     """
+    _check_number("samples", samples, 1, whole=True)
     search = Experiment(
         train_fn,
         "random_search",
@@ -169,7 +179,7 @@ def random_search(
     return _best(search)
 
 
-@_spark_may_be_first
+@_as_in_hopsworks
 def differential_evolution(
     train_fn: Callable[..., Any],
     boundary_dict: Mapping[str, Sequence[Any]],
@@ -178,6 +188,7 @@ def differential_evolution(
     population: int = 6,
     mutation: float = 0.5,
     crossover: float = 0.7,
+    cleanup_generations: bool = False,
     name: str = "no-name",
     local_logdir: bool = False,
     versioned_resources: Sequence[str] | None = None,
@@ -194,8 +205,9 @@ def differential_evolution(
         direction: ``max`` or ``min``.
         generations: How often each member of the population is crossed, its random beginning included.
         population: Number of members, 4 or more.
-        mutation: Factor of the difference of two members.
-        crossover: Share of the arguments that come from the mutant.
+        mutation: Factor of the difference of two members, 0 to 2.
+        crossover: Share of the arguments that come from the mutant, 0 to 1.
+        cleanup_generations: Taken for compatibility: all calls are kept.
         optimization_key: Which entry of a dict that the function returns is optimized.
         name: Of the experiment.
         local_logdir: As for :func:`launch`.
@@ -207,13 +219,15 @@ def differential_evolution(
         BadInput: an argument cannot be used, or the function returns no number.
         HopsError: too many calls failed.
     """
-    if population < 4 or generations < 1:
-        raise BadInput(f"population is {population}, generations {generations}; expected 4 or more, 1 or more")
+    _check_number("population", population, 4, whole=True)
+    _check_number("generations", generations, 1, whole=True)
+    _check_number("mutation", mutation, 0, 2)
+    _check_number("crossover", crossover, 0, 1)
 
-    def sampler() -> Any:
+    def sampler(seed: int) -> Any:
         from airflow_hops.runtime.search.differential_evolution import DifferentialEvolutionSampler
 
-        return DifferentialEvolutionSampler(0, population=population, weight=mutation, crossover=crossover)
+        return DifferentialEvolutionSampler(seed, population=population, weight=mutation, crossover=crossover)
 
     search = Experiment(
         train_fn,
@@ -230,7 +244,7 @@ def differential_evolution(
 
 
 def _distributed(called: str, strategy: str) -> Callable[..., Found]:
-    @_spark_may_be_first
+    @_as_in_hopsworks
     def run(
         train_fn: Callable[..., Any],
         name: str = "no-name",
@@ -274,7 +288,7 @@ def _best(search: Experiment) -> Best:
 
 def _between(bounds: Mapping[str, Sequence[Any]]) -> dict[str, Uniform | IntUniform]:
     found: dict[str, Uniform | IntUniform] = {}
-    for name, pair in bounds.items():
+    for name, pair in lists_of(bounds, "boundary_dict").items():
         if len(pair) != 2 or not all(is_number(value) for value in pair):
             raise BadInput(f"boundary_dict[{name!r}] is {pair!r}; expected two numbers, the lower and the upper bound")
         low, high = pair
@@ -283,11 +297,22 @@ def _between(bounds: Mapping[str, Sequence[Any]]) -> dict[str, Uniform | IntUnif
     return found
 
 
+def _check_number(name: str, value: Any, least: float, most: float = math.inf, *, whole: bool = False) -> None:
+    if not is_number(value) or not least <= value <= most or (whole and not isinstance(value, int)):
+        expected = f"{'a whole' if whole else 'a'} number, {least} {'or more' if most == math.inf else f'to {most}'}"
+        raise BadInput(f"{name} is {value!r}; expected {expected}")
+
+
 def _kept(name: str, resources: Sequence[str] | None, description: str | None, spark: Any) -> dict[str, Any]:
+    for argument, text in {"name": name, "description": description}.items():
+        if not isinstance(text, str) and (text is not None or argument == "name"):
+            raise BadInput(f"{argument} is {text!r}; expected a text")
+    if isinstance(resources, str):
+        raise BadInput(f"versioned_resources is {resources!r}; expected a list of paths")
     executors = None
     if spark is not None:
         given = spark.sparkContext.getConf().get("spark.executor.instances", None)
-        executors = None if given is None else int(given)
+        executors = int(given or 0) if int(given or 0) > 0 else None  # Spark that allocates them as needed says 0
     return {
         "name": name,
         "versioned_resources": tuple(resources or ()),

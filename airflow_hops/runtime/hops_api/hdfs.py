@@ -10,12 +10,13 @@ import functools
 import getpass
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Any, Concatenate, ParamSpec, TypeVar
+from typing import IO, Any, TypeVar
+
+from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.experiments.project import Project
 
-_P = ParamSpec("_P")
 _R = TypeVar("_R")
 _MODES = ("r", "w", "a", "rt", "wt", "at", "rb", "wb", "ab")
 
@@ -70,10 +71,15 @@ class FileSystem:
         found = files.find(whole, withdirs=True) if recursive else files.ls(whole, detail=False)
         return [each for each in self._addresses(found) if each != whole]
 
-    def glob(self, pattern: str) -> list[str]:
-        """Addresses that match a shell's pattern, sorted."""
-        files = self._project.files
-        return self._addresses(files.glob(self._project.path(pattern)))
+    def glob(self, pattern: str, recursive: bool = False) -> list[str]:
+        """Addresses that match a shell's pattern, sorted.
+
+        Args:
+            pattern: Of a path.
+            recursive: Whether its last part may match in folders below, too.
+        """
+        folder, _, last = self._project.path(pattern).rpartition("/")
+        return self._addresses(self._project.files.glob(f"{folder}/**/{last}" if recursive else f"{folder}/{last}"))
 
     def _addresses(self, found: Iterable[str]) -> list[str]:
         above = self._project.files._strip_protocol(self._project.root)
@@ -96,23 +102,88 @@ class FileSystem:
             return
         if files.isdir(whole) and files.ls(whole) and not recursive:
             raise BadInput(f"path {path!r} is a folder with something in it; say recursive=True")
-        files.rm(whole, recursive=recursive)
+        self._project.remove(whole)
 
-    def copy(self, source: str, target: str) -> None:
-        """Copies a file, or a folder with all in it."""
-        self._project.files.copy(self._project.path(source), self._project.path(target), recursive=True)
+    def copy(self, source: str, target: str, overwrite: bool = False) -> None:
+        """Copies a file, or a folder with all in it.
 
-    def rename(self, source: str, target: str) -> None:
-        """Moves a file or folder."""
-        self._project.files.mv(self._project.path(source), self._project.path(target), recursive=True)
+        Args:
+            source: The file or folder; no pattern.
+            target: What the copy is to be; or, for a file, a folder for it. Folders above it are made.
+            overwrite: Whether what is there is replaced.
+
+        Raises:
+            BadInput: the target is there, or one of the two is within the other.
+            FileNotFoundError: there is no such file or folder.
+        """
+        files = self._project.files
+        whole, there = self._project.path(source), self._free(source, target, overwrite)
+        _copy(files, whole, files, there, files.cp_file)
+
+    def rename(self, source: str, target: str, overwrite: bool = False) -> None:
+        """Moves a file or folder; arguments and errors are those of :meth:`copy`."""
+        files = self._project.files
+        whole, there = self._project.path(source), self._free(source, target, overwrite)
+        if self._project.store.is_local:
+            files.makedirs(there.rpartition("/")[0], exist_ok=True)
+            files.mv(whole, there)
+        else:
+            _copy(files, whole, files, there, files.cp_file)
+            self._project.remove(whole)
+
+    def _free(self, source: str, target: str, overwrite: bool) -> str:
+        """The whole address of a target where nothing is any more."""
+        files = self._project.files
+        whole, there = self._project.path(source), self._project.path(target)
+        _check_there(files, whole)
+        if files.isfile(whole) and files.isdir(there):
+            there = f"{there}/{whole.rpartition('/')[2]}"
+        _check_apart(whole, there)
+        if files.exists(there) and not overwrite:
+            raise BadInput(f"{there} is there already; say overwrite=True to replace it")
+        self._project.remove(there)
+        return there
 
     def put(self, local: str, target: str) -> None:
-        """Copies a local file or folder into the project."""
-        self._project.files.put(local, self._project.path(target), recursive=True)
+        """Copies a local file or folder into the project, in place of what is there."""
+        files, whole, here = self._project.files, self._project.path(target), LocalFileSystem()
+        path = str(Path(local).absolute())
+        _check_there(here, path)
+        _check_apart(path, whole)
+        self._project.remove(whole)
+        _copy(here, path, files, whole, files.put_file)
 
     def get(self, source: str, local: str) -> None:
-        """Copies a file or folder of the project to a local path."""
-        self._project.files.get(self._project.path(source), local, recursive=True)
+        """Copies a file or folder of the project to a local path, in place of what is there."""
+        files, whole, here = self._project.files, self._project.path(source), LocalFileSystem()
+        path = str(Path(local).absolute())
+        _check_there(files, whole)
+        _check_apart(whole, path)
+        if here.exists(path):
+            here.rm(path, recursive=True)
+        _copy(files, whole, here, path, files.get_file)
+
+
+def _check_there(files: Any, path: str) -> None:
+    if not files.exists(path):
+        raise FileNotFoundError(f"{path}: no such file or folder")
+
+
+def _check_apart(source: str, target: str) -> None:
+    if f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/"):
+        raise BadInput(f"{source} cannot be copied to {target}: one is within the other")
+
+
+def _copy(files: Any, source: str, others: Any, target: str, copy_file: Callable[[str, str], Any]) -> None:
+    """Copies a file or folder to where nothing is, file by file: fsspec's ``copy`` takes names for patterns."""
+    above = files._strip_protocol(source)
+    for path, info in files.find(source, withdirs=True, detail=True).items():
+        there = f"{target}{path.removeprefix(above)}"
+        if info.get("type") == "directory":
+            others.makedirs(there, exist_ok=True)
+        else:
+            others.makedirs(there.rpartition("/")[0], exist_ok=True)
+            copy_file(path, there)
 
 
 def get_fs() -> FileSystem:
@@ -142,17 +213,16 @@ def project_user() -> str:
     return f"{project_name()}__{getpass.getuser()}"
 
 
-def _function(method: Callable[Concatenate[FileSystem, _P], _R]) -> Callable[_P, _R]:
-    """A method of the file system as a function."""
+def _function(method: Callable[..., _R]) -> Callable[..., _R]:
+    """A method of the file system as a function, which may be given a project's name: any means this one."""
 
     @functools.wraps(method)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def call(*args: Any, project: str | None = None, **kwargs: Any) -> _R:
         return method(get_fs(), *args, **kwargs)
 
     return call
 
 
-open_file = _function(FileSystem.open_file)
 exists = _function(FileSystem.exists)
 isdir = _function(FileSystem.isdir)
 isfile = _function(FileSystem.isfile)
@@ -164,29 +234,58 @@ cp = _function(FileSystem.copy)
 rename = move = _function(FileSystem.rename)
 
 
+def open_file(path: str, project: str | None = None, flags: str = "r", buff_size: int = 0) -> IO[Any]:
+    """As :meth:`FileSystem.open_file`; ``project`` and ``buff_size`` are taken for compatibility."""
+    return get_fs().open_file(path, flags)
+
+
 def load(path: str) -> bytes:
     """The content of a file."""
-    with open_file(path, "rb") as file:
+    with open_file(path, flags="rb") as file:
         return bytes(file.read())
 
 
 def dump(data: str | bytes, path: str) -> None:
     """Writes a file."""
-    with open_file(path, "wb") as file:
+    with open_file(path, flags="wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
-def copy_to_hdfs(local_path: str, relative_path: str) -> None:
-    """Copies a local file or folder into a folder of the project, under its own name."""
-    get_fs().put(local_path, f"{relative_path.rstrip('/')}/{Path(local_path).name}")
+def copy_to_hdfs(local_path: str, relative_path: str, overwrite: bool = True, project: str | None = None) -> None:
+    """Copies a local file or folder into a folder of the project, under its own name.
+
+    Args:
+        local_path: The file or folder.
+        relative_path: The project's folder.
+        overwrite: Whether what is there is replaced.
+        project: Taken for compatibility.
+
+    Raises:
+        BadInput: the target is there, and not to be replaced.
+        FileNotFoundError: there is no such file or folder.
+    """
+    target = f"{relative_path.rstrip('/')}/{Path(local_path).absolute().name}"
+    if not overwrite and exists(target):
+        raise BadInput(f"{target} is there already; say overwrite=True to replace it")
+    get_fs().put(local_path, target)
 
 
-def copy_to_local(path: str, local_path: str = "") -> str:
-    """Copies a file or folder of the project into a local folder.
+def copy_to_local(path: str, local_path: str = "", overwrite: bool = True, project: str | None = None) -> str:
+    """Copies a file or folder of the project into a local folder, which is made.
+
+    Args:
+        path: The file or folder.
+        local_path: The local folder; this one by default.
+        overwrite: Taken for compatibility: what is there is replaced.
+        project: Taken for compatibility.
 
     Returns:
         Its path there.
+
+    Raises:
+        BadInput: the local folder is in the project.
+        FileNotFoundError: there is no such file or folder.
     """
-    target = Path(local_path or ".").resolve() / path.rstrip("/").rpartition("/")[2]
+    target = Path(local_path or ".").resolve() / Project.current().path(path).rpartition("/")[2]
     get_fs().get(path, str(target))
     return str(target)

@@ -10,9 +10,11 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import nbformat
@@ -40,6 +42,7 @@ MAX_NOTEBOOK_BYTES = 32 << 20
 
 _SIGN_OF_LIFE_S = 30.0
 _START_TIMEOUT_S = 120
+_INTERRUPT_S = 5.0
 _LAST_LINES = 10
 _TRACEBACK_CHARACTERS = 6000
 _ERROR_CHARACTERS = 20_000
@@ -298,6 +301,8 @@ async def _execute(
                 await _run_cell(client, cell, partial(_tell, progress, done, title))
             except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
                 execution.failed_cell = number
+                if isinstance(error, CellTimeoutError):
+                    await _interrupt(manager, client)
                 reason = await _explain(error, manager, cell_timeout_s, oom_kills, said)
                 execution.failure = _failure(cell, reason, f"{path}: cell {number}")
                 break
@@ -320,6 +325,13 @@ async def _run_cell(client: _Client, cell: nbformat.NotebookNode, alive: Callabl
     while not (await asyncio.wait({running}, timeout=_SIGN_OF_LIFE_S))[0]:
         alive(round(time.monotonic() - began))
     await running
+
+
+async def _interrupt(manager: AsyncKernelManager, client: _Client) -> None:
+    """Lets a cell end what it has begun before the kernel is killed: an experiment records how it ended."""
+    await manager.interrupt_kernel()
+    with suppress(Empty):
+        await client.kc.get_shell_msg(timeout=_INTERRUPT_S)
 
 
 def _tell(progress: Progress, done: float, title: str, seconds: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import keyword
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,8 @@ def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any]
         path: Of its file, for messages.
 
     Raises:
-        BadInput: a name is none of Python's, or the cell tagged ``parameters`` does not assign it.
+        BadInput: a name is none of Python's, or the cell tagged ``parameters`` does not assign it; or, without such a
+            cell, another one assigns it before any uses it.
     """
     for name in params:
         if not name.isidentifier() or keyword.iskeyword(name):
@@ -91,6 +92,8 @@ def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any]
                     f"{path}: parameter {name!r} is not assigned in the cell tagged {PARAMETERS_TAG!r}, which assigns "
                     f"{', '.join(sorted(known)) or 'nothing'}; add it there with its default, or leave it out"
                 )
+    if position is None:
+        _check_effective(notebook, params, path)
     earlier = _position(notebook, INJECTED_TAG)  # of a notebook that papermill, or a step, has executed
     if earlier is not None:
         del notebook.cells[earlier]
@@ -118,12 +121,44 @@ def _position(notebook: nbformat.NotebookNode, tag: str) -> int | None:
     return next((i for i in tagged if notebook.cells[i].cell_type == "code"), None)
 
 
-def _assigned(source: str) -> set[str]:
-    """Names that a cell assigns; none of one that does not parse, which fails when it is run."""
+def _parsed(source: str) -> ast.Module:
+    """A cell's code; nothing of one that does not parse, which fails when it is run."""
     from IPython.core.inputtransformer2 import TransformerManager
 
     try:
-        tree = ast.parse(TransformerManager().transform_cell(source))
+        return ast.parse(str(TransformerManager().transform_cell(source)))
     except SyntaxError:
-        return set()
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        return ast.Module([], [])
+
+
+def _assigned(source: str) -> set[str]:
+    """Global variables that a cell assigns."""
+    return {name.id for each in _parsed(source).body for name in _names(each) if isinstance(name.ctx, ast.Store)}
+
+
+def _check_effective(notebook: nbformat.NotebookNode, params: Collection[str], path: Path) -> None:
+    """Looks whether a cell assigns a parameter before any uses it. Raises BadInput."""
+    unused = set(params)
+    for number, cell in code_cells(notebook):
+        for statement in _parsed(cell.source).body:
+            names = list(_names(statement))
+            unused -= {name.id for name in names if isinstance(name.ctx, ast.Load)}
+            lost = sorted(unused & {name.id for name in names if isinstance(name.ctx, ast.Store)})
+            if lost and isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+                raise BadInput(
+                    f"{path}: cell {number} assigns {lost[0]!r}, so that the parameter of this name has no effect; tag "
+                    f"that cell {PARAMETERS_TAG!r}, or leave the parameter out"
+                )
+
+
+def _names(statement: ast.AST) -> Iterator[ast.Name]:
+    """Global variables that a statement mentions, but for those in functions and classes that it defines."""
+    left = [statement]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Name):
+            yield node
+        if isinstance(node, ast.comprehension):
+            left += [node.iter, *node.ifs]
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            left += ast.iter_child_nodes(node)

@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy
@@ -63,7 +64,7 @@ class OptunaStudy:
         options: Of the search.
         trials: The trials there are, by number; Optuna is told of all of them.
         done: Parameters of those that a grid need not have again.
-        sampler: In place of the one that the options name.
+        make_sampler: Makes one of a seed, in place of the one that the options name.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class OptunaStudy:
         options: SearchOptions,
         trials: Sequence[TrialRecord],
         done: Sequence[Mapping[str, Any]] = (),
-        sampler: optuna.samplers.BaseSampler | None = None,
+        make_sampler: Callable[[int], optuna.samplers.BaseSampler] | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._options, self._dimensions = options, options.dimensions()
@@ -85,7 +86,7 @@ class OptunaStudy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             self._study = optuna.create_study(
-                sampler=sampler or _sampler(options, trials),
+                sampler=(make_sampler or partial(_sampler, options))(_seed(options, trials)),
                 pruner=_pruner(options.pruner),
                 directions=list(options.directions),
             )
@@ -243,9 +244,14 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
             return FloatDistribution(dimension.low, values[-1] if values else dimension.high, step=dimension.step)
 
 
-def _sampler(options: SearchOptions, trials: Sequence[TrialRecord]) -> optuna.samplers.BaseSampler:
-    # One that goes on draws other numbers than it drew before.
-    seed = int(numpy.random.SeedSequence([options.seed, len(trials)]).generate_state(1)[0]) if trials else options.seed
+def _seed(options: SearchOptions, trials: Sequence[TrialRecord]) -> int:
+    """The sampler's; one that goes on draws other numbers than it drew before."""
+    if not trials:
+        return options.seed
+    return int(numpy.random.SeedSequence([options.seed, len(trials)]).generate_state(1)[0])
+
+
+def _sampler(options: SearchOptions, seed: int) -> optuna.samplers.BaseSampler:
     match options.sampler:
         case "cmaes":
             return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)

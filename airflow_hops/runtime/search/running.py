@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,12 +54,24 @@ class RunningTrial:
         self.series[step], self.heard = value, True
         return value
 
-    def outcome(self, names: Sequence[str], code: int) -> tuple[TrialState, str, dict[str, float]]:
+    def measured(self, metric: str) -> dict[str, float]:
+        """The metrics of a training that has ended.
+
+        Args:
+            metric: The name of a number that the function returned alone.
+        """
+        assert self.result is not None
+        return {**self.metrics, **metrics_of(self.result), **returned_numbers(self.result["value"], metric)}
+
+    def outcome(
+        self, names: Sequence[str], code: int, measured: Callable[[RunningTrial], dict[str, float]] | None = None
+    ) -> tuple[TrialState, str, dict[str, float]]:
         """What has come of it.
 
         Args:
             names: Of the search's metrics.
             code: Exit code of its process, or the negative number of a signal.
+            measured: Which metrics it has, in place of :meth:`measured`.
 
         Returns:
             Its state; why it is not complete; and its finite metrics by name, if it is.
@@ -69,7 +81,7 @@ class RunningTrial:
         if self.result is None:
             reason = f"its process was ended by {describe_exit(code)}" if self.error is None else self.error["message"]
             return "failed", reason, {}
-        metrics = {**self.metrics, **metrics_of(self.result), **_returned(self.result["value"], names[0])}
+        metrics = self.measured(names[0]) if measured is None else measured(self)
         for name in names:
             if name not in metrics:
                 self.lacks_metric = True
@@ -96,7 +108,7 @@ class RunningTrial:
         }
 
 
-def _returned(value: Any, metric: str) -> dict[str, float]:
+def returned_numbers(value: Any, metric: str) -> dict[str, float]:
     """The numbers in what a function returned that is no model; one number alone is the metric."""
     given = value if isinstance(value, Mapping) else {metric: value}
     return {n: _as_float(v) for n, v in given.items() if isinstance(v, int | float) and not isinstance(v, bool)}

@@ -69,7 +69,9 @@ class Search:
         scratch: Folder for what trials write.
         earlier: Complete trials of the same code and data, by their keys, which are not run again.
         keep: Called with the best trial so far, the folder of its training and its summary.
-        ended: Called with each trial that has ended, and the folder of its training, which is removed then.
+        ended: Called with each trial that has ended, and the folder of its training, which is removed then. Before it
+            has returned, the trial does not count as ended.
+        measured: Which metrics a trial has, in place of :meth:`RunningTrial.measured`.
         say: Called with the share that is done, and how the search stands, in words.
     """
 
@@ -89,6 +91,7 @@ class Search:
         self.earlier: dict[str, tuple[str, TrialRecord]] = {}
         self.keep: Callable[[TrialRecord, Path, Mapping[str, Any]], None] = lambda *_: None
         self.ended: Callable[[TrialRecord, Path], None] = lambda *_: None
+        self.measured: Callable[[RunningTrial], dict[str, float]] | None = None
         self.say: Callable[[float, str], None] = lambda *_: None
         self._running: dict[int, RunningTrial] = {}
         self._waiting: list[TrialRecord] = []
@@ -262,7 +265,7 @@ class Search:
     def _finish(self, number: int, code: int) -> None:
         """Takes what came of a trial, whose process has ended."""
         running = self._running[number]
-        state, reason, metrics = running.outcome(self._options.metrics, code)
+        state, reason, metrics = running.outcome(self._options.metrics, code, self.measured)
         values = [metrics[name] for name in self._options.metrics] if state == "complete" else None
         trial = replace(
             self._ledger.trials[number],
@@ -277,6 +280,7 @@ class Search:
             resources=running.resources,
             pruner_state=self._study.tell(number, values, pruned=state == "pruned"),
         )
+        self.ended(trial, running.output)
         del self._running[number]
         self._has_news = True
         if state == "failed":
@@ -287,7 +291,6 @@ class Search:
         if trial.state == "complete" and self._options.reuse:
             self.earlier.setdefault(trial.key, (self._ledger.study.name, trial))
         self._runs.log(trial, running.curves)
-        self.ended(trial, running.output)
         shutil.rmtree(running.output, ignore_errors=True)
         self._say(trial)
         if state == "failed":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +19,14 @@ from mlflow.tracking import MlflowClient
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.runtime.experiments.project import STORE_VARIABLE
 from airflow_hops.store import ArtifactStore
-from airflow_hops.store.studies import study_folder
+from airflow_hops.store.studies import StudyFolder, study_folder
 
 pytestmark = pytest.mark.runtime
 AsStep = Callable[..., Any]
+
+
+def folders(path: str) -> list[str]:
+    return sorted(each.name for each in Path(path).iterdir() if each.is_dir())
 
 
 def record(path: str) -> dict[str, Any]:
@@ -67,6 +74,7 @@ def test_six_parallel_experiments_leave_a_folder_each(
 
 
 def searches() -> Any:
+    import numpy as np
     from hops import experiment
 
     def bowl(x: float, y: float) -> float:
@@ -75,12 +83,14 @@ def searches() -> Any:
     def named(x: float) -> dict[str, float]:
         return {"loss": abs(x - 4), "other": 1.0}
 
-    bounds = {"x": [0.0, 5.0], "y": [0, 4]}
+    bounds = {"x": [0.0, 5.0], "y": np.array([0, 4])}
     return (
         experiment.grid_search(bowl, {"x": [1, 2, 3], "y": [0, 1]}, direction="max"),
-        experiment.grid_search(named, {"x": [1, 5]}, direction=experiment.Direction.MIN, optimization_key="loss"),
+        experiment.grid_search(
+            map_fun=named, args_dict={"x": [1, 5]}, direction=experiment.Direction.MIN, optimization_key="loss"
+        ),
         experiment.random_search(bowl, bounds, samples=4),
-        experiment.differential_evolution(bowl, bounds, generations=3, population=4),
+        experiment.differential_evolution(bowl, bounds, "max", 3, 4, 0.5, 0.7, False, "evolved"),
     )
 
 
@@ -95,6 +105,82 @@ def test_searches_return_path_best_parameters_and_value(as_step: AsStep) -> None
         values = [json.loads(f.read_text())["value"] for f in Path(path).glob("*/training.json")]
         assert len(values) == count and max(values) == returned["metric"]
     assert [Path(path).name for path, *_ in (grid, named, drawn, evolved)] == ["run.1", "run.2", "run.3", "run.4"]
+    first = {
+        json.loads(next(Path(path).glob("*.0/training.json")).read_text())["params"]["x"]
+        for path, *_ in (drawn, evolved)
+    }
+    assert len(first) == 2 and record(evolved[0])["name"] == "evolved"  # each experiment has random numbers of its own
+
+
+def colliding() -> Any:
+    from hops import experiment
+
+    def score(layers: Any) -> float:
+        return {"32 16": 1.0, "32_16": 2.0, "32/16": 3.0, 1: 4.0, "1": 5.0}[layers]
+
+    def counted(combination: int) -> dict[str, Any]:
+        return {"metric": combination, "seconds": float("nan"), "large": 10**400}
+
+    return (
+        experiment.grid_search(score, {"layers": ["32 16", "32_16", "32/16", 1, "1"]}, "min"),
+        experiment.launch(counted, {"combination": [1, 1]}, name="experiment.json", metric_key="large"),
+        experiment.launch(lambda: 2, name="experiment.json"),
+        experiment.launch(lambda: 3, name="日" * 90),
+    )
+
+
+def test_each_trial_has_a_folder_of_its_own(as_step: AsStep) -> None:
+    (grid, best, returned), (_, both), (single, two), (_, three) = as_step(colliding)
+    assert (best, returned) == ({"layers": "32 16"}, {"metric": 1.0})
+    values = [json.loads((Path(grid) / name / "training.json").read_text())["value"] for name in folders(grid)]
+    assert sorted(values) == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert [each["metric"] for each in both.values()] == [1, 1] and list(both) == ["combination=1.0", "combination=1.1"]
+    assert two == {"metric": 2} and folders(single) == ["experiment.json.0"] and three == {"metric": 3}
+
+
+def test_a_function_is_another_one_as_soon_as_what_it_is_bound_to_changes() -> None:
+    from airflow_hops.runtime.experiments.program import identity
+
+    def made(factor: Any, default: int = 1) -> Callable[[], Any]:
+        def train(power: int = default) -> Any:
+            return json.dumps(factor**power)
+
+        return train
+
+    class Trainer:
+        def __init__(self, rate: float) -> None:
+            self.rate = rate
+
+        def __call__(self) -> float:
+            return self.rate
+
+    def ways(factor: Any, rate: float) -> list[Any]:
+        bound = functools.partial(made, factor, default=2)
+        return [made(factor), bound, functools.partial(made(3), factor), Trainer(rate), Trainer(rate).__call__]
+
+    before, same, other = (list(map(identity, ways(*given))) for given in ((2, 0.5), (2, 0.5), (4, 0.25)))
+    assert before == same and not set(before) & set(other) and identity(made(2, 2)) != before[0]
+    assert identity(made(threading.Lock())) != identity(made(threading.Lock())) and identity(len) != identity(len)
+
+
+def test_a_folder_is_one_programs_or_one_tasks(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_hops.contract.artifacts import Producer
+    from airflow_hops.contract.protocol import StepSpec
+    from airflow_hops.runtime.experiments.project import Project
+    from airflow_hops.runtime.experiments.record import ExperimentFolder
+
+    def claim(*producer: str) -> ExperimentFolder:
+        return ExperimentFolder.claim(Project(StepSpec("x", "", store=store.root, producer=Producer(*producer))), 1)
+
+    program = ("notebook", "interactive", "script")
+    assert [claim(*program).run for _ in range(2)] == ["run.1", "run.2"]
+    monkeypatch.setattr(ArtifactStore, "names", lambda *_: [])  # as it is for programs that look at once
+    assert claim(*program).run == "run.3"
+    monkeypatch.setattr(StudyFolder, "read", lambda folder: True if folder.uri.endswith("run.4") else None)
+    assert claim(*program).run == "run.5"  # of run.4 there is a study, whose folder somebody has removed
+    assert claim("b", "c", "d.t").is_new and not claim("b", "c", "d.t").is_new
+    with pytest.raises(BadInput, match=r"\['b', 'c', 'd.t'\], not of \['b', 'c.d', 't'\]"):
+        claim("b", "c.d", "t")
 
 
 def distributed_training() -> Any:
@@ -207,12 +293,29 @@ def files() -> Any:
     h = hdfs.get_fs()
     with h.open_file(hdfs.project_path() + "/TestJob/data/census/adult.data", "r") as trainFile:
         train_data = pd.read_csv(trainFile, names=features, sep=r"\s*,\s*", engine="python", na_values="?")
-    hdfs.cp("TestJob/data", "hdfs:///Projects/census/copied")
-    hdfs.rename("copied/census/adult.data", "copied/adult")
+    hdfs.dump("", "copied/left")
+    with pytest.raises(BadInput, match="overwrite=True"):
+        hdfs.cp("TestJob/data", "hdfs:///Projects/census/copied")
+    hdfs.cp("TestJob/data", "hdfs:///Projects/census/copied", overwrite=True)
+    hdfs.rename("copied/census/adult.data", "copied/new/[a]*")
+    hdfs.rename("copied/new/[a]*", "copied/adult")
+    hdfs.delete("copied/new", recursive=True)
+    for call in (hdfs.cp, hdfs.rename):
+        with pytest.raises(FileNotFoundError, match=r"cop\*"):
+            call("cop*", "none")
+        with pytest.raises(BadInput, match="within the other"):
+            call("copied", "copied/below")
     listed = hdfs.ls("copied", recursive=True), hdfs.glob("copied/a*"), hdfs.load("copied/adult")
-    local = Path(hdfs.copy_to_local("copied/adult", "."))
-    text = local.read_text()
-    local.unlink()
+    os.chdir(tempfile.mkdtemp())
+    for content in ("1", "2"):
+        hdfs.dump(content, f"source/{content}")
+        local = Path(hdfs.copy_to_local("source", "local/below", project="any"))
+        hdfs.copy_to_hdfs(str(local), "back")
+        hdfs.delete(f"source/{content}")
+    with hdfs.open_file("back/source/2", None, "rt") as file:
+        assert file.read() == "2" and hdfs.glob("back/*", recursive=True) == [*hdfs.ls("back", True)]
+    assert [each.name for each in local.iterdir()] == ["2"]
+    text = hdfs.load("copied/adult").decode()
     errors = []
     for path in ("/etc/passwd", "../outside", "s3://elsewhere/x"):
         with pytest.raises(BadInput) as raised:
@@ -268,6 +371,9 @@ def test_an_experiment_of_a_step_that_was_asked_to_end_says_so(as_step: AsStep, 
 def failing() -> Any:
     from hops import experiment
 
+    os.chdir(tempfile.mkdtemp())
+    Path("experiment.json").touch()
+
     def fails(x: int) -> None:
         raise ValueError(f"no {x}")
 
@@ -285,6 +391,13 @@ def failing() -> Any:
         lambda: experiment.random_search(silent, {"x": [1, 2, 3]}),
         lambda: experiment.launch(silent, {"x": [1]}, versioned_resources=["none.ipynb"]),
         lambda: experiment.differential_evolution(silent, {"x": [1, 2]}, population=3),
+        lambda: experiment.differential_evolution(silent, {"x": [1, 2]}, mutation="0.5"),
+        lambda: experiment.differential_evolution(silent, {"x": [1, 2]}, crossover=5),
+        lambda: experiment.grid_search(silent, {"x": "sgd"}),
+        lambda: experiment.random_search(silent, None),
+        lambda: experiment.launch(silent, {"x": [1]}, name=5),
+        lambda: experiment.launch(silent, {"x": [1]}, versioned_resources=["experiment.json"]),
+        lambda: experiment.grid_search(lambda x: {"loss": x}, {"x": [1]}, optimization_key="seconds"),
     ):
         with pytest.raises(HopsError) as raised:
             call()
@@ -304,6 +417,13 @@ def test_what_cannot_be_run_is_refused_by_name(as_step: AsStep, tmp_path: Path) 
         "boundary_dict['x'] is [1, 2, 3]",
         "none.ipynb: no such file",
         "population is 3",
+        "mutation is '0.5'",
+        "crossover is 5",
+        "args_dict['x'] is 'sgd'",
+        "boundary_dict is None",
+        "name is 5",
+        "would be kept as experiment.json",
+        "metric 'seconds' was not reported",
     )
     for error, words in zip(found, expected, strict=True):
         assert words in error, error
@@ -311,23 +431,81 @@ def test_what_cannot_be_run_is_refused_by_name(as_step: AsStep, tmp_path: Path) 
     assert first["status"] == "FAILED" and "no 7" in first["error"]
 
 
-def counted() -> Any:
-    from hops import experiment, hdfs
+def counted(version: int = 0) -> Any:
+    from hops import experiment, hdfs, tensorboard
+
+    from airflow_hops.runtime.experiments.record import ExperimentFolder
 
     def count(x: int) -> int:
+        Path(tensorboard.logdir(), f"version-{version}").touch()
         if x == 3 and not hdfs.exists("begun"):
             hdfs.dump("", "begun")
             raise ValueError("not yet")
         hdfs.dump("", f"called/{x}-{os.getpid()}")
         return x
 
-    return experiment.launch(count, {"x": [1, 2, 3]})
+    keep = ExperimentFolder.keep
+
+    def away(folder: ExperimentFolder, name: str, output: Path) -> None:
+        if name == "x=2" and not hdfs.exists("away"):
+            hdfs.dump("", "away")
+            raise OSError("the store is away")
+        keep(folder, name, output)
+
+    ExperimentFolder.keep = away  # type: ignore[method-assign]
+    return experiment.launch(count, {"x": [1, 2, 3] if version == 0 else [1, 2]}, spark=OneExecutor())
+
+
+class OneExecutor:
+    """A Spark session with one executor."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+
+    def getConf(self) -> dict[str, str]:
+        return {"spark.executor.instances": "1"}
+
+
+def changed() -> Any:
+    return counted(1)
 
 
 def test_a_retry_of_the_task_calls_again_what_had_failed(as_step: AsStep, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="away"):
+        as_step(counted)
     with pytest.raises(HopsError, match="not yet"):
         as_step(counted)
     path, returned = as_step(counted)
     assert returned == {f"x={x}": {"metric": x} for x in (1, 2, 3)} and path.endswith("run.1")
     called = sorted(each.name.partition("-")[0] for each in (tmp_path / "store/called").iterdir())
-    assert called == ["1", "2", "3"]
+    assert called == ["1", "2", "2", "3"]  # once more what could not be kept
+    path, returned = as_step(changed)
+    assert folders(path) == ["x=1", "x=2"]
+    assert [each.name for each in Path(path).glob("*/version-*")] == ["version-1", "version-1"]
+
+
+def stopped() -> Any:
+    from hops import experiment, hdfs
+
+    from airflow_hops.runtime.experiments.project import Project
+
+    project = Project.current()
+    study = study_folder(project.store, "tests", "explore", "one.run.1")
+
+    def stops(x: int) -> int:
+        if x == 2 and not hdfs.exists("asked"):
+            study.request_stop(None, "mallory")
+            hdfs.dump("", "asked")
+            time.sleep(60)
+        return x
+
+    return experiment.launch(stops, {"x": [1, 2, 3]}, spark=OneExecutor())
+
+
+def test_calls_that_somebody_stops_are_not_taken_for_all_of_them(as_step: AsStep, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="2 of 3 calls have not ended: mallory stopped the search"):
+        as_step(stopped)
+    found = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
+    assert found["status"] == "KILLED" and "mallory" in found["error"]
+    path, returned = as_step(stopped)  # the task is cleared
+    assert len(returned) == 3 and record(path)["trials"] == {"complete": 3}

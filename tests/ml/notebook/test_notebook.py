@@ -136,7 +136,10 @@ def test_no_output_is_lost_and_what_a_cell_holds_now_counts_against_the_limit(
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("import time\ntime.sleep(60)", "cell 1 took longer than cell_timeout_s=1; give it more time"),
+        (
+            "import time\ntry:\n    time.sleep(60)\nfinally:\n    open('ended', 'w')",
+            "cell 1 took longer than cell_timeout_s=1; give it more time",
+        ),
         ("import os\nos.kill(os.getpid(), 9)", "cell 1 lost its kernel, which was killed"),
         ("import os\nos.write(2, b'giving up')\nos._exit(3)", "(?s)ended with exit code 3; its last lines:.*giving up"),
     ],
@@ -147,6 +150,7 @@ def test_cell_that_never_ends_and_kernel_that_dies_are_told(
     path = write_notebook(tmp_path / "ends.ipynb", source)
     with pytest.raises(HopsError, match=says):
         run_stage(stage.run, kind="notebook", run_id="r", task_id="t", notebook=str(path), cell_timeout_s=1)
+    assert (tmp_path / "ended").exists() == ("took longer" in says)  # it is interrupted before it is killed
     uri = store.uri("tests", "r", "t", "notebook")
     assert "This cell" in sources_of(store, store.manifest(uri).reference(uri))[0].outputs[-1].traceback[0]
 
@@ -176,8 +180,30 @@ def test_cell_that_never_ends_and_kernel_that_dies_are_told(
             "parameter 'b' is not assigned in the cell tagged 'parameters', which assigns a",
         ),
         (nbformat.writes(new_notebook(cells=[new_code_cell("1")])), {"a-b": 2}, "parameter 'a-b'"),
+        (
+            nbformat.writes(
+                new_notebook(
+                    cells=[
+                        new_code_cell("def f(rate):\n    b = 1\n    return [b for b in rate]"),
+                        new_code_cell("b = b + a\nrate: float = 1\nprint(rate)"),
+                    ]
+                )
+            ),
+            {"a": 1, "b": 2, "rate": 3},
+            "cell 2 assigns 'rate', so that the parameter",
+        ),
+        (
+            nbformat.writes(
+                new_notebook(cells=[new_code_cell("def f():\n    b = 1\na = 1", metadata={"tags": ["parameters"]})])
+            ),
+            {"b": 2},
+            "parameter 'b' is not assigned in the cell tagged 'parameters', which assigns a",
+        ),
     ],
-    ids=["no JSON", "cells", "nbformat", "no code", "language", "unknown parameter", "name of a parameter"],
+    ids=[
+        *["no JSON", "cells", "nbformat", "no code", "language", "unknown parameter", "name of a parameter"],
+        *["parameter that a cell overwrites", "local variable"],
+    ],
 )
 def test_notebook_that_cannot_be_used_is_bad_input_that_names_it(
     content: str, params: Mapping[str, Any], says: str, tmp_path: Path, run_stage: Callable[..., Any]
