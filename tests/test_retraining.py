@@ -18,6 +18,8 @@ from airflow.sdk import Asset
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.contract.retraining import Decision, RetrainingPolicy, Situation, decide
+from airflow_hops.operators import RolloutOperator, retraining_loop
+from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.retraining import NOT_NOW, RETRAIN, RequestRetrainingOperator
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import write_record
@@ -235,6 +237,39 @@ def test_a_person_is_asked_first_where_the_policy_says_so(choice: str, outcome: 
     assert decision.reason.endswith("; Ada agreed: holidays" if choice == RETRAIN else "; Ada refused: holidays")
     with pytest.raises(BadInput, match="cooldown goes without policy"):
         RequestRetrainingOperator(task_id="r", skew={}, asset=Asset("a"), policy=policy, cooldown=timedelta(1))
+
+
+def test_the_loop_is_a_dag_of_the_file_that_calls_it() -> None:
+    policy = RetrainingPolicy()
+    dag = retraining_loop(
+        "flights",
+        policy=policy,
+        asset=Asset("a"),
+        schedule="@daily",
+        skew={"min_rows": 7},
+        on_request=int,
+        tags=["own"],
+    )
+    assert (dag.dag_id, dag.fileloc, dag.max_active_runs, dag.tags) == ("flights_monitoring", __file__, 1, {"own"})
+    skew_task, request = dag.get_task("skew"), dag.get_task("request_retraining")
+    assert (skew_task.model_name, skew_task.min_rows) == ("flights", 7)
+    assert (request.policy, request.on_request, request.upstream_task_ids) == (policy, int, {"skew"})
+
+
+@pytest.mark.parametrize(("decision", "told"), [("promoted", ["up 2"]), ("rolled_back", ["down 2"]), ("left", [])])
+def test_people_are_told_of_promotion_and_rollback(
+    monkeypatch: pytest.MonkeyPatch, decision: str, told: list[str]
+) -> None:
+    heard: list[str] = []
+    operator = RolloutOperator(
+        task_id="rollout", deployment={},
+        on_promoted=lambda context: heard.append(f"up {context['rollout'].version}"),
+        on_rolled_back=[lambda context: heard.append(f"down {context['rollout'].version}")],
+    )  # fmt: skip
+    rollout = Artifact("file:///r", "rollout", "f", properties={"decision": decision, "version": 2}).to_dict()
+    monkeypatch.setattr(HopsOperator, "execute", lambda self, context: rollout)  # the step
+    assert operator.execute({}) == rollout  # type: ignore[typeddict-item]
+    assert heard == told
 
 
 def test_something_that_is_no_skew_report_fails(request_retraining: Requests) -> None:

@@ -60,13 +60,16 @@ def test_the_timeline_has_every_comparison_and_what_was_decided(api: Api, runs: 
     assert [(each["outcome"], each["why"]) for each in decisions] == [
         ("refused", "verdict"),
         ("requested", None),
-        ("refused", "cooldown"),
+        ("refused", "in_flight"),
         ("refused", "pipeline_fault"),
         ("refused", "verdict"),
     ]
     assert decisions[1]["reason"].startswith("size drifted from")
     assert runs[1].run_id in decisions[2]["reason"]
     assert "word (new_category)" in decisions[3]["reason"]
+    held = [(each["condition"], each["forbids"]) for each in decisions[3]["conditions"] if each["held"]]
+    assert held == [("pipeline_fault", True)]
+    assert decisions[1]["window_end"] == "2026-01-19T00:00:00+00:00"
     drifted = timeline["checks"][1]
     assert (drifted["rows_current"], drifted["rows_reference"], drifted["drifted"]) == (1200, 800, ["size"])
     assert (drifted["window_start"], drifted["window_end"]) == ("2026-01-12T00:00:00Z", "2026-01-19T00:00:00Z")

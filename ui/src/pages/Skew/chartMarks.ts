@@ -36,10 +36,11 @@ export function decisionSeries({ checks, theme, zone }: Shown, times: readonly n
     tooltip: {
       formatter: ({ dataIndex }: { dataIndex: number }) => {
         const decision = decided[dataIndex]?.decision;
+        const lines = decision ? decisionLines(decision) : [];
         return tooltipLines(theme, [
           { label: decision ? decisionLabel(decision) : "" },
-          ...(decision?.reason ? [{ label: decision.reason, muted: true }] : []),
-          ...(decision ? decisionLines(decision) : []).map((label) => ({ label, muted: true })),
+          ...(decision?.reason && lines.length === 0 ? [{ label: decision.reason, muted: true }] : []),
+          ...lines.map((label) => ({ label, muted: true })),
           ...(decision?.at ? [{ label: formatTime(decision.at, zone), muted: true }] : []),
         ]);
       },
