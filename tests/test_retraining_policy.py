@@ -121,6 +121,20 @@ def test_decision_and_its_reason(policy: RetrainingPolicy, situations: list[Situ
     assert words in last.reason
 
 
+def test_empty_comparison_changes_nothing_whatever_the_clock_says() -> None:
+    policy = on(when=AnyOf(Drift(consecutive=2), NewRows(150), Age(300 * DAY)))
+    empty = situation(5000, verdict="insufficient", clock="clock", rows=0, span=(None, None))
+    empty = replace(empty, skew=replace(empty.skew, window_end=None))
+    assert chain(policy, empty)[-1].reason == "there was nothing to compare"
+    before, between, after = chain(policy, situation(1, "temp"), empty, situation(2, "temp"))
+    assert (between.reason, between.at, between.memory) == ("there was nothing to compare", before.at, before.memory)
+    assert after.reason.startswith(
+        "temp drifted from the training data of version 1, 2 comparisons in a row; 200 of 150"
+    )
+    late = chain(OPEN, situation(2, "temp"), situation(1, "temp"))[-1]
+    assert late.limits == ("older than the newest comparison, of 2013-04-03: not counted in a row",)
+
+
 def test_windows_begin_where_the_policy_says() -> None:
     ticks = [situation(1), situation(5, "temp"), situation(6, verdict="insufficient"), situation(7, "temp", "dewp")]
 

@@ -122,6 +122,8 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     Raises:
         BadInput: the policy names what this monitor does not compare or know.
     """
+    if situation.empty and previous:
+        situation = replace(situation, at=as_utc(previous.at), clock=previous.clock)
     sent = tuple(each for each in (previous.requests if previous else ()) if each.cause not in situation.unsent)
     cause = _cause(situation, previous)
     counted = [each for each in sent if each.reference == situation.reference and not each.refused]
@@ -130,6 +132,11 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     memory = replace(known, requests=len(counted))
     when, unless = policy.when.check(situation, memory), policy.unless.check(situation, memory)
     limits = _limits(policy, situation, sent, cause)
+    if kept.until and situation.at < as_utc(kept.until):
+        limits["late"] = (
+            False,
+            f"older than the newest comparison, of {_short(as_utc(kept.until))}: not counted in a row",
+        )
     why, reason = _why_not(situation, when, unless, limits)
     budget = [text for name, (_, text) in limits.items() if name == "budget"]
     decision = Decision(
@@ -167,13 +174,13 @@ def _cause(situation: Situation, previous: Decision | None) -> str:
 
 def _remembered(situation: Situation, previous: Decision | None) -> Memory:
     """What is remembered after this comparison; one that comes late changes nothing."""
-    before = previous.memory if previous else Memory()
+    before = previous.memory if previous and (previous.clock == situation.clock or situation.empty) else Memory()
     at = situation.at.isoformat()
     if before.until and situation.at < as_utc(before.until):
         return before
     known = before if before.reference == situation.reference else Memory(situation.reference)
     if situation.skew.verdict == INSUFFICIENT:
-        return replace(known, until=at)
+        return known
     rows = known.rows + situation.rows
     if not situation.judged:
         return replace(known, until=at, rows=rows)
@@ -215,6 +222,8 @@ def _why_not(
     """Why it is not requested, in a word and in a sentence; empty if it is."""
     if situation.unwell:
         return "monitor", "; ".join(situation.unwell)
+    if situation.empty:
+        return "verdict", "there was nothing to compare"
     stop = next((leaf for leaf in unless.leaves() if leaf.held), unless) if unless.held else None
     if stop is not None and (when.held or stop.condition == "pipeline_fault"):
         return stop.condition, unless.text

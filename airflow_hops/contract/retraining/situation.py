@@ -67,6 +67,11 @@ class Situation:
         return self.skew.verdict not in (INSUFFICIENT, PIPELINE_FAULT)
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing was compared, so that the comparison has no time of its own."""
+        return not self.rows and moment_of(self.skew) is None
+
+    @property
     def reference(self) -> str:
         """Fingerprint of the data that the model was trained on."""
         return self.skew.reference.fingerprint
