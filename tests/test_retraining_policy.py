@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.performance import PerformanceProperties, VersionPerformance
 from airflow_hops.contract.retraining import (
     Age,
     AllOf,
@@ -22,6 +23,7 @@ from airflow_hops.contract.retraining import (
     Drift,
     Expanding,
     NewRows,
+    Performance,
     PipelineFault,
     Rejected,
     RetrainingPolicy,
@@ -60,6 +62,23 @@ def situation(day: float, *drifted: str, verdict: str = "", reference: str = "v1
     )
     span = ((at - DAY).isoformat(), at.isoformat())
     return replace(Situation(at, "data", skew, (f"file:///{day}", "f"), 100, span, START), **known)
+
+
+def measured(auc: float | None, estimate: float = 0.6, version: int = 1) -> dict[str, Any]:
+    """A measurement of the AUC, which was 0.75 ± 0.01 at training; None while labels are too few."""
+
+    def interval(value: float, half: float) -> dict[str, tuple[float, float, float]]:
+        return {"auc": (value, value - half, value + half)}
+
+    of = VersionPerformance(
+        version, "", "", 1000, 100 if auc else 3,
+        figures={} if auc is None else interval(auc, 0.02), estimates=interval(estimate, 0.01),
+        baseline=interval(0.75, 0.01),
+    )  # fmt: skip
+    properties = PerformanceProperties(model_name="m", problem="binary", metric="auc", versions=(of,))
+    return {
+        "measured": Artifact("file:///p", "performance", "f", properties=json.loads(json.dumps(properties.to_dict())))
+    }
 
 
 def on(**fields: Any) -> RetrainingPolicy:
@@ -109,6 +128,19 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
          [situation(1, "temp"), situation(2, "temp", reference="v2")], "verdict", "1 of 2"),
         (on(when=Age(30 * DAY)), [situation(30)], "verdict", "30 days before the compared data (of 30 days)"),
         (on(when=Age(30 * DAY)), [situation(31)], "", "31 days before the compared data (over 30"),
+        (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.74))], "verdict",
+         "auc is 0.74 (0.72 to 0.76), worse than at training by 0.01 (-0.01236 to 0.03236; 0.02 is allowed)"),
+        (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.72))], "verdict", "by 0.03"),
+        (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.70))], "", "by 0.05"),
+        (on(when=Performance("auc", minimum=0.73)), [situation(1, **measured(0.72))], "verdict", "not surely beyond"),
+        (on(when=Performance("auc", minimum=0.75)), [situation(1, **measured(0.72))], "", "beyond the limit of 0.75"),
+        (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(None))], "verdict",
+         "auc is not known: 3 of 1,000 predictions have labels"),
+        (on(when=Performance("auc", drop=0.02, estimates=True)), [situation(1, **measured(None))], "",
+         "auc is estimated as 0.6"),
+        (on(when=Performance("auc", drop=0.02, estimates=True)), [situation(1, **measured(0.75))], "verdict", "0.75"),
+        (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.5, version=2))], "verdict",
+         "version 1 has answered nothing"),
         (on(when=NewRows(150)), [situation(1)], "verdict", "100 of 150 new rows"),
         (on(when=NewRows(150)), [situation(1), situation(2)], "", "200 of 150 new rows"),
         (on(when=AllOf(Drift(), NewRows(150))), [situation(1, "temp")], "verdict", "100 of 150"),
@@ -240,3 +272,18 @@ def _json(**fields: Any) -> str:
 def test_bad_policy_is_refused_by_name(make: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         make()
+
+
+def test_performance_must_be_measured_and_have_the_metric() -> None:
+    for policy, known, words in (
+        (Performance("auc", drop=0.1), {}, "Performance needs a measurement; give RequestRetrainingOperator"),
+        (Performance("auk", drop=0.1), measured(0.7), "names the metric 'auk'; measured are auc; did you mean 'auc'?"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            decide(on(when=policy), situation(1, **known))
+    for fields, words in (
+        ({"drop": -1.0}, "drop is -1.0, expected at least 0"),
+        ({}, "drop and minimum are None, expected at least one"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            Performance("auc", **fields)

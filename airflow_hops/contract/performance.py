@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,6 +20,22 @@ REQUEST_KEYS = ("request_id", "row")
 
 Interval = tuple[float, float, float]
 """A figure, and the lower and upper end of its 95% interval."""
+
+LOWER_IS_BETTER = frozenset({"log_loss", "brier", "rmse", "mae", "median_absolute_error"})
+"""Metrics of which less is better."""
+
+
+def worse_by(metric: str, now: Interval, before: Interval) -> Interval:
+    """By how much a metric is worse than on other rows; the rows are independent, so the variances add up.
+
+    Args:
+        metric: The metric.
+        now: Its value.
+        before: Its value on the other rows.
+    """
+    drop = (now[0] - before[0]) * (1 if metric in LOWER_IS_BETTER else -1)
+    half = math.hypot((now[2] - now[1]) / 2, (before[2] - before[1]) / 2)
+    return drop, drop - half, drop + half
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.contract.json_fields import as_json
 from airflow_hops.contract.model_record import by_whom
+from airflow_hops.contract.performance import PerformanceProperties
 from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.retraining import (
     Decision,
@@ -66,6 +67,7 @@ class RequestRetrainingOperator(BaseOperator):
 
     Args:
         skew: The output of ``SkewOperator``. (templated)
+        performance: The output of ``PerformanceOperator``, for a policy with the condition ``Performance``. (templated)
         asset: The asset whose event is the request; schedule the training DAG on it.
         policy: When to ask; None for drift, with ``cooldown``.
         cooldown: Instead of ``policy``: how long it does not ask again for the same training data; a day by default.
@@ -81,7 +83,7 @@ class RequestRetrainingOperator(BaseOperator):
         BadInput: ``policy`` is not one, or is given with ``cooldown``.
     """
 
-    template_fields: Sequence[str] = ("skew", "hops_conn_id")
+    template_fields: Sequence[str] = ("skew", "performance", "hops_conn_id")
     operator_extra_links = (SkewLink(), LineageLink())
     ui_color = "#dbe9f6"
 
@@ -90,6 +92,7 @@ class RequestRetrainingOperator(BaseOperator):
         *,
         skew: Any,
         asset: Asset,
+        performance: Any = None,
         policy: RetrainingPolicy | None = None,
         cooldown: timedelta | None = None,
         on_drift: Notifier | Sequence[Notifier] = (),
@@ -106,6 +109,7 @@ class RequestRetrainingOperator(BaseOperator):
         elif not isinstance(policy, RetrainingPolicy):
             raise BadInput(f"{self.task_id}: policy is {policy!r}, expected a RetrainingPolicy")
         self.skew = skew
+        self.performance = performance
         self.asset = asset
         self.policy = policy
         self.on_drift = on_drift
@@ -194,7 +198,7 @@ class RequestRetrainingOperator(BaseOperator):
         self, context: Context, store: ArtifactStore, report: Artifact, previous: Decision | None
     ) -> Situation:
         skew, last = SkewProperties.of(report), previous.requests[-1] if previous and previous.requests else None
-        known: dict[str, Any] = {}
+        known: dict[str, Any] = {"measured": self._measured(skew)}
         model, version = skew.reference.model, skew.reference.version
         if model:
             record = read_record(store, model)
@@ -218,6 +222,18 @@ class RequestRetrainingOperator(BaseOperator):
                 known.setdefault("in_flight", coming)
         run = context["dag_run"]
         return Situation.of(report, run.logical_date or run.run_after, **known)
+
+    def _measured(self, skew: SkewProperties) -> Artifact | None:
+        if self.performance is None:
+            return None
+        found = Artifact.from_dict(self.performance)
+        of = PerformanceProperties.of(found).model_name
+        if found.kind != "performance" or of != skew.reference.model:
+            raise BadInput(
+                f"input 'performance' ({found.uri}) is {found.kind!r} of model {of!r}; expected performance of model "
+                f"{skew.reference.model!r}, whose requests were compared"
+            )
+        return found
 
     def _answered(self, context: Context, decision: Decision) -> Decision:
         """The decision after a person was asked, where the policy says so.

@@ -10,6 +10,7 @@ from airflow.sdk import DAG, Asset
 
 from airflow_hops.contract.retraining import RetrainingPolicy
 from airflow_hops.operators.notifying import Notifier
+from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.skew import SkewOperator
 
@@ -21,6 +22,7 @@ def retraining_loop(
     asset: Asset,
     schedule: Any,
     skew: Mapping[str, Any] | None = None,
+    performance: Mapping[str, Any] | None = None,
     on_drift: Notifier | Sequence[Notifier] = (),
     on_request: Notifier | Sequence[Notifier] = (),
     on_stop: Notifier | Sequence[Notifier] = (),
@@ -47,6 +49,8 @@ def retraining_loop(
         asset: The asset on which the training DAG is scheduled.
         schedule: When to compare: a schedule of Airflow.
         skew: Other arguments of :class:`~airflow_hops.operators.SkewOperator`.
+        performance: Other arguments of :class:`~airflow_hops.operators.PerformanceOperator`, whose task ``performance``
+            measures what the condition ``Performance`` asks for; None for no such task.
         on_drift: As of :class:`~airflow_hops.operators.RequestRetrainingOperator`.
         on_request: Likewise.
         on_stop: Likewise.
@@ -61,9 +65,13 @@ def retraining_loop(
     made.fileloc = sys._getframe(1).f_code.co_filename
     with made:
         found = SkewOperator(task_id="skew", model_name=model_name, **(skew or {}))
+        measured = None
+        if performance is not None:
+            measured = PerformanceOperator(task_id="performance", model_name=model_name, **performance).output
         RequestRetrainingOperator(
             task_id="request_retraining",
             skew=found.output,
+            performance=measured,
             asset=asset,
             policy=policy,
             on_drift=on_drift,

@@ -14,6 +14,7 @@ from airflow_hops.contract.retraining.conditions import (
     RolloutRunning,
 )
 from airflow_hops.contract.retraining.decision import PERSON, REFUSED, REQUESTED, Decision, Request, decide
+from airflow_hops.contract.retraining.performance import Performance
 from airflow_hops.contract.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.contract.retraining.situation import Situation, as_utc, moment_of
 from airflow_hops.contract.retraining.triggered import extras, requested_window, window_end, window_start
@@ -34,6 +35,7 @@ __all__ = [
     "Finding",
     "Memory",
     "NewRows",
+    "Performance",
     "PipelineFault",
     "Rejected",
     "Request",

@@ -61,7 +61,8 @@ class Decision(JsonFields):
         findings: What ``when`` and ``unless`` found.
         limits: Cooldown, budget and retrainings under way, in words.
         window: The data to train on; None where the pipeline's own holds.
-        basis: What it rests on: URI and ``fingerprint`` of the comparison, URI of the reference's ``statistics``.
+        basis: What it rests on: URI and ``fingerprint`` of the comparison, URI of the reference's
+            ``statistics``, and of the ``performance`` that was measured.
         memory: What the comparisons with the champion's training data amount to.
         requests: This and earlier requests, oldest first.
     """
@@ -153,6 +154,7 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
             "skew": situation.report[0],
             "fingerprint": situation.report[1],
             "statistics": situation.skew.reference.statistics,
+            **({"performance": situation.measured.uri} if situation.measured else {}),
         },
         memory=kept,
         requests=sent,

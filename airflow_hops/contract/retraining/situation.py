@@ -31,6 +31,7 @@ class Situation:
         in_flight: The retraining that is under way, in words; None for none.
         unsent: Causes of earlier requests that never left: the task ended between the record and the event.
         unwell: What is wrong with the monitor itself, in words.
+        measured: The newest ``performance`` artifact; None if there is none.
     """
 
     at: datetime
@@ -44,6 +45,7 @@ class Situation:
     in_flight: str | None = None
     unsent: frozenset[str] = frozenset()
     unwell: tuple[str, ...] = field(default=())
+    measured: Artifact | None = None
 
     @classmethod
     def of(cls, report: Artifact, now: datetime, **known: object) -> Self:

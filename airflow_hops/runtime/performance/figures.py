@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,25 +46,6 @@ def measure(judge: Judge, labels: Array, outputs: Array) -> dict[str, Interval]:
         errors = {name: error for name, (_, error) in _simulated(judge, resample).items()}
         figures |= {name: (float(values[name] or 0), *interval(values[name] or 0, errors[name])) for name in rest}
     return {name: figures[name] for name in values if name in figures}
-
-
-def worsening(judge: Judge, figures: Mapping[str, Interval], baseline: Mapping[str, Interval]) -> dict[str, Interval]:
-    """By how much metrics are worse than the baseline's; both are of independent rows, so their variances add up.
-
-    Args:
-        judge: What the metrics are of.
-        figures: Measured.
-        baseline: Of other rows.
-    """
-    found = {}
-    for name, higher_is_better in METRICS[judge.problem].higher_is_better.items():
-        if name in figures and name in baseline:
-            sign = 1.0 if higher_is_better else -1.0
-            (now, *ends), (before, *earlier) = figures[name], baseline[name]
-            half = math.hypot((ends[1] - ends[0]) / 2, (earlier[1] - earlier[0]) / 2)
-            drop = sign * (before - now)
-            found[name] = (drop, drop - half, drop + half)
-    return found
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from airflow_hops.contract.performance import (
     PerformanceOptions,
     PerformanceReport,
     VersionPerformance,
+    worse_by,
 )
 from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.target import REGRESSION
@@ -24,7 +25,7 @@ from airflow_hops.runtime.captured.requests import CapturedRequests
 from airflow_hops.runtime.captured.values import class_numbers
 from airflow_hops.runtime.evaluate.judging import METRICS
 from airflow_hops.runtime.evaluate.metrics import Array
-from airflow_hops.runtime.performance.figures import measure, worsening
+from airflow_hops.runtime.performance.figures import measure
 from airflow_hops.runtime.performance.join import NO_LABEL, Joined, Predictions, join_labels
 from airflow_hops.runtime.performance.labels import Labels, one_for_each, read_labels
 from airflow_hops.runtime.performance.notes import notes_of
@@ -156,7 +157,8 @@ class _Measured:
         """A version over the whole window."""
         found = self._measure(number, rows, start_us, self._as_of_us)
         version = self._versions[number]
-        drop = worsening(version.judge, found.figures, version.baseline)
+        both = [name for name in found.figures if name in version.baseline]
+        drop = {name: worse_by(name, found.figures[name], version.baseline[name]) for name in both}
         return VersionPerformance.from_dict({**found.to_dict(), "baseline": dict(version.baseline), "drop": drop})
 
     def periods(self, number: int, rows: Predictions) -> Iterator[VersionPerformance]:

@@ -1,0 +1,86 @@
+"""The condition that a model is worth less than it was, by labels that came later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.performance import LOWER_IS_BETTER, PerformanceProperties, worse_by
+from airflow_hops.contract.retraining.conditions import Condition, Finding, Memory
+from airflow_hops.contract.retraining.parts import suggestion
+from airflow_hops.contract.retraining.situation import Situation
+
+
+@dataclass(frozen=True)
+class Performance(Condition):
+    """A metric of the champion is worse than at training, or than a limit, by more than chance.
+
+    ``PerformanceOperator`` measures it over its window, on labels that came later. Each comparison uses the 95%
+    interval: that of the drop must lie above ``drop``, or that of the metric beyond ``minimum``. So it is wrong in one
+    of forty measurements where the truth is at the limit, and rarer away from it; overlapping windows repeat chance.
+
+    Attributes:
+        metric: The metric: ``auc``, ``log_loss``, ``rmse`` and so on.
+        drop: How much worse than on the held-out split of its training it may be, in the metric's unit; None for any.
+        minimum: The least value; for a loss the greatest. None for any.
+        estimates: Whether an estimate counts where too few labels have come. It cannot see concept drift.
+
+    Raises:
+        BadInput: neither limit is given, or ``drop`` is below 0; or, when checked, nothing is measured, or not this
+            metric.
+    """
+
+    metric: str
+    drop: float | None = None
+    minimum: float | None = None
+    estimates: bool = False
+    kind: ClassVar[str] = "performance"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.metric, str) or not self.metric:
+            raise BadInput(f"Performance: metric is {self.metric!r}, expected the name of a metric")
+        if self.drop is None and self.minimum is None:
+            raise BadInput("Performance: drop and minimum are None, expected at least one of them")
+        if self.drop is not None and not self.drop >= 0:
+            raise BadInput(f"Performance: drop is {self.drop!r}, expected at least 0")
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        if situation.measured is None:
+            raise BadInput(
+                "policy: Performance needs a measurement; give RequestRetrainingOperator performance=, or "
+                "retraining_loop performance={…}, the arguments of a PerformanceOperator"
+            )
+        measured = PerformanceProperties.of(situation.measured)
+        number = situation.skew.reference.version
+        found = None if number is None else measured.of_version(number)
+        if found is None:
+            return self._found(False, f"version {number} has answered nothing that is measured")
+        known = found.figures or found.estimates
+        if known and self.metric not in known:
+            raise BadInput(
+                f"policy: Performance names the metric {self.metric!r}; measured are "
+                f"{', '.join(known)}{suggestion(self.metric, tuple(known))}"
+            )
+        is_estimate = not found.figures and self.estimates
+        figure = (found.estimates if is_estimate else found.figures).get(self.metric)
+        if figure is None:
+            text = f"{self.metric} is not known: {found.labelled:,} of {found.rows:,} predictions have labels"
+            return self._found(False, text, rows=found.rows, labelled=found.labelled)
+        baseline = (found.baseline or {}).get(self.metric)
+        value, low, high = figure
+        numbers = {"value": value, "low": low, "high": high, "rows": found.rows, "labelled": found.labelled}
+        text = f"{self.metric} is {'estimated as ' * is_estimate}{value:.4g} ({low:.4g} to {high:.4g})"
+        held = False
+        if self.minimum is not None:
+            held = low > self.minimum if self.metric in LOWER_IS_BETTER else high < self.minimum
+            text += f", {'beyond' if held else 'not surely beyond'} the limit of {self.minimum:g}"
+        if self.drop is not None and baseline is None:
+            text += ", and that of its training is not known"
+        elif self.drop is not None and baseline is not None:
+            drop, least, most = worse_by(self.metric, figure, baseline)
+            numbers |= {"drop": drop, "drop_low": least, "drop_high": most, "baseline": baseline[0]}
+            held = held or least > self.drop
+            text += f", worse than at training by {drop:.4g} ({least:.4g} to {most:.4g}; {self.drop:g} is allowed)"
+        return self._found(held, text, **numbers)
