@@ -6,11 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk import Asset
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.performance import PerformanceOptions
+from airflow_hops.contract.retraining import Performance, RetrainingPolicy
+from airflow_hops.contract.skew import SkewProperties, SkewReference
 from airflow_hops.contract.sources import Source
-from airflow_hops.operators import PerformanceOperator
+from airflow_hops.operators import PerformanceOperator, retraining_loop
 
 
 def test_labels_are_files_an_artifact_or_the_servers_feedback() -> None:
@@ -31,3 +34,17 @@ def test_labels_are_files_an_artifact_or_the_servers_feedback() -> None:
         told({"url": "s3://raw"})
     with pytest.raises(BadInput, match="period is 0 seconds; expected more than 0"):
         told(None, period=timedelta(0))
+
+
+def test_the_loop_measures_before_it_decides() -> None:
+    policy = RetrainingPolicy(when=Performance("auc", drop=0.02))
+    arguments = {"labels": "s3://raw/labels.csv", "keys": ["flight"]}
+    asset = Asset("measured_and_retrained")
+    dag = retraining_loop("flights", policy=policy, asset=asset, schedule=None, performance=arguments)
+    request = dag.get_task("request_retraining")
+    assert request.upstream_task_ids == {"skew", "performance"}
+    assert dag.get_task("performance").step_params({})["model_name"] == "flights"
+    of_another = {"uri": "file:///p", "kind": "performance", "fingerprint": "f", "properties": {"model_name": "trains"}}
+    request.performance = of_another
+    with pytest.raises(BadInput, match="'performance' of model 'trains'; expected performance of model 'flights'"):
+        request._measured(SkewProperties(reference=SkewReference(model="flights")))

@@ -267,23 +267,13 @@ def _json(**fields: Any) -> str:
         (lambda: decide(on(when=Drift("tmep")), situation(1, "temp")),
          r"names the feature 'tmep', which is not compared; compared are temp, dewp; did you mean 'temp'\?"),
         (lambda: decide(on(when=Age(DAY)), situation(1, trained_until=None)), "Age needs the end of"),
+        (lambda: Performance("auc"), "drop and minimum are None, expected at least one"),
+        (lambda: Performance("auc", drop=-1.0), "Performance: drop is -1.0, expected at least 0"),
+        (lambda: decide(on(when=Performance("auc", drop=0.1)), situation(1)), "Performance needs a measurement; give"),
+        (lambda: decide(on(when=Performance("auk", drop=0.1)), situation(1, **measured(0.7))),
+         r"names the metric 'auk'; measured are auc; did you mean 'auc'\?"),
     ],
 )  # fmt: skip
 def test_bad_policy_is_refused_by_name(make: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         make()
-
-
-def test_performance_must_be_measured_and_have_the_metric() -> None:
-    for policy, known, words in (
-        (Performance("auc", drop=0.1), {}, "Performance needs a measurement; give RequestRetrainingOperator"),
-        (Performance("auk", drop=0.1), measured(0.7), "names the metric 'auk'; measured are auc; did you mean 'auc'?"),
-    ):
-        with pytest.raises(BadInput, match=words):
-            decide(on(when=policy), situation(1, **known))
-    for fields, words in (
-        ({"drop": -1.0}, "drop is -1.0, expected at least 0"),
-        ({}, "drop and minimum are None, expected at least one"),
-    ):
-        with pytest.raises(BadInput, match=words):
-            Performance("auc", **fields)
