@@ -64,7 +64,7 @@ all-tests:
 	$(PYTEST) --numprocesses $(ALL_WORKERS)
 
 all-tests-ml:
-	$(PYTEST_ML)
+	$(PYTEST_ML) --numprocesses $(ALL_WORKERS)
 
 lint: setup style types walls pages ## check style, types and import walls
 

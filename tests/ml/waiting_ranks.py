@@ -8,6 +8,7 @@ import multiprocessing.forkserver
 import os
 import signal
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -167,7 +168,12 @@ def fork_forkserver() -> None:
         os.close(ended)
         return
     try:
-        os.close(alive)
+        # By the ends of its pipes pytest-xdist knows that a worker is no more: forks must not hold them.
+        held = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+        for descriptor in held - {0, 1, 2, listener.fileno(), ended}:
+            with contextlib.suppress(OSError):
+                if stat.S_ISFIFO(mode := os.fstat(descriptor).st_mode) or stat.S_ISSOCK(mode):
+                    os.close(descriptor)
         multiprocessing.forkserver.main(listener.detach(), ended, [])
     finally:
         os._exit(0)
