@@ -7,11 +7,11 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.search import SearchOptions, TrialRecord
@@ -20,7 +20,9 @@ from airflow_hops.contract.times import now
 from airflow_hops.runtime.gang.failures import LOG_FOLLOWS
 from airflow_hops.runtime.search.ledger import Ledger, thinned, trial_key
 from airflow_hops.runtime.search.optuna_study import OptunaStudy, Proposal
+from airflow_hops.runtime.search.processes import TrialProcesses
 from airflow_hops.runtime.search.running import RunningTrial, described
+from airflow_hops.runtime.search.threads import TrialThreads
 from airflow_hops.runtime.search.tracking import StudyRuns
 from airflow_hops.runtime.search.trial import Assignment, TrialEvent, last_lines
 from airflow_hops.store.studies import StudyFolder
@@ -35,24 +37,8 @@ _REASON_CHARACTERS = 2000
 log = logging.getLogger(__name__)
 
 
-class Trials(Protocol):
-    """What starts and ends trials: :class:`~airflow_hops.runtime.search.processes.TrialProcesses`, or threads."""
-
-    def start(self, given: Assignment) -> None:
-        """Starts a trial."""
-        ...
-
-    def stop(self, number: int) -> None:
-        """Tells a trial to end, in the time that it needs to save what it has."""
-        ...
-
-    def end(self, number: int) -> None:
-        """Ends a trial."""
-        ...
-
-    def events(self, timeout_s: float) -> Iterator[TrialEvent]:
-        """What has come from trials."""
-        ...
+Trials = TrialProcesses | TrialThreads
+"""What starts and ends trials."""
 
 
 class Search:
