@@ -60,7 +60,13 @@ def test_each_operator_of_a_stage_links_to_its_page_and_to_the_lineage() -> None
         "Schema": {"SchemaOperator", "ValidateExamplesOperator"},
         "Runs": {"HorovodTrainOperator", "SearchOperator", "TorchTrainOperator", "TrainOperator"},
         "TensorBoard": {"HorovodTrainOperator", "SearchOperator", "TorchTrainOperator", "TrainOperator"},
-        "Models": {"EvaluateOperator", "InfraValidateOperator", "DeployModelOperator", "RolloutOperator"},
+        "Models": {
+            "EvaluateOperator",
+            "InfraValidateOperator",
+            "DeployModelOperator",
+            "RolloutOperator",
+            "PerformanceOperator",
+        },
         "Skew": {"SkewOperator", "RequestRetrainingOperator"},
     }
     expected["Data"] |= {"BatchPredictOperator"}
