@@ -19,12 +19,14 @@ from rich.table import Table
 from airflow_hops.cli.runtime import find_uv
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.protocol import Line, StepResult
+from airflow_hops.contract.run_record import app_id
 from airflow_hops.hooks.locked_environment import find_or_make
 from airflow_hops.hooks.reproduction import RecordedRun, compare_models, data_problems, find_run, run_again, step_again
 from airflow_hops.hooks.run_comparison import (
     Compared,
     compare_curves,
     compare_environments,
+    compare_experiments,
     compare_found,
     compare_metrics,
     compare_notebooks,
@@ -82,10 +84,15 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
             hook.settings = replace(hook.settings, runtime=made)
         _say(f"Environment: {hook.settings.runtime}")
         result = run_again(hook, spec, _show_progress)
-    return list(_compare(hook, run, result, args.tolerance)), result
+    experiment = None
+    if run.experiment is not None:
+        experiment = hook.store.uri("Experiments", app_id(spec.producer), run.experiment.rpartition("/")[2])
+    return list(_compare(hook, run, result, experiment, args.tolerance)), result
 
 
-def _compare(hook: RuntimeHook, run: RecordedRun, result: StepResult, tolerance: float) -> Iterator[Compared]:
+def _compare(
+    hook: RuntimeHook, run: RecordedRun, result: StepResult, experiment: str | None, tolerance: float
+) -> Iterator[Compared]:
     record, store = run.record, hook.store
     fingerprints = [artifact.fingerprint[:12] for given in record.artifacts().values() for artifact in given]
     if fingerprints:
@@ -93,6 +100,9 @@ def _compare(hook: RuntimeHook, run: RecordedRun, result: StepResult, tolerance:
     if record.code:
         yield Compared("code", record.code[:12], "the same", "same", is_result=False)
     yield from compare_environments(record, hook.settings.runtime)
+    if run.experiment is not None and experiment is not None:
+        yield from compare_experiments(store, run.experiment, experiment, tolerance)
+        return
     if not result.is_artifact:
         yield from compare_values(run.metrics, result.value, tolerance)
         return

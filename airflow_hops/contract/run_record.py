@@ -6,26 +6,24 @@ libraries, parameters and inputs have the same record.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.artifacts import Artifact, Producer
 from airflow_hops.contract.json_fields import CheckedFields
 from airflow_hops.contract.protocol import StepSpec
 
 TRAIN_ENTRY = "airflow_hops.runtime.train:run"
 SEARCH_ENTRY = "airflow_hops.runtime.search:run"
-RECORDED_ENTRIES = (
-    TRAIN_ENTRY,
-    SEARCH_ENTRY,
-    "airflow_hops.runtime.notebook.stage:run",
-    "airflow_hops.runtime.step.function:run",
-)
-"""The steps that are experiments: trainings, searches, notebooks and functions of ``@task.hops``."""
+NOTEBOOK_ENTRY = "airflow_hops.runtime.notebook.stage:run"
+FUNCTION_ENTRY = "airflow_hops.runtime.step.function:run"
 
 REPRODUCED = "_reproduced"
 """What stands in the place of the DAG's id in what ``airflow hops reproduce`` makes; it has no records."""
+
+_IMPORTS_HOPS = re.compile(r"^\s*(from|import)\s+hops\b", re.MULTILINE)
 
 FILE_PARAMS = ("script", "notebook")
 """Parameters of a step that name a file of user code."""
@@ -102,5 +100,18 @@ class UserCode:
 
 
 def is_recorded(spec: StepSpec) -> bool:
-    """Whether a step is an experiment, and thus has a record."""
-    return spec.entry in RECORDED_ENTRIES and bool(spec.cache_key_parts) and spec.producer.dag_id != REPRODUCED
+    """Whether a step is an experiment, and thus has a record.
+
+    These are trainings, searches, notebooks, and functions of ``@task.hops`` that import the package ``hops``.
+    """
+    if not spec.cache_key_parts or spec.producer.dag_id == REPRODUCED:
+        return False
+    if spec.entry == FUNCTION_ENTRY:
+        return _IMPORTS_HOPS.search(str(spec.params.get("source", ""))) is not None
+    return spec.entry in (TRAIN_ENTRY, SEARCH_ENTRY, NOTEBOOK_ENTRY)
+
+
+def app_id(producer: Producer) -> str:
+    """What Hopsworks calls the application of an experiment: here the task of a DAG's run."""
+    task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
+    return f"{producer.dag_id}.{producer.run_id}.{task}"

@@ -37,6 +37,7 @@ class RecordedRun:
         record: What its step was given.
         artifact: What it made; None where it made no artifact, or that is gone.
         metrics: Its metrics by name.
+        experiment: Folder of an experiment of the package ``hops``.
         lacking: What of the record is not known, for a run without one.
     """
 
@@ -44,6 +45,7 @@ class RecordedRun:
     record: RunRecord
     artifact: Artifact | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    experiment: str | None = None
     lacking: tuple[str, ...] = ()
 
 
@@ -87,13 +89,13 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
                 f"{name}: trial {told['trial']} of study {told['study']!r} is {state}; expected a complete one"
             )
         return RecordedRun(name, trial_record(record, trial), None, trial.metrics)
-    return RecordedRun(name, record, artifact, metrics)
+    return RecordedRun(name, record, artifact, metrics, told.get("experiment"))
 
 
 def trial_record(search: RunRecord, trial: TrialRecord) -> RunRecord:
     """The record of a trial: a training with the trial's parameters."""
     if search.entry != SEARCH_ENTRY:
-        raise BadInput(f"the record of the trial's search is one of {search.entry}; expected {SEARCH_ENTRY}")
+        raise BadInput("the trial is one of an experiment of the package hops; reproduce the run that it is nested in")
     training = search.params["training"]
     params = {**training, "params": {**training["params"], **trial.params}, "any_value": True, "tensorboard": False}
     return replace(search, entry=TRAIN_ENTRY, params=params)
@@ -267,4 +269,4 @@ def _from_training(store: ArtifactStore, name: str, model: Artifact) -> Recorded
         output_kind=model.kind,
     )
     lacking = ("code", "environment", "options of the step other than params, seed, deterministic, strategy and ranks")
-    return RecordedRun(name, record, model, manifest.metrics, lacking)
+    return RecordedRun(name, record, model, manifest.metrics, lacking=lacking)

@@ -139,6 +139,15 @@ def compare_notebooks(store: ArtifactStore, recorded: Artifact, reproduced: Arti
         yield Compared("result", json.dumps(left)[:60], json.dumps(left_now)[:60], _verdict(left == left_now))
 
 
+def compare_experiments(store: ArtifactStore, recorded: str, reproduced: str, tolerance: float) -> Iterator[Compared]:
+    """The best metric, and its hyperparameters, of two experiments of the package ``hops``, by their folders."""
+    one, other = (store.read_json(f"{uri}/experiment.json") for uri in (recorded, reproduced))
+    before, after = ({} if each["metric"] is None else {"metric": each["metric"]} for each in (one, other))
+    yield from compare_metrics(before, after, tolerance)
+    best, best_now = str(one["hyperparameter"]), str(other["hyperparameter"])
+    yield Compared("best hyperparameters", best[:60], best_now[:60], _verdict(best == best_now))
+
+
 def compare_values(before: Mapping[str, float], value: Any, tolerance: float) -> Iterator[Compared]:
     """What a training function returned instead of a model: its metrics, or a number where it has a single one."""
     if isinstance(value, int | float) and len(before) == 1:

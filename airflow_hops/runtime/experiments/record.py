@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.contract import run_record
 from airflow_hops.contract.artifacts import BadInput, Producer
 from airflow_hops.contract.json_fields import JsonFields
 from airflow_hops.contract.times import now
@@ -173,9 +174,8 @@ class ExperimentFolder:
 
 
 def app_id(project: Project) -> str:
-    """What Hopsworks calls the application: here the task of a DAG's run."""
-    producer = project.spec.producer
-    return f"{producer.dag_id}.{producer.run_id}.{task_name(producer)}"
+    """What Hopsworks calls the application of the step."""
+    return run_record.app_id(project.spec.producer)
 
 
 def read_file(project: Project, path: str) -> bytes:

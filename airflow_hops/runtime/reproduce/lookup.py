@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput, Producer
+from airflow_hops.contract.run_record import app_id
 from airflow_hops.runtime.search.tracking import STUDY_TAG, TRIAL_TAG
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.client import mlflow_errors, open_tracking
@@ -17,8 +19,8 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
 
     Returns:
         ``model`` (URI of its artifact, or None); of a run also ``dag_id``, ``record`` (the key of its record, or None),
-        ``metrics``; of a trial ``study``, ``trial`` (its number), ``task`` (as studies name it), and the search's
-        ``record``.
+        ``metrics``, and of an experiment of the package ``hops`` ``experiment`` (its folder); of a trial ``study``,
+        ``trial`` (its number), ``task`` (as studies name it), and the search's ``record``.
 
     Raises:
         BadInput: MLflow has no such run, or no such version.
@@ -43,9 +45,16 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
             raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
         told = {"dag_id": tags["hops.dag_id"], "metrics": dict(found.data.metrics), "model": tags.get("hops.model")}
         if TRIAL_TAG not in tags:
-            return {**told, "record": tags.get(RECORD_TAG)}
+            number = found.data.params.get("run", "")
+            known = number.startswith("run.") and told["model"] is None
+            experiment = context.store.uri("Experiments", app_id(_producer(tags)), number) if known else None
+            return {**told, "record": tags.get(RECORD_TAG), "experiment": experiment}
         parent = dict(client.get_run(tags["mlflow.parentRunId"]).data.tags)
-    index = parent.get("hops.map_index")
-    task = tags["hops.task_id"] if index is None or "@" in tags["hops.task_id"] else f"{tags['hops.task_id']}@{index}"
-    trial = {"study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG]), "task": task}
+    trial = {"study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG]), "task": tags["hops.task_id"]}
     return {**told, **trial, "record": parent.get(RECORD_TAG)}
+
+
+def _producer(tags: Mapping[str, str]) -> Producer:
+    return Producer(
+        tags["hops.dag_id"], tags["hops.run_id"], tags["hops.task_id"], int(tags.get("hops.map_index", "-1"))
+    )
