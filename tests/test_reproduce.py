@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, cache_key
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, cache_key
+from airflow_hops.contract.run_record import SEARCH_ENTRY, RunRecord
+from airflow_hops.contract.search import TrialRecord
+from airflow_hops.hooks import reproduction
+from airflow_hops.hooks.reproduction import find_run
+from airflow_hops.hooks.run_comparison import compare_metrics, compare_notebooks, compare_values
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore
-from airflow_hops.store.run_records import read_code, read_record
+from airflow_hops.store.run_records import read_code, read_record, write_record
+from airflow_hops.store.studies import study_folder
 
 pytestmark = pytest.mark.runtime
 STEPS = str(Path(__file__).parent / "steps")
@@ -160,3 +166,89 @@ def test_a_run_without_a_record_is_run_with_what_there_is_only_on_request(
     store.write_text(uri, text)
     assert (status, lines["libraries"]["verdict"], lines["weights"]["verdict"]) == (0, "not compared", "same"), said
     assert "Not known of this run, and taken as it is now: code" in said
+
+
+def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = {"train": "shop:train", "params": {"epochs": 2}, "np": 1, "tensorboard": True}
+    record = RunRecord(
+        dag_id="d",
+        step="search",
+        entry=SEARCH_ENTRY,
+        params={"training": training, "study": None},
+        inputs={},
+        parts={},
+        package_version="0.1.0",
+        python="3.11.7",
+        packages={},
+        started="",
+    )
+    write_record(store, "f" * 64, record, None)
+    folder = study_folder(store, "d", "search", "r")
+    trials = [TrialRecord(0, "complete", {"lr": 0.1}, "", "k", "r", metrics={"auc": 0.7})]
+    trials.append(TrialRecord(1, "failed", {"lr": 0.2}, "", "k", "r"))
+    folder.write_trials([json.dumps(trial.to_dict()) for trial in trials], [0, 1])
+    connection = {"conn_type": "hops", "extra": {"store": store.root}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    told = {"dag_id": "d", "dag_run_id": "r", "task": "search", "metrics": {}, "model": None, "record": "f" * 64}
+    # MLflow's part is tested where MLflow is: tests/ml/search/test_search.py
+    monkeypatch.setattr(reproduction, "_look_up", lambda hook, params: {**told, "study": "r", "trial": trial})
+
+    trial = 0
+    found = find_run(RuntimeHook(), "0" * 32)
+    assert (found.record.entry, found.metrics) == (ENTRY, {"auc": 0.7})
+    assert found.record.params["params"] == {"epochs": 2, "lr": 0.1}
+    assert (found.record.params["train"], found.record.params["tensorboard"]) == ("shop:train", False)
+    trial = 1
+    with pytest.raises(BadInput, match="trial 1 of study 'r' is failed, expected a complete one"):
+        find_run(RuntimeHook(), "0" * 32)
+
+
+def test_a_model_that_was_replaced_is_not_taken_for_that_of_the_run(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.create(uri := store.uri("d", "r", "train", "model"), "model", Producer("d", "r", "train")) as writer:
+        writer.commit()
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": store.root}}))
+    told = {"model": uri, "fingerprint": "e" * 64}
+    monkeypatch.setattr(reproduction, "_look_up", lambda hook, params: told)
+    with pytest.raises(BadInput, match="another model is stored there now"):
+        find_run(RuntimeHook(), "m/1")
+    told |= {"record": None, "dag_id": "d"}
+    with pytest.raises(BadInput, match="what there is: nothing but MLflow's entries"):
+        find_run(RuntimeHook(), "0" * 32)
+
+
+def test_numbers_are_compared_within_the_tolerance_and_those_of_time_not_at_all() -> None:
+    before = {"auc": 0.7, "loss": 200.0, "gone": 1.0, "seconds": 3.0}
+    lines = compare_metrics(before, {"auc": 0.7005, "loss": 200.1, "new": float("nan"), "seconds": 9.0}, 1e-3)
+    assert {line.what: line.verdict for line in lines} == {
+        "metric auc": "within tolerance",
+        "metric gone": "differs",
+        "metric loss": "within tolerance",
+        "metric new": "differs",
+    }
+    nan, one = {"auc": float("nan")}, {"auc": 1.0}
+    assert [line.verdict for line in compare_metrics(nan, one, 0.5)] == ["differs"]
+    assert [line.verdict for line in compare_values({"auc": 0.7}, 0.7, 0.0)] == ["same"]
+    assert [line.verdict for line in compare_values({"auc": 0.7}, {"metrics": {"auc": 0.8}}, 0.0)] == ["differs"]
+    assert [line.verdict for line in compare_values({}, "a text", 0.0)] == ["not compared"]
+
+
+def test_notebooks_are_compared_by_what_their_cells_put_out(store: ArtifactStore) -> None:
+    def notebook(run: str, *outputs: str) -> Artifact:
+        cells = [
+            {"cell_type": "code", "source": "x", "outputs": [{"text": o, "execution_count": run}]} for o in outputs
+        ]
+        producer = Producer("d", run, "n")
+        with store.create(store.address(producer, "notebook"), "notebook", producer) as writer:
+            (writer.path / "notebook.ipynb").write_text(json.dumps({"cells": cells}))
+            return writer.commit(properties={"result": len(outputs)})
+
+    first = notebook("1", "a", "b")
+    assert {line.verdict for line in compare_notebooks(store, first, notebook("2", "a", "b"))} == {"same"}
+    said = "1 differ, the first is code cell 2"
+    (outputs, result) = compare_notebooks(store, first, notebook("3", "a", "c"))
+    assert (outputs.verdict, outputs.reproduced, result.verdict) == ("differs", said, "same")
+    assert {line.verdict for line in compare_notebooks(store, first, notebook("4", "a"))} == {"differs"}

@@ -20,7 +20,7 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.artifact_store import kept_version
 from airflow_hops.store.run_records import read_code, read_record
-from airflow_hops.store.studies import study_folder
+from airflow_hops.store.studies import StudyFolder, study_folder
 
 _LOOKUP = "airflow_hops.runtime.reproduce.lookup:run"
 _COMPARE = "airflow_hops.runtime.reproduce.compare:run"
@@ -66,9 +66,9 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     elif (version := _VERSION.fullmatch(name)) is not None:
         told = _look_up(hook, {"model": version["model"], "version": int(version["version"])})
     store = hook.store
-    uri = told.get("model") if told else _address(store, name)
-    artifact = None
-    if uri is not None and (not told or "record" not in told or store.exists(uri)):
+    artifact = _artifact_of(store, told) if told else None
+    if not told:
+        uri = _address(store, name)
         artifact = store.manifest(uri).reference(uri)
     dag_id, key = told.get("dag_id", ""), told.get("record")
     logged = told.get("metrics", {}).items()
@@ -86,9 +86,11 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
         if trial is None or trial.state != "complete":
             state = "not in the store any more" if trial is None else trial.state
             raise BadInput(
-                f"{name}: trial {told['trial']} of study {told['study']!r} is {state}; expected a complete one"
+                f"{name}: trial {told['trial']} of study {told['study']!r} is {state}, expected a complete one"
             )
         return RecordedRun(name, trial_record(record, trial), None, trial.metrics)
+    if record.entry == SEARCH_ENTRY and artifact is None and record.params.get("study") is None:
+        metrics = _best_metrics(study_folder(store, dag_id, told["task"], told["dag_run_id"]))
     return RecordedRun(name, record, artifact, metrics, told.get("experiment"))
 
 
@@ -155,8 +157,7 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
     for name in FILE_PARAMS:
         if isinstance(given := params.get(name), str) and Path(given).is_absolute():
             params[name] = str(code / SCRIPT_PLACE / Path(given).name)
-    label = re.sub(r"\W+", "-", run.name)[-40:].strip("-")
-    producer = Producer(REPRODUCED, f"{label}-{datetime.now(UTC):%Y%m%dT%H%M%S}", record.step)
+    producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
     output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
     spec = StepSpec(
         step=record.step,
@@ -194,6 +195,30 @@ def compare_models(hook: RuntimeHook, recorded: Artifact, reproduced: Artifact, 
     spec = StepSpec("compare", _COMPARE, inputs=inputs)
     value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
     return value
+
+
+def _artifact_of(store: ArtifactStore, told: Mapping[str, Any]) -> Artifact | None:
+    """The model that MLflow names; None of a run whose model is gone, or was replaced by that of another run.
+
+    Raises:
+        BadInput: that is so of a registered version, of which nothing else is known.
+    """
+    uri = told.get("model")
+    if uri is None or ("record" in told and not store.exists(uri)):
+        return None
+    artifact = store.manifest(uri).reference(uri)
+    if artifact.fingerprint == told.get("fingerprint"):
+        return artifact
+    if "record" not in told:
+        raise BadInput(f"{uri}: another model is stored there now; name the run that trained this one, by MLflow's id")
+    return None
+
+
+def _best_metrics(folder: StudyFolder) -> Mapping[str, float]:
+    """The metrics of a study's best trial; none where it has none."""
+    study = folder.read()
+    best = None if study is None or study.best is None else folder.trial(study.best)
+    return {} if best is None else best.metrics
 
 
 def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> Mapping[str, Any]:

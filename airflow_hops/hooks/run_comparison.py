@@ -111,7 +111,7 @@ def compare_found(found: Mapping[str, Any], tolerance: float) -> Iterator[Compar
     weights, predictions = found["weights"], found["predictions"]
     count = f"{weights['tensors']} tensors" if "tensors" in weights else "its files"
     difference = weights.get("difference")
-    text = "identical bits" if weights["identical"] else "other bits"
+    text = "identical bits" if weights["identical"] else "other tensors" if "tensors" in weights else "other bits"
     if difference:
         text = f"largest difference {difference:.3g}"
     decides = weights["identical"] or (predictions is not None and "difference" not in predictions)

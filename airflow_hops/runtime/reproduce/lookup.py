@@ -12,15 +12,17 @@ from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.client import mlflow_errors, open_tracking
 from airflow_hops.runtime.tracking.registry import ModelRegistry
 from airflow_hops.runtime.tracking.training_run import RECORD_TAG
+from airflow_hops.store.studies import task_name
 
 
 def run(context: StepContext, *, run_id: str | None = None, model: str = "", version: int = 0) -> dict[str, Any]:
     """The step: looks a run up by its id, or a version of a model by its number.
 
     Returns:
-        ``model`` (URI of its artifact, or None); of a run also ``dag_id``, ``record`` (the key of its record, or None),
-        ``metrics``, and of an experiment of the package ``hops`` ``experiment`` (its folder); of a trial ``study``,
-        ``trial`` (its number), ``task`` (as studies name it), and the search's ``record``.
+        ``model`` and ``fingerprint`` (of its artifact, or None); of a run also ``dag_id``, ``dag_run_id``, ``task`` (as
+        studies name it), ``metrics``, ``record`` (the key of its record, or None); of an experiment of the package
+        ``hops`` also ``experiment`` (its folder); of a trial also ``study``, ``trial`` (its number), and the search's
+        ``record``.
 
     Raises:
         BadInput: MLflow has no such run, or no such version.
@@ -29,7 +31,7 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
 
     uri = context.spec.services.get("tracking_uri", "")
     if run_id is None:
-        return {"model": ModelRegistry(uri, model).model_of(version)[0]}
+        return dict(zip(("model", "fingerprint"), ModelRegistry(uri, model).model_of(version), strict=True))
     if not uri:
         raise BadInput("MLflow's tracking URI is empty; set it in the connection's field 'tracking_uri'")
     client = open_tracking(uri)
@@ -43,14 +45,17 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
         tags = dict(found.data.tags)
         if "hops.dag_id" not in tags:
             raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
-        told = {"dag_id": tags["hops.dag_id"], "metrics": dict(found.data.metrics), "model": tags.get("hops.model")}
+        producer = _producer(tags)
+        told: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": task_name(producer)}
+        told |= {"metrics": dict(found.data.metrics)}
+        told |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}
         if TRIAL_TAG not in tags:
             number = found.data.params.get("run", "")
             known = number.startswith("run.") and told["model"] is None
-            experiment = context.store.uri("Experiments", app_id(_producer(tags)), number) if known else None
+            experiment = context.store.uri("Experiments", app_id(producer), number) if known else None
             return {**told, "record": tags.get(RECORD_TAG), "experiment": experiment}
         parent = dict(client.get_run(tags["mlflow.parentRunId"]).data.tags)
-    trial = {"study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG]), "task": tags["hops.task_id"]}
+    trial = {"study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG])}
     return {**told, **trial, "record": parent.get(RECORD_TAG)}
 
 

@@ -17,6 +17,7 @@ from searches import Searches
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.search import IntUniform, Uniform
+from airflow_hops.runtime.reproduce.lookup import run as look_up
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.studies import StudyFolder
 
@@ -222,7 +223,7 @@ def model_searches(shared_store: ArtifactStore, tmp_path: Path, own_process: Any
 
 
 def test_the_winners_model_is_published_and_each_trial_is_a_nested_run(
-    model_searches: Searches, write_examples: Any, start_mlflow: Any, tmp_path: Path
+    model_searches: Searches, write_examples: Any, start_mlflow: Any, make_context: Any, tmp_path: Path
 ) -> None:
     examples, services = write_examples(train=[301], eval=[101]), {"tracking_uri": start_mlflow(tmp_path)}
     given: dict[str, Any] = {
@@ -250,6 +251,10 @@ def test_the_winners_model_is_published_and_each_trial_is_a_nested_run(
         assert run["tags"]["mlflow.parentRunId"] == record.mlflow_run and run["tags"]["hops.trial"] == str(trial.number)
         assert run["params"] == {name: str(value) for name, value in trial.params.items()}
         assert run["metrics"]["eval_accuracy"] == [(1, trial.values[0])]
+    context = make_context(services=services)
+    told = look_up(context, run_id=str(trials[1].mlflow_run))
+    assert (told["study"], told["trial"], told["dag_run_id"], told["model"]) == ("kept", 1, "kept", None)
+    assert look_up(context, run_id=str(record.mlflow_run))["model"] == model.uri
     refitted = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="refitted", refit=True, **given)
     assert [trial.taken_from for trial in model_searches.trials("refitted")] == [f"kept#{n}" for n in range(4)]
     assert refitted.properties["params"] == best.params and refitted.uri != model.uri

@@ -130,6 +130,7 @@ def test_a_run_and_a_version_lead_to_their_model_so_that_they_can_be_reproduced(
     found = look_up(context, run_id=tracked["finished"]["id"])
     assert (found["dag_id"], found["model"], found["record"]) == ("tests", tracked["model"].uri, None)
     assert found["metrics"]["model.train_loss"] == tracked["model"].metrics["train_loss"]
-    assert look_up(context, model="m", version=1) == {"model": tracked["model"].uri}
+    model = tracked["model"]
+    assert look_up(context, model="m", version=1) == {"model": model.uri, "fingerprint": model.fingerprint}
     with pytest.raises(BadInput, match="has no run 0000"):
         look_up(context, run_id="0" * 32)
