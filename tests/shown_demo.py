@@ -161,8 +161,8 @@ def shown_demo(
         env=demo_environment(
             HOPS_DEMO_EXIT="0",
             FLIGHTS_DATA=str(some_flights),
-            # For the pipeline of pictures, which those who test it fill.
-            HOPS_FASHION_MNIST=str(home / "pictures"),
+            # For the pipeline of pictures; not in the home, by which the processes of the demo are known.
+            HOPS_FASHION_MNIST=str(tmp_path_factory.mktemp("pictures")),
             HOPS_FASHION_MINIMUM=str(minimum_accuracy(pytestconfig)),
         ),
         stdout=subprocess.PIPE,

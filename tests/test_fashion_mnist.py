@@ -54,7 +54,6 @@ def some_images(
 ) -> tuple[Path, dict[str, int]]:
     """Folder of the files with every n-th picture (``--pictures-every``), and how many there are by file."""
     folder, nth = Path(shown_demo.airflow_settings()["HOPS_FASHION_MNIST"]), pytestconfig.getoption("pictures_every")
-    folder.mkdir()
     return folder, {path.name: every_nth(path, folder / path.name, nth) for path in fashion_images.glob("*-ubyte.gz")}
 
 
