@@ -189,13 +189,13 @@ def _ledger(
     folder: ExperimentFolder, options: SearchOptions, user: UserFunction, resources: Mapping[str, bytes]
 ) -> Ledger:
     """The record of the trials; without those of an earlier try if their folders are gone, or of other code."""
-    study = new_study(options, user.name, _base(options, user, resources), folder.project.spec.producer)
-    study = replace(study, name=folder.study_name)
+    producer = folder.project.spec.producer
+    study = replace(new_study(options, user.name, _base(options, user, resources), producer), name=folder.study_name)
     ledger = Ledger(folder.study, study, shared=False)
-    if folder.is_new and ledger.trials:
-        folder.study.clear()
-        ledger = Ledger(folder.study, study, shared=False)
-    return ledger
+    if not folder.is_new or not ledger.trials:
+        return ledger
+    folder.study.clear()
+    return Ledger(folder.study, study, shared=False)
 
 
 def _search(
@@ -322,17 +322,13 @@ def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mappin
         summary = folder.project.store.read_json(uri)
     except FileNotFoundError:
         summary = {"params": None}
-    if _as_text(summary["params"]) != _as_text(trial.params):
+    if len({json.dumps(params, sort_keys=True) for params in (summary["params"], trial.params)}) > 1:
         raise BadInput(
             f"{uri} is not of trial {trial.number}, {dict(trial.params)}, or not there; remove {folder.path}, and its "
             "calls are made anew"
         )
     value = summary["value"]
     return value if isinstance(value, Mapping) else {} if value is None else {"metric": value}
-
-
-def _as_text(params: Any) -> str:
-    return json.dumps(params, sort_keys=True)
 
 
 def _own_notebook(project: Project) -> list[str]:

@@ -9,7 +9,7 @@ import inspect
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CellType, ModuleType
+from types import CellType, ModuleType, SimpleNamespace
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
@@ -89,7 +89,9 @@ def identity(value: Any, above: tuple[int, ...] = ()) -> str:
         return getattr(value, "__name__", "")
     try:
         if not callable(value):
-            return hashlib.sha256(pickle.dumps(value)).hexdigest()
+            digest = hashlib.sha256()
+            pickle.dump(value, SimpleNamespace(write=digest.update))  # what may be gigabytes is not held twice
+            return digest.hexdigest()
         source, parts = _source_and_values(value)
     except Exception:  # pickle raises whatever a class's own code does
         return uuid.uuid4().hex

@@ -347,6 +347,14 @@ def test_addresses_of_a_remote_store_begin_as_the_project_does(monkeypatch: pyte
         hdfs.ls("data") == hdfs.glob("data/*") == [f"{hdfs.project_path()}/data/adult"] == ["memory://hops/data/adult"]
     )
     assert hdfs.load(hdfs.ls("data")[0]) == b"39, Male"
+    for name in ("[d]*", "d", "dd"):
+        hdfs.cp("data", f"copies/{name}")
+    hdfs.rename("copies/[d]*/adult", "copies/[d]*/new/[a]*")
+    hdfs.cp("copies/[d]*/new", "copies/dd", overwrite=True)
+    hdfs.delete("copies/[d]*/new/[a]*")
+    hdfs.delete("copies/[d]*", recursive=True)
+    copies = f"{hdfs.project_path()}/copies"
+    assert hdfs.ls("copies", recursive=True) == [f"{copies}/{each}" for each in ("d", "d/adult", "dd", "dd/[a]*")]
 
 
 def asked_to_end() -> None:
