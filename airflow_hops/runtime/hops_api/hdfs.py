@@ -144,24 +144,50 @@ class FileSystem:
         self._project.remove(there)
         return there
 
-    def put(self, local: str, target: str) -> None:
-        """Copies a local file or folder into the project, in place of what is there."""
-        files, whole, here = self._project.files, self._project.path(target), LocalFileSystem()
-        path = str(Path(local).absolute())
-        _check_there(here, path)
-        _check_apart(path, whole)
-        self._project.remove(whole)
-        _copy(here, path, files, whole, files.put_file)
+    def put(self, local: str, folder: str, overwrite: bool = True) -> None:
+        """Copies a local file or folder into a folder of the project, under its own name.
 
-    def get(self, source: str, local: str) -> None:
-        """Copies a file or folder of the project to a local path, in place of what is there."""
+        Args:
+            local: The file or folder.
+            folder: The project's folder, which is made.
+            overwrite: Whether what is there is replaced.
+
+        Raises:
+            BadInput: the target is there, and not to be replaced.
+            FileNotFoundError: there is no such file or folder.
+        """
+        files, path = self._project.files, Path(local).absolute()
+        whole, here = self._project.path("/".join(filter(None, [folder.rstrip("/"), path.name]))), LocalFileSystem()
+        _check_there(here, str(path))
+        _check_apart(str(path), whole)
+        if files.exists(whole) and not overwrite:
+            raise BadInput(f"{whole} is there already; say overwrite=True to replace it")
+        self._project.remove(whole)
+        _copy(here, str(path), files, whole, files.put_file)
+
+    def get(self, source: str, folder: str = "", overwrite: bool = True) -> str:
+        """Copies a file or folder of the project into a local folder, in place of what is there.
+
+        Args:
+            source: The file or folder.
+            folder: The local folder, which is made; this one by default.
+            overwrite: Taken for compatibility.
+
+        Returns:
+            Its path there.
+
+        Raises:
+            BadInput: the local folder is in the project.
+            FileNotFoundError: there is no such file or folder.
+        """
         files, whole, here = self._project.files, self._project.path(source), LocalFileSystem()
-        path = str(Path(local).absolute())
+        path = str(Path(folder or ".").resolve() / whole.rpartition("/")[2])
         _check_there(files, whole)
         _check_apart(whole, path)
         if here.exists(path):
             here.rm(path, recursive=True)
         _copy(files, whole, here, path, files.get_file)
+        return path
 
 
 def _check_there(files: Any, path: str) -> None:
@@ -232,6 +258,8 @@ mkdir = _function(FileSystem.create_directory)
 delete = _function(FileSystem.delete)
 cp = _function(FileSystem.copy)
 rename = move = _function(FileSystem.rename)
+copy_to_hdfs = _function(FileSystem.put)
+copy_to_local = _function(FileSystem.get)
 
 
 def open_file(path: str, project: str | None = None, flags: str = "r", buff_size: int = 0) -> IO[Any]:
@@ -249,43 +277,3 @@ def dump(data: str | bytes, path: str) -> None:
     """Writes a file."""
     with open_file(path, flags="wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
-
-
-def copy_to_hdfs(local_path: str, relative_path: str, overwrite: bool = True, project: str | None = None) -> None:
-    """Copies a local file or folder into a folder of the project, under its own name.
-
-    Args:
-        local_path: The file or folder.
-        relative_path: The project's folder.
-        overwrite: Whether what is there is replaced.
-        project: Taken for compatibility.
-
-    Raises:
-        BadInput: the target is there, and not to be replaced.
-        FileNotFoundError: there is no such file or folder.
-    """
-    target = f"{relative_path.rstrip('/')}/{Path(local_path).absolute().name}"
-    if not overwrite and exists(target):
-        raise BadInput(f"{target} is there already; say overwrite=True to replace it")
-    get_fs().put(local_path, target)
-
-
-def copy_to_local(path: str, local_path: str = "", overwrite: bool = True, project: str | None = None) -> str:
-    """Copies a file or folder of the project into a local folder, which is made.
-
-    Args:
-        path: The file or folder.
-        local_path: The local folder; this one by default.
-        overwrite: Taken for compatibility: what is there is replaced.
-        project: Taken for compatibility.
-
-    Returns:
-        Its path there.
-
-    Raises:
-        BadInput: the local folder is in the project.
-        FileNotFoundError: there is no such file or folder.
-    """
-    target = Path(local_path or ".").resolve() / Project.current().path(path).rpartition("/")[2]
-    get_fs().get(path, str(target))
-    return str(target)
