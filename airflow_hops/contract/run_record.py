@@ -29,6 +29,10 @@ FILE_PARAMS = ("script", "notebook")
 """Parameters of a step that name a file of user code."""
 
 
+REPRODUCED_APP = "reproduced_app"
+"""The service of a step's that names the folder of the experiments that it repeats: they draw the same numbers."""
+
+
 @dataclass(frozen=True)
 class RunRecord(CheckedFields):
     """What a step was given.

@@ -12,7 +12,14 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, cache_key
 from airflow_hops.contract.protocol import Line, Output, StepResult, StepSpec
-from airflow_hops.contract.run_record import FILE_PARAMS, REPRODUCED, SEARCH_ENTRY, TRAIN_ENTRY, RunRecord
+from airflow_hops.contract.run_record import (
+    FILE_PARAMS,
+    REPRODUCED,
+    REPRODUCED_APP,
+    SEARCH_ENTRY,
+    TRAIN_ENTRY,
+    RunRecord,
+)
 from airflow_hops.contract.search import TrialRecord
 from airflow_hops.contract.times import now
 from airflow_hops.hooks.code import SCRIPT_PLACE, user_code_fingerprint
@@ -159,6 +166,7 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
             params[name] = str(code / SCRIPT_PLACE / Path(given).name)
     producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
     output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
+    repeated = {} if run.experiment is None else {REPRODUCED_APP: run.experiment.split("/")[-2]}
     spec = StepSpec(
         step=record.step,
         entry=record.entry,
@@ -167,7 +175,7 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
         output=output,
         producer=producer,
         code_paths=code_paths,
-        services={"tracking_uri": ""},
+        services={"tracking_uri": "", **repeated},
     )
     if not run.lacking and user_code_fingerprint(spec) != record.code:
         raise BadInput(

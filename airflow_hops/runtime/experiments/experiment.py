@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -158,7 +157,7 @@ def run_experiment(experiment: Experiment) -> Outcome:
     room = max(1, (experiment.executors or launcher.slots) // ranks)
     _numbers[project.spec.step] = number = _numbers.get(project.spec.step, 0) + 1
     folder = ExperimentFolder.claim(project, number)
-    options = replace(options, parallel=min(room, options.wanted), seed=zlib.crc32(folder.study_name.encode()))
+    options = replace(options, parallel=min(room, options.wanted), seed=folder.seed)
     gpus = min(1, get_num_gpus())
     record = new_record(
         folder, experiment.called, experiment.name, experiment.description, options.parallel * ranks, gpus

@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import json
 import re
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,6 +134,12 @@ class ExperimentFolder:
                 f"{self.uri} is the experiment of DAG, run and task {holder}, not of {self.task_instance}; names that "
                 "differ only in dots, or in characters such as ':', have one folder: choose another name"
             )
+
+    @property
+    def seed(self) -> int:
+        """Of the random numbers: the same for every try of the task, and for one that reproduces it."""
+        app = self.project.spec.services.get(run_record.REPRODUCED_APP, self.uri.split("/")[-2])
+        return zlib.crc32(f"{app}/{self.run}".encode())
 
     def write(self, record: ExperimentRecord) -> None:
         """Writes the record."""

@@ -178,6 +178,17 @@ def test_a_folder_is_one_programs_or_one_tasks(store: ArtifactStore, monkeypatch
     assert claim(*program).run == "run.3"
     monkeypatch.setattr(StudyFolder, "read", lambda folder: True if folder.uri.endswith("run.4") else None)
     assert claim(*program).run == "run.5"  # of run.4 there is a study, whose folder somebody has removed
+    spec = StepSpec("x", "", store=store.root, services={"reproduced_app": "b.c.d.t"}, producer=Producer("again", "1"))
+    assert (
+        ExperimentFolder.claim(Project(spec), 1).seed
+        == claim(
+            "b",
+            "c",
+            "d.t",
+        ).seed
+        != claim("b", "e", "d.t").seed
+    )
+    store.remove_text(store.uri("Experiments", "b.c.d.t", "run.1", "experiment.json"))
     assert claim("b", "c", "d.t").is_new and not claim("b", "c", "d.t").is_new
     with pytest.raises(BadInput, match=r"\['b', 'c', 'd.t'\], not of \['b', 'c.d', 't'\]"):
         claim("b", "c.d", "t")
